@@ -219,6 +219,10 @@ PEERS := build/vllm/.venv/bin/vllm build/arctic/.installed
 bench: install-dev $(if $(filter peers one_core,$(ARGS)),$(PEERS)) $(if $(filter host_path,$(ARGS)),$(firstword $(PEERS))) ## Measure on this machine and write docs/performance.md (minutes); ARGS="--quick", "--resume", or section names.
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks $(ARGS)
 
+.PHONY: gpu
+gpu: install-dev ## Measure on one GPU within nine minutes; ARGS="--resume", phases, or "--shape tiny --device cpu --quick" anywhere.
+	$(BIN)/python -m benchmarks.gpu_all $(ARGS)
+
 build/vllm/.venv/bin/vllm:
 	$(MAKE) vllm
 

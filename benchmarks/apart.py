@@ -50,6 +50,8 @@ class StepTime:
     base: float
     token: float = 0.0
     """For each token that it computes, beside that."""
+    device: str = field(default="", kw_only=True)
+    """File of a device that a pass has to itself; empty for a device of the model's own."""
 
     def seconds(self, tokens: int) -> float:
         """The time of a pass that computes so many tokens."""
@@ -65,8 +67,13 @@ class Slice:
     rounds: int
     drafted: int
     accepted: int
-    slowest: float
-    """Least tokens a second that one of them had behind its first round."""
+    paces: tuple[float, ...]
+    """Tokens per second of each after its first round."""
+
+    @property
+    def slowest(self) -> float:
+        """The least of the paces."""
+        return min(self.paces)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +120,7 @@ class Apart:
             len(done),
             sum(len(each.draft) for each in done),
             sum(each.accepted for each in done),
-            min(pace(times, [len(each.tokens) for each in rounds]) for times, rounds in runs),
+            tuple(pace(times, [len(each.tokens) for each in rounds]) for times, rounds in runs),
         )
 
 
@@ -155,7 +162,7 @@ def apart(
 def _start(children: Children, log: Path, role: str, step: StepTime, settings: Mapping[str, str]) -> Child:
     prefix = "SPECDEC_VERIFIER_" if role == "verifier" else "SPECDEC_DRAFTER_"
     own = {prefix + name: value for name, value in settings.items()}
-    argv = (sys.executable, "-m", "benchmarks.slowed", role, str(step.base), str(step.token))
+    argv = (sys.executable, "-m", "benchmarks.slowed", role, str(step.base), str(step.token), step.device)
     return children.start(ChildCommand(log.name, role, argv, log, "", PRELOAD["verifier"]), environment() | own)
 
 

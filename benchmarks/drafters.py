@@ -32,9 +32,9 @@ class Candidate:
         return load_drafter(self.kind, self.path, compiled=compiled)
 
 
-def load_drafter(kind: str, path: Path, *, compiled: bool = False) -> Drafter:
+def load_drafter(kind: str, path: Path, *, dtype: str = "float32", compiled: bool = False) -> Drafter:
     """A drafter as the service would load it."""
-    model = {"path": path, "compile": compiled}
+    model = {"path": path, "dtype": dtype, "compile": compiled}
     return load_served(DrafterSettings.load(None, {"model": model, "kind": kind, "ahead": 0}))
 
 

@@ -37,9 +37,9 @@ _QUICK = "**Made with `--quick`, which only shows that it runs: the figures mean
 _WIDE = 150
 """Columns that the widest table needs."""
 ORDER = (
-    "engine", "stack", "prompt", "concurrency", "capacity", "grid", "grid_stack", "host_path", "controllers", "memory",
-    "one_core", "passes", "peers", "pingpong", "rtt", "rules", "sources", "spec", "theory", "trees", "verdicts",
-    "gpu", "gpu_stack",
+    "engine", "stack", "prompt", "concurrency", "capacity", "grid", "grid_stack", "shared_device", "host_path",
+    "controllers", "memory", "one_core", "passes", "peers", "pingpong", "rtt", "rules", "sources", "spec", "theory",
+    "trees", "verdicts", "gpu_tests", "gpu", "gpu_host", "gpu_stack", "gpu_vllm", "gpu_processes",
 )  # fmt: skip
 
 

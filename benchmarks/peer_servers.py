@@ -171,16 +171,22 @@ def hugging_face(pair: Pair, kind: str, threads: int) -> Iterator[Server]:
 
 
 @contextmanager
-def ours(pair: Pair, *arguments: str) -> Iterator[HttpServer]:
-    """`specdec up`."""
-    with running(pair, *arguments) as system:
+def ours(pair: Pair, *arguments: str, **settings: str) -> Iterator[HttpServer]:
+    """`specdec up`; `settings` are environment variables."""
+    with running(pair, *arguments, **settings) as system:
         url = f"http://{system.http['gateway']}"
         yield HttpServer(_client(url), system.pid, {"speculation": {"mode": "off"}}, system.roles)
 
 
 @contextmanager
 def vllm_alone(
-    python: Path, packages: Path, target: Path, speculative: Mapping[str, Any], *arguments: str
+    python: Path,
+    packages: Path,
+    target: Path,
+    speculative: Mapping[str, Any],
+    *arguments: str,
+    dtype: str = "float32",
+    device: str = "cpu",
 ) -> Iterator[HttpServer]:
     """`vllm serve`.
 
@@ -190,13 +196,15 @@ def vllm_alone(
         target: the model's folder.
         speculative: its `--speculative-config`; none when empty.
         arguments: further ones of the command.
+        dtype: of the model.
+        device: "cpu" or "cuda".
     """
     ((address,),) = allot([Wanted("", "127.0.0.1:0", 1)])
     host, port = address.split(":")
-    command = [str(python.parent / "vllm"), "serve", str(target), "--host", host, "--port", port, "--dtype", "float32"]
+    command = [str(python.parent / "vllm"), "serve", str(target), "--host", host, "--port", port, "--dtype", dtype]
     command += ["--generation-config", "vllm", *arguments]
     command += ["--speculative-config", json.dumps(speculative)] if speculative else []
-    environment = vllm_environment(python, packages)
+    environment = vllm_environment(python, packages, device)
     with TemporaryDirectory() as folder, (Path(folder) / "log").open("w+") as log:
         process = subprocess.Popen(tether.tied(*command), env=environment, stdout=log, stderr=log, cwd=folder)
         try:
@@ -207,14 +215,16 @@ def vllm_alone(
             _end(process)
 
 
-def vllm_environment(python: Path, packages: Path) -> dict[str, str]:
-    """Of a process of vLLM's interpreter, on a CPU and without the network."""
+def vllm_environment(python: Path, packages: Path, device: str = "cpu") -> dict[str, str]:
+    """Of a process of vLLM's interpreter, without the network."""
     inherited = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-    kept = inherited | {"PYTHONPATH": str(packages)}
+    kept = inherited | {"PYTHONPATH": str(packages), "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
+    if device != "cpu":
+        return kept
     if allocator := ctypes.util.find_library("tcmalloc_minimal"):
         kept["LD_PRELOAD"] = ":".join(filter(None, (kept.get("LD_PRELOAD", ""), allocator)))
-    kept |= {"VLLM_TARGET_DEVICE": "cpu", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
-    return kept | {"HF_HUB_OFFLINE": "1"} | vllm.environment(python, kept)
+    kept |= {"VLLM_TARGET_DEVICE": "cpu", "VLLM_CPU_KVCACHE_SPACE": "1"}
+    return kept | vllm.environment(python, kept)
 
 
 def _await(process: "subprocess.Popen[bytes]", url: str, log: Path) -> None:

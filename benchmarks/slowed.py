@@ -1,14 +1,17 @@
-"""A service whose model takes as long as on an accelerator: `python -m benchmarks.slowed verifier 0.06 0 --config F`.
+"""A service with a model as slow as on an accelerator: `python -m benchmarks.slowed verifier 0.06 0 '' --config F`.
 
 A pass takes the first number of seconds, and the second for each token that it computes, as long as the machine needs
-less for it; the rest of the time is slept, so that the processor is free for others as it is beside a GPU. A drafter
-may have a fault, too: `python -m benchmarks.slowed lying 0.004 0 --config F`.
+less for it; the rest of the time is slept, so that the processor is free for others as it is beside a GPU. Services
+that name the same file share a device: one pass runs on it at a time. A drafter may have a fault, too:
+`python -m benchmarks.slowed lying 0.004 0 '' --config F`.
 """
 
+import fcntl
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from unittest import mock
 
 from torch import Tensor
@@ -33,17 +36,30 @@ def slowed(step: Callable[[NativeEngine], StepTime]) -> Iterator[None]:
     """Let a pass of each engine of this process take the time that is said for it."""
 
     def forward(engine: NativeEngine, chunks: Sequence[Chunk]) -> Tensor:
-        started = time.perf_counter()
-        logits = _FORWARD(engine, chunks)
-        least = step(engine).seconds(sum(len(chunk.tokens) for chunk in chunks))
-        time.sleep(max(0.0, started + least - time.perf_counter()))
+        time_of = step(engine)
+        with device_held(time_of.device):
+            started = time.perf_counter()
+            logits = _FORWARD(engine, chunks)
+            least = time_of.seconds(sum(len(chunk.tokens) for chunk in chunks))
+            time.sleep(max(0.0, started + least - time.perf_counter()))
         return logits
 
     with mock.patch.object(NativeEngine, "forward", forward):
         yield
 
 
+@contextmanager
+def device_held(device: str) -> Iterator[None]:
+    """Have the device for the block, alone among all processes; an empty name is no shared device."""
+    if not device:
+        yield
+        return
+    with Path(device).open("a", encoding="ascii") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 if __name__ == "__main__":
-    _, role, base, token, *rest = sys.argv
-    with slowed(lambda _: StepTime(float(base), float(token))):
+    _, role, base, token, device, *rest = sys.argv
+    with slowed(lambda _: StepTime(float(base), float(token), device=device)):
         sys.exit(_MAIN[role](rest))

@@ -101,12 +101,19 @@ class Grid:
     """Starts a system with the drafter of that name."""
 
     def measure(self, lab: Lab) -> Report:
+        """Every cell in one report."""
+        return self.report(self.cells(lab))
+
+    def report(self, cells: Sequence[Cell]) -> Report:
+        """The cells with the share of them that reach each goal."""
+        return Report(self.section, self.text, _figures(cells), [Table(_HEAD, [cell.row() for cell in cells])])
+
+    def cells(self, lab: Lab) -> list[Cell]:
         """Every cell; each is kept once it is measured, so that a run that was stopped can go on with the rest."""
         kept = Kept.at_commit(self.section, resume=lab.scale.resume)
         pairs = product(lab.scale.grid_temperatures, lab.scale.sessions)
         wanted = [(temperature, count) for temperature, count in pairs if temperature != MIXED or count > 1]
-        cells = [cell for drafter in lab.scale.grid_drafters for cell in self._cells(lab, drafter, wanted, kept)]
-        return Report(self.section, self.text, _figures(cells), [Table(_HEAD, [cell.row() for cell in cells])])
+        return [cell for drafter in lab.scale.grid_drafters for cell in self._cells(lab, drafter, wanted, kept)]
 
     def _cells(self, lab: Lab, drafter: str, wanted: Sequence[tuple[str, int]], kept: Kept) -> Iterator[Cell]:
         """The cells of one drafter, whose system is started where one of them has not been measured."""
@@ -129,6 +136,9 @@ class Grid:
             asks, burst = ([replace(ask, gamma=gamma) for ask in at_temperature(some, temperature)] for some in found)
             return system.steady(asks, streams, seconds, burst)
 
+        def measured(turn: int, gamma: int | None) -> float:
+            return at_least_one(partial(loaded, turn, gamma=gamma), self.timing.slice(drafter, streams))
+
         gammas = () if drafter in FAULTS else lab.scale.grid_gammas
         ways: list[int | None] = [0, None, *gammas]
         speeds: dict[int | None, list[float]] = {way: [] for way in ways}
@@ -140,10 +150,17 @@ class Grid:
                     break
                 ways = [0, None]
             for way in ways if turn % 2 else reversed(ways):
-                speeds[way].append(loaded(1 + turn, self.timing.slice(drafter, streams), way))
+                speeds[way].append(measured(1 + turn, way))
         fixed = tuple(tuple(speeds[gamma]) for gamma in gammas)
         reason = _reason(before, system.reasons())
         return Cell(drafter, temperature, streams, tuple(speeds[0]), tuple(speeds[None]), fixed, reason)
+
+
+def at_least_one(speed: Callable[[float], float], seconds: float) -> float:
+    """Tokens per second of a slice of so many seconds; one without any token is measured again, for twice as long."""
+    while not (found := speed(seconds)):
+        seconds *= 2
+    return found
 
 
 def clear(auto: Sequence[float], off: Sequence[float]) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.gpu.phase import PHASES
 from benchmarks.sections import SECTIONS
 from tests.e2e.system import ROOT, environment
 from tests.tiny_models import make_tiny_model
@@ -57,8 +58,15 @@ def test_restored_keys_and_values_are_found_equal_in_a_model_made_for_it(tmp_pat
     assert "| 1280 | 20.0 |" in (tmp_path / "RESULTS.md").read_text()
 
 
-def test_the_gpu_benchmark_runs_on_a_cpu_with_a_tiny_shape() -> None:
-    small = ["--shape", "tiny", "--device", "cpu", "--tokens", "4", "--context", "4", "--repeats", "1"]
-    done = _run("benchmarks.gpu", *small)
-    assert done.returncode == 0, done.stderr
-    assert "acceptance forced to 0.8" in " ".join(done.stdout.split())
+@pytest.mark.timeout(1200)  # as many processes start
+def test_all_phases_of_a_gpu_run_on_a_cpu_with_a_tiny_shape_and_are_kept(tmp_path: Path) -> None:
+    command = ["benchmarks.gpu_all", "--shape", "tiny", "--device", "cpu", "--quick", "--minutes", "90"]
+    done = _run(*command, "--out", str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    page = (tmp_path / "performance.md").read_text()
+    for section in (section for phase in PHASES.values() for section in phase.sections):
+        (line,) = (tmp_path / "results" / f"{section}.jsonl").read_text().splitlines()
+        assert json.loads(line)["figures"] or "Not measured:" in json.loads(line)["text"]
+        assert f"## {section}" in page
+    again = _run(*command, "--out", str(tmp_path), "--resume")
+    assert (again.returncode, again.stderr) == (0, "")

@@ -69,7 +69,7 @@ def test_the_section_holds_both_ways_against_the_formula(
 
         def together(self, asks: Any, *drafters: str) -> Slice:
             asked.append(len(asks))
-            return Slice(0.0, 0, 0, 0, slowest=60.0 / len(asks))
+            return Slice(0.0, 0, 0, 0, (60.0 / len(asks),))
 
     @contextmanager
     def apart(*_: Any) -> Iterator[System]:

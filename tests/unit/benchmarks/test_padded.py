@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from benchmarks.padded import Size, pad_model
+from benchmarks.gpu.padded import Size, pad_model
 from tests.tiny_models import make_tiny_model
 
 IDS = torch.tensor([[5, 9, 200, 31, 7, 7, 118]])

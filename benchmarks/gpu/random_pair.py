@@ -1,13 +1,11 @@
 """Target and drafter of any size with random weights, and how to time work on a device."""
 
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-import typer
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from specdec.engine import NativeEngine
@@ -36,6 +34,10 @@ class Bench:
     model: Any
     target: NativeEngine
     drafter: NativeEngine
+    target_bytes: int
+    """Bytes of weights that a step of the target reads."""
+    drafter_bytes: int
+    """The same of the drafter."""
     device: torch.device
 
     def seconds(self, work: Callable[[], object]) -> float:
@@ -51,19 +53,13 @@ class Bench:
             torch.cuda.synchronize()
 
 
-def require_device(device: str) -> None:
-    """End the command with one line where that device is not here."""
-    if device == "cuda" and not torch.cuda.is_available():
-        sys.stderr.write("error: no GPU here: run it on a machine that has one, or try --device cpu --shape tiny\n")
-        raise typer.Exit(1)
-
-
 def build(shape: str, device: torch.device, *, compiled: bool) -> Bench:
     """Both models with random bfloat16 weights on the device; `compiled` as in `NativeEngine.load`."""
     sizes = _SHAPES[shape]
     target, drafter = ({**sizes["both"], **sizes[which]} for which in ("target", "drafter"))
-    served, small = (_engine(_model(each, device), compiled) for each in (target, drafter))
-    return Bench(_model(target, device), served, small, device)
+    model, small = _model(target, device), _model(drafter, device)
+    read = _bytes(model), _bytes(small)
+    return Bench(model, _engine(_model(target, device), compiled), _engine(small, compiled), *read, device)
 
 
 def _model(settings: dict[str, Any], device: torch.device) -> Any:
@@ -81,3 +77,9 @@ def _engine(model: Any, compiled: bool) -> NativeEngine:
     facts = ModelFacts("random", config.vocab_size, config.max_position_embeddings, frozenset(), "", "")
     layout = read_kv_layout(decoder)
     return NativeEngine(decoder, facts, layout, layout.token_bytes * config.max_position_embeddings)
+
+
+def _bytes(model: Any) -> int:
+    """Weights that a step reads: all but the table of embeddings, of which it reads one row."""
+    table = model.get_input_embeddings().weight
+    return int(sum(weight.nbytes for weight in model.parameters()) - table.nbytes)
