@@ -27,7 +27,7 @@ turns, up to {more}. "Mixed" has half of its sessions at temperature 0 and half 
 prompts every {pause:g} s. "Dead" is an address at which nothing listens, "slow" takes 0.1 s more for each step, and
 "lying" drafts tokens that it made up and says that it is certain of them. The reason is the one that most rounds
 without a draft gave."""
-_DRAFTER = "drafter"
+DRAFTER = "drafter"
 _WARM_UP = 2
 """Slices, in one, before those that count: the first trials of drafting are over then."""
 _VARYING = 2
@@ -35,14 +35,14 @@ _VARYING = 2
 
 
 @dataclass(frozen=True, slots=True)
-class _Verifier:
+class LoadedVerifier:
     """A verifier and its one drafter."""
 
     system: Apart
 
     def steady(self, asks: Sequence[Ask], streams: int, seconds: float, burst: Sequence[Ask]) -> float:
         """Tokens a second under a steady load."""
-        return self.system.steady(asks, streams, seconds, _DRAFTER, burst)
+        return self.system.steady(asks, streams, seconds, DRAFTER, burst)
 
     def reasons(self) -> Counter[str]:
         """How many rounds had no drafts so far, by reason."""
@@ -60,15 +60,15 @@ def measure(lab: Lab) -> Report:
         turns=turns,
         more=more,
         tokens=lab.scale.grid_tokens,
-        target=_took(target),
-        drafter=_took(drafter),
+        target=took(target),
+        drafter=took(drafter),
         burst=lab.scale.grid_burst[0],
         pause=BURSTS,
     )
     return Grid("grid", text, timing, partial(_system, lab, (target, drafter))).measure(lab)
 
 
-def _took(step: StepTime) -> str:
+def took(step: StepTime) -> str:
     return f"{1000 * step.base:g} ms and {1000 * step.token:g} ms a token"
 
 
@@ -76,5 +76,5 @@ def _took(step: StepTime) -> str:
 def _system(lab: Lab, steps: tuple[StepTime, StepTime], drafter: str) -> Iterator[Loaded]:
     compiled = {"MODEL__COMPILE": str(lab.scale.compiled).lower()}
     spec = DrafterSpec(compiled, drafter) if drafter in FAULTS else DrafterSpec({**compiled, "KIND": drafter})
-    with apart(lab.scale.pair, steps, {_DRAFTER: spec}, compiled) as system:
-        yield _Verifier(system)
+    with apart(lab.scale.pair, steps, {DRAFTER: spec}, compiled) as system:
+        yield LoadedVerifier(system)

@@ -44,6 +44,14 @@ class Scale:
     """Seconds of a slice with slowed models, slices of each way, and more of auto and off where a cell needs them."""
     grid_steps: tuple[float, ...] = (0.02, 0.0005, 0.002, 0.00005)
     """Seconds of a pass and of each token that it computes, of the slowed target, then of the slowed drafter."""
+    shared_steps: tuple[float, ...] = (0.00526, 0.000018, 0.0013, 0.000005)
+    """Seconds of a pass and of each token that it computes, of an 8B target, then of a 1B drafter, on one H200."""
+    shared_factor: float = 10.0
+    """How many times as long everything takes where they share a device."""
+    shared_slices: tuple[float, int, int] = (6.0, 3, 6)
+    """Seconds of a slice there, slices of each way, and more of auto and off where a cell needs them."""
+    shared_sessions: tuple[int, ...] = (1, 4, 16, 32, 64)
+    shared_gammas: tuple[int, ...] = (4,)
     spec: tuple[int, int] = (2, 40)
     """Questions of each category of Spec-Bench, and tokens of an answer."""
     chat: str = "smollm2"
@@ -135,6 +143,9 @@ def quick(pair: Pair) -> Scale:
         grid_seconds=0.5,
         grid_slices=(0.1, 1, 1),
         grid_steps=(0.002, 0.0, 0.001, 0.0),
+        shared_factor=0.5,
+        shared_slices=(0.1, 1, 0),
+        shared_sessions=(2,),
         rtt_delays=(0.0, 0.005),
         rtt_steps=(0.01, 0.001),
         rtt_turns=1,

@@ -1,21 +1,26 @@
 """The grid's cells: what they say, and that they are measured once."""
 
+import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
 
 from benchmarks import kept, machine
+from benchmarks.apart import StepTime
 from benchmarks.faulty import Faulty
 from benchmarks.pair import Pair
 from benchmarks.run import MIXED, Ask, at_temperature
-from benchmarks.sections import grid, grid_cells, grid_stack
+from benchmarks.sections import grid, grid_cells, grid_stack, shared_device
 from benchmarks.sections.grid_cells import Cell, Grid
 from benchmarks.sections.lab import Lab
-from benchmarks.sections.scale import quick
+from benchmarks.sections.scale import Scale, quick
+from benchmarks.slowed import device_held
 from benchmarks.stack import Stack
 from drafter_service.drafters.source_drafter import SourceDrafter, SourceReader
 from drafter_service.sessions.draft_session import DraftSession
@@ -156,3 +161,36 @@ def test_a_faulty_drafter_is_measured_once_the_verifier_has_met_it(tmp_path: Pat
     looks = iter([{}, {"specdec_drafter_up/d:1/ready": 0.0}, {"specdec_drafter_up/d:1/ready": 1.0}])
     met = type("Met", (), {"metrics": lambda self, role: next(looks)})()
     assert [grid_stack._ready(met) for _ in range(3)] == [False, False, True]
+
+
+def _busy(start: float, seconds: float, device: str) -> tuple[float, float]:
+    """When a pass of so many seconds began and ended."""
+    time.sleep(max(0.0, start - time.monotonic()))
+    with device_held(device):
+        began = time.monotonic()
+        time.sleep(seconds)
+        return began, time.monotonic()
+
+
+def test_passes_on_a_shared_device_follow_each_other(tmp_path: Path) -> None:
+    start, device = time.monotonic() + 0.2, str(tmp_path / "device")
+    with ThreadPoolExecutor(3) as threads:
+        spans = sorted(threads.map(lambda _: _busy(start, 0.05, device), range(3)))
+    assert all(before[1] <= after[0] for before, after in pairwise(spans))
+
+
+def test_slow_motion_has_the_cells_of_a_shared_device(
+    measured: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[tuple[StepTime, StepTime]]()
+
+    def system(lab: Lab, steps: tuple[StepTime, StepTime], drafter: str) -> nullcontext[None]:
+        asked.append(steps)
+        return nullcontext()
+
+    monkeypatch.setattr(shared_device, "_system", system)
+    report = shared_device.measure(Lab(replace(Scale(PAIR), shared_sessions=(1, 16))))
+    assert report.section == "shared_device"
+    assert measured == [("0", 1), ("0", 16), ("1", 1), ("1", 16)]
+    assert "a pass of the target takes 52.6 ms and 0.18 ms a token, one of the\ndrafter 13 ms" in report.text
+    assert "A slice of 6 s stands for one of 0.6 s there." in report.text
