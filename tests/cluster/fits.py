@@ -23,3 +23,28 @@ SMALL: Mapping[str, object] = {
     "gateway": {"resources": {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"memory": "512Mi"}}},
 }
 """Values over each file's, so that one node has room for all of it."""
+
+BY_CPU: Mapping[str, object] = {
+    "drafter": {
+        "autoscaling": {
+            "kind": "hpa",
+            "minReplicas": 1,
+            "metrics": [
+                {
+                    "type": "Resource",
+                    "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}},
+                }
+            ],
+        }
+    }
+}
+"""Drafters by a metric that any metrics server has."""
+
+
+def by_ratio(prometheus: str) -> Mapping[str, object]:
+    """Two or three drafters, as the ratio controller says."""
+    return {
+        "verifier": {"replicas": 1},
+        "drafter": {"autoscaling": {"kind": "ratio", "minReplicas": 2, "maxReplicas": 3}},
+        "metrics": {"prometheusAddress": prometheus},
+    }

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cluster.cluster import PREFIX, Cluster, wait
+from tests.cluster.fits import BY_CPU, by_ratio
 
 pytestmark = pytest.mark.timeout(1800)
-CPU = {"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}}
 
 
 def test_an_autoscaler_reads_its_metric(cluster: Cluster) -> None:
@@ -17,7 +17,7 @@ def test_an_autoscaler_reads_its_metric(cluster: Cluster) -> None:
         cluster.kubectl("get", "--raw", "/apis/metrics.k8s.io/v1beta1/nodes")
     except subprocess.CalledProcessError:
         pytest.skip("the cluster has no metrics of pods")
-    cluster.install("default", drafter={"autoscaling": {"kind": "hpa", "minReplicas": 1, "metrics": [CPU]}})
+    cluster.install("default", **BY_CPU)
 
     def reads() -> bool:
         (found,) = cluster.objects("horizontalpodautoscalers")
@@ -31,12 +31,7 @@ def test_a_ratio_controller_owns_the_number_of_drafters(cluster: Cluster) -> Non
     prometheus = os.environ.get("SPECDEC_CLUSTER_PROMETHEUS")
     if not prometheus:
         pytest.skip("SPECDEC_CLUSTER_PROMETHEUS names no Prometheus that reads the namespace's pods")
-    cluster.install(
-        "ratio-controller",
-        verifier={"replicas": 1},
-        drafter={"autoscaling": {"kind": "ratio", "minReplicas": 2, "maxReplicas": 3}},
-        metrics={"prometheusAddress": prometheus},
-    )
+    cluster.install("ratio-controller", **by_ratio(prometheus))
     wait(lambda: any(each["spec"].get("holderIdentity") for each in cluster.objects("leases")))
     drafters = ("get", "deployment", f"{PREFIX}-drafter", "--output", "jsonpath={.spec.replicas}")
     cluster.kubectl("scale", f"deployment/{PREFIX}-drafter", "--replicas=1")
