@@ -118,7 +118,7 @@ format: install-dev ## Format the code and the protos.
 
 lint: install-dev ## Lint the code, the protos and the Dockerfiles.
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/buf lint && $(BIN)/buf format -d --exit-code
-	$(BIN)/hadolint */Dockerfile
+	$(BIN)/hadolint */Dockerfile verifier_service/vllm/Dockerfile
 
 type: install-dev ## Check the types.
 	$(BIN)/mypy

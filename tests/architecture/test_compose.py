@@ -51,6 +51,13 @@ def test_compose_gives_all_services_one_token() -> None:
     assert tokens == {"${SPECDEC_TOKEN:-specdec}"}
 
 
+def test_compose_declares_every_network_that_it_names() -> None:
+    """Not every compose makes `default` where other networks are declared and it is not."""
+    compose = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))
+    named = {network for service in compose["services"].values() for network in service.get("networks", ["default"])}
+    assert named <= compose["networks"].keys()
+
+
 def test_the_profile_metrics_reads_every_service_where_it_serves(tmp_path: Path) -> None:
     compose = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))
     content = compose["configs"]["prometheus"]["content"]
