@@ -22,7 +22,10 @@ from specdec.serving.tls import watch_expiry
 
 async def load_tokenizers(settings: GatewaySettings) -> dict[str, ModelTokenizer]:
     """The tokenizers of all models by their names; raises ConfigError where one does not load."""
-    return {name: await asyncio.to_thread(ModelTokenizer.load, route.path) for name, route in settings.routes.items()}
+    return {
+        name: await asyncio.to_thread(ModelTokenizer.load, route.path, settings.names_as_tokens)
+        for name, route in settings.routes.items()
+    }
 
 
 def models_of(tokenizers: Mapping[str, ModelTokenizer], metrics: GatewayMetrics, pins: Pins | None) -> ServedModels:

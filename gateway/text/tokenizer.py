@@ -3,12 +3,13 @@
 import inspect
 import secrets
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from gateway.request import ChatPrompt, Prompt, TextPrompt, TokenPrompt
+from gateway.text.control_names import ControlNames
 from gateway.text.token_bytes import decode_of, longest_token, token_bytes
 from gateway.tools.arguments import HugeNumbers, arguments_object
 from gateway.tools.conversation import Message
@@ -28,8 +29,10 @@ _MARK = "\u241fanswer\u241f"
 class ModelTokenizer:
     """A Hugging Face tokenizer; a long prompt takes seconds, so that `PromptEncoder` calls it on threads."""
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, names_as_tokens: bool = False) -> None:
+        """`names_as_tokens` lets the name of a control token in a message be that token; so does a slow tokenizer."""
         self._tokenizer = tokenizer
+        self._names = None if names_as_tokens or not tokenizer.is_fast else ControlNames(tokenizer)
         self.decode = decode_of(tokenizer)
         """Gives the text of token ids, without special tokens."""
         self.fingerprint = fingerprint(tokenizer.get_vocab())
@@ -40,8 +43,8 @@ class ModelTokenizer:
         """How the model writes calls of tools, as its chat template says."""
 
     @classmethod
-    def load(cls, path: Path) -> "ModelTokenizer":
-        """Load from a local model folder.
+    def load(cls, path: Path, names_as_tokens: bool = False) -> "ModelTokenizer":
+        """Load from a local model folder; for `names_as_tokens` see the class.
 
         Raises:
             ConfigError: the folder has no tokenizer that can be loaded.
@@ -51,7 +54,7 @@ class ModelTokenizer:
         if not path.is_dir():
             raise ConfigError(f"model.path {path}: no such folder")
         try:
-            return cls(AutoTokenizer.from_pretrained(path, local_files_only=True))
+            return cls(AutoTokenizer.from_pretrained(path, local_files_only=True), names_as_tokens)
         except Exception as error:  # a broken folder can fail in any way
             raise ConfigError(f"model.path {path}: no tokenizer that loads: {' '.join(str(error).split())}") from error
 
@@ -61,9 +64,9 @@ class ModelTokenizer:
             case TokenPrompt(tokens):
                 return tokens
             case TextPrompt(text):
-                return self._encode(text, True, room, "prompt")
+                return self._encode(text, True, room)
             case ChatPrompt():
-                return self._encode(self._render(prompt), False, room, "messages")
+                return self._encode_rendered(*self._render(prompt), room)
 
     def encode_after(self, prompt: Prompt, history: Sequence[int], room: int = sys.maxsize) -> tuple[int, ...]:
         """The token ids that a prompt adds behind `history`, without the tokens that a text or a chat begins with.
@@ -78,7 +81,7 @@ class ModelTokenizer:
         """
         match prompt:
             case TextPrompt(text) if history:
-                return self._encode(text, False, room, "prompt")
+                return self._encode(text, False, room)
             case ChatPrompt() if history:
                 return self._encode_turn(prompt, history[-1], room)
         return self.encode(prompt, room)
@@ -94,7 +97,8 @@ class ModelTokenizer:
             case TextPrompt(text):
                 prompt = TextPrompt(text[-most:])
             case ChatPrompt() if not history:
-                return self._ids(self._render(prompt)[-most:], False)[-keep:]
+                text, mark = self._render(prompt)
+                return self._rendered_ids(text[-most:], mark)[-keep:]
         return self.encode_after(prompt, history)[-keep:]
 
     def written(self, tokens: Sequence[int]) -> list[str]:
@@ -105,32 +109,32 @@ class ModelTokenizer:
         """The bytes of one token on its own; for a special token, those of its name."""
         return token_bytes(self._tokenizer, token)
 
-    def _encode(self, text: str, special: bool, room: int, param: str) -> tuple[int, ...]:
-        """The token ids of a text; longer and longer beginnings of a long one are tried first.
+    def _encode(self, text: str, special: bool, room: int) -> tuple[int, ...]:
+        """The token ids of a raw text."""
+        return _in_parts(text, room, "prompt", lambda part: self._ids(part, special))
 
-        Tokenizing takes a hundred times the memory of the text. How a beginning is tokenized changes at most near its
-        end when more text follows, far less than the margin.
-        """
-        probe = _PROBE_CHARS * max(room, 1)
-        while probe < len(text):
-            if len(self._ids(text[:probe], special)) > _MARGIN * room:
-                raise ContextLengthExceeded(f"{param} has over {room} tokens, for which there is room", param)
-            probe *= 2
-        return self._ids(text, special)
+    def _encode_rendered(self, text: str, mark: str, room: int) -> tuple[int, ...]:
+        """The token ids of what `_render` returned."""
+        return _in_parts(text, room, "messages", lambda part: self._rendered_ids(part, mark))
 
     def _ids(self, text: str, special: bool) -> tuple[int, ...]:
         return tuple(self._tokenizer.encode(text, add_special_tokens=special, verbose=False))
 
+    def _rendered_ids(self, text: str, mark: str) -> tuple[int, ...]:
+        return tuple(self._names.encode(text, mark)) if self._names and mark else self._ids(text, False)
+
     def _encode_turn(self, prompt: ChatPrompt, last: int, room: int) -> tuple[int, ...]:
         """What the chat template puts behind an assistant's message, without its first token where that is `last`."""
         before = (Message("user", "?"), Message("assistant", _MARK))
-        _, mark, rest = self._render(replace(prompt, messages=(*before, *prompt.messages))).rpartition(_MARK)
-        if not mark:
+        text, mark = self._render(replace(prompt, messages=(*before, *prompt.messages)))
+        _, end, rest = text.rpartition(_MARK)
+        if not end:
             raise UnsupportedParameter("this model's chat template cannot continue a session", "messages")
-        ids = self._encode(rest, False, room, "messages")
+        ids = self._encode_rendered(rest, mark, room)
         return ids[1:] if ids[:1] == (last,) else ids
 
-    def _render(self, prompt: ChatPrompt) -> str:
+    def _render(self, prompt: ChatPrompt) -> tuple[str, str]:
+        """The conversation as text, and the mark of the names that are hidden in it; empty where none is."""
         from jinja2 import TemplateError
 
         template = self._tokenizer.chat_template
@@ -141,9 +145,13 @@ class ModelTokenizer:
             raise FieldInvalid(f"chat_template_kwargs: {name} is not the template's", "chat_template_kwargs")
         huge = HugeNumbers(secrets.token_hex(8))
         turns: Sequence[Turn] = [_turn(message, huge) for message in prompt.messages]
-        options: dict[str, Any] = {"tools": [tool.described for tool in prompt.tools]} if prompt.tools else {}
+        tools, mark = prompt.tools, self._names.mark_for(turns, prompt.tools) if self._names else ""
+        if self._names and mark:
+            turns = self._names.hidden(turns, mark)
+            tools = tuple(self._names.hidden_tool(tool, mark) for tool in tools)
+        options: dict[str, Any] = {"tools": [tool.described for tool in tools]} if tools else {}
         if not knows_tools(str(template)):
-            turns, options = described(turns, prompt.tools), {}
+            turns, options = described(turns, tools), {}
         try:
             text = apply(turns, tokenize=False, add_generation_prompt=True, **options, **arguments)
         except TemplateError as error:
@@ -153,7 +161,21 @@ class ModelTokenizer:
                 raise
             message = f"the model's chat template fails with chat_template_kwargs: {error}"
             raise FieldInvalid(message, "chat_template_kwargs") from error
-        return huge.restore(str(text))
+        return huge.restore(str(text)), mark
+
+
+def _in_parts(text: str, room: int, param: str, encode: Callable[[str], tuple[int, ...]]) -> tuple[int, ...]:
+    """The token ids of a text; longer and longer beginnings of a long one are tried first.
+
+    Tokenizing takes a hundred times the memory of the text. How a beginning is tokenized changes at most near its end
+    when more text follows, far less than the margin.
+    """
+    probe = _PROBE_CHARS * max(room, 1)
+    while probe < len(text):
+        if len(encode(text[:probe])) > _MARGIN * room:
+            raise ContextLengthExceeded(f"{param} has over {room} tokens, for which there is room", param)
+        probe *= 2
+    return encode(text)
 
 
 def _turn(message: Message, huge: HugeNumbers) -> Turn:

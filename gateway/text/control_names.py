@@ -1,0 +1,155 @@
+"""Keeps text that names a control token text: what callers write in messages and tools never becomes such a token.
+
+Before a chat template is rendered, the names in the callers' texts are hidden: a mark stands between their characters.
+What the template itself writes is tokenized as ever; a stretch with marks is tokenized without added tokens.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.models import WordLevel
+
+from gateway.tools.template import Turn
+from gateway.tools.values import Tool
+
+_MARKS = range(0xE000, 0xF900)
+"""Characters for private use, one of which is in no text of the prompt."""
+_GUARD = "\U000ffffd\U0010fffd"
+"""A control token of its own, behind which a stretch is tokenized as behind any other."""
+
+
+class ControlNames:
+    """The names of a tokenizer's added tokens, special or not, less those that are ordinary text."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        """`tokenizer` is Hugging Face's, over one of the tokenizers library."""
+        added = tokenizer.added_tokens_decoder
+        named = {token: each for token, each in added.items() if not _is_ordinary(each.content)}
+        self._backend: Tokenizer = tokenizer.backend_tokenizer
+        self._added = frozenset(added)
+        self._named = frozenset(named)
+        self._any = _finder([each.content for each in named.values()])
+        self._special = _finder([each.content for each in named.values() if each.special])
+
+    def mark_for(self, turns: Sequence[Turn], tools: Sequence[Tool]) -> str:
+        """A character that is in no text of the prompt; empty where no text has a name that must be hidden."""
+        texts = [*_texts(turns), *_texts([tool.described for tool in tools])]
+        if not any(_spans(self._any, text) for text in texts):
+            return ""
+        everything = "".join(texts)
+        return next(mark for mark in map(chr, _MARKS) if mark not in everything and _escaped(mark) not in everything)
+
+    def hidden(self, turns: Sequence[Turn], mark: str) -> list[Turn]:
+        """The turns with their names hidden; an answer of the model may have those of tokens that are not special."""
+        return [
+            {
+                key: value if key == "role" else self._hidden(value, mark, _is_answer(turn, key))
+                for key, value in turn.items()
+            }
+            for turn in turns
+        ]
+
+    def hidden_tool(self, tool: Tool, mark: str) -> Tool:
+        """The tool with its names hidden."""
+        schema = json.dumps(self._hidden(tool.schema, mark), ensure_ascii=False)
+        return Tool(tool.name, str(self._hidden(tool.description, mark)), schema, tool.strict)
+
+    def encode(self, rendered: str, mark: str) -> list[int]:
+        """The token ids of a rendered prompt whose hidden names have that mark."""
+        rendered = rendered.replace(_escaped(mark), mark)
+        found = self._backend.encode(rendered, add_special_tokens=False)
+        ids, start, stretch = list[int](), 0, list[int]()
+        for token, (begin, end) in zip(found.ids, found.offsets, strict=True):
+            if token in self._added:
+                ids += [*self._stretch(rendered[start:begin], stretch, mark, start > 0), token]
+                start, stretch = end, []
+            else:
+                stretch.append(token)
+        return ids + self._stretch(rendered[start:], stretch, mark, start > 0)
+
+    def _stretch(self, text: str, ids: list[int], mark: str, behind: bool) -> list[int]:
+        """The token ids of a text between two added tokens, which are `ids` where nothing is hidden in it."""
+        return self._plain(text.replace(mark, ""), behind) if mark in text else ids
+
+    def _plain(self, text: str, behind: bool) -> list[int]:
+        """The token ids of a text without control tokens; `behind` says whether an added token stands before it."""
+        guard = _GUARD if behind else ""
+        found = self._without_added.encode(guard + text, add_special_tokens=False)
+        known = [(token, span) for token, span in zip(found.ids, found.offsets, strict=True) if token != self._guard]
+        cuts = [begin + 1 - len(guard) for token, (begin, end) in known if token in self._named and end - begin > 1]
+        if not cuts:
+            return [token for token, _ in known]
+        parts = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+        return [token for index, part in enumerate(parts) for token in self._plain(part, behind or index > 0)]
+
+    def _hidden(self, value: Any, mark: str, answer: bool = False) -> Any:
+        match value:
+            case str():
+                return _with_mark(value, self._special if answer else self._any, mark)
+            case Mapping():
+                return {self._hidden(key, mark): self._hidden(each, mark) for key, each in value.items()}
+            case list() | tuple():
+                return [self._hidden(each, mark) for each in value]
+        return value
+
+    @cached_property
+    def _without_added(self) -> Tokenizer:
+        """The tokenizer without added tokens, made when the first text needs it."""
+        described = json.loads(self._backend.to_str())
+        plain = Tokenizer.from_str(json.dumps(described | {"added_tokens": [], "post_processor": None}))
+        plain.add_special_tokens([AddedToken(_GUARD, special=True, normalized=False)])
+        return plain
+
+    @cached_property
+    def _guard(self) -> int | None:
+        return self._without_added.token_to_id(_GUARD)
+
+
+def _is_ordinary(name: str) -> bool:
+    """Whether the name of an added token is text like any other, such as a run of spaces or a word."""
+    return name.isspace() or name.isalnum()
+
+
+def _is_answer(turn: Turn, key: str) -> bool:
+    return turn["role"] == "assistant" and key in ("content", "reasoning_content")
+
+
+def _finder(names: Sequence[str]) -> Tokenizer:
+    """A tokenizer that finds the names in a text; all else is token 0."""
+    finder = Tokenizer(WordLevel({"": 0}, unk_token=""))
+    finder.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in names])
+    return finder
+
+
+def _spans(finder: Tokenizer, text: str) -> list[tuple[int, int]]:
+    found = finder.encode(text, add_special_tokens=False)
+    return [span for token, span in zip(found.ids, found.offsets, strict=True) if token]
+
+
+def _with_mark(text: str, finder: Tokenizer, mark: str) -> str:
+    """The text with the mark behind each character of a name, so that no name is left."""
+    marked, at = list[str](), 0
+    for begin, end in _spans(finder, text):
+        marked += [text[at:begin], *(character + mark for character in text[begin:end])]
+        at = end
+    return "".join(marked) + text[at:]
+
+
+def _texts(value: Any) -> Iterator[str]:
+    match value:
+        case str():
+            yield value
+        case Mapping():
+            for key, each in value.items():
+                yield from (*_texts(key), *_texts(each))
+        case list() | tuple():
+            for each in value:
+                yield from _texts(each)
+
+
+def _escaped(mark: str) -> str:
+    """The mark as JSON of ASCII has it."""
+    return json.dumps(mark)[1:-1]
