@@ -89,10 +89,12 @@ class Answer(asyncio.Protocol):
     first: float = 0.0
     """When the first event came."""
     pieces: list[bytes] = field(default_factory=list)
+    transport: asyncio.WriteTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Send the request."""
-        cast("asyncio.WriteTransport", transport).write(self.request)
+        self.transport = cast("asyncio.WriteTransport", transport)
+        self.transport.write(self.request)
 
     def data_received(self, data: bytes) -> None:
         """Keep what arrived."""
@@ -104,6 +106,11 @@ class Answer(asyncio.Protocol):
         """End the answer, whole or not."""
         if not self.ended.done():
             self.ended.set_result(None)
+
+    def abort(self) -> None:
+        """Close the connection, if there is one."""
+        if self.transport is not None:
+            self.transport.abort()
 
     def content(self) -> bytes:
         """The body of the reply; empty for a refusal."""
@@ -143,6 +150,8 @@ async def send(load: Load) -> Loaded:
             await asyncio.gather(*(stream(answers[number :: load.streams]) for number in range(load.streams)))
     except TimeoutError:
         broken.append(f"answers had not ended after {load.limit:g} s")
+        for answer in answers:
+            answer.abort()
     seconds, cpu = time.perf_counter() - started, time.process_time() - spent
     return _loaded(load, answers, seconds, cpu, broken)
 

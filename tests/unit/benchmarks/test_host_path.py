@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -52,23 +52,38 @@ _REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\n\r\n" + json.dumps(_USAGE).enco
 
 
 @asynccontextmanager
-async def _serving(reply: Callable[[int], bytes]) -> AsyncIterator[str]:
-    """The address of a server that gives request number n what `reply` returns, in two pieces."""
-    numbers = iter(range(1000))
+async def _listening(answer: Callable[[asyncio.StreamReader], Awaitable[bytes]]) -> AsyncIterator[str]:
+    """The address of a server that sends what `answer` returns, in two pieces; all its connections end with it."""
+    handling = set[asyncio.Task[None] | None]()
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
-        (length,) = (int(line.split(b":")[1]) for line in head.lower().splitlines() if b"content-length:" in line)
-        assert json.loads(await reader.readexactly(length))["max_tokens"] == 6
-        content = reply(next(numbers))
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        handling.add(asyncio.current_task())
+        content = await answer(reader)
         writer.write(content[: len(content) // 2])
         await writer.drain()
         writer.write(content[len(content) // 2 :])
         writer.close()
+        await writer.wait_closed()
 
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+    async with await asyncio.start_server(handle, "127.0.0.1", 0) as server:
         host, port = server.sockets[0].getsockname()[:2]
         yield f"{host}:{port}"
+        await asyncio.gather(*filter(None, handling))
+
+
+@asynccontextmanager
+async def _serving(reply: Callable[[int], bytes]) -> AsyncIterator[str]:
+    """The address of a server that gives request number n what `reply` returns."""
+    numbers = iter(range(1000))
+
+    async def answer(reader: asyncio.StreamReader) -> bytes:
+        head = await reader.readuntil(b"\r\n\r\n")
+        (length,) = (int(line.split(b":")[1]) for line in head.lower().splitlines() if b"content-length:" in line)
+        assert json.loads(await reader.readexactly(length))["max_tokens"] == 6
+        return reply(next(numbers))
+
+    async with _listening(answer) as address:
+        yield address
 
 
 def _load(address: str, requests: int, streams: int) -> Load:
@@ -98,12 +113,11 @@ async def test_a_server_that_is_not_there_or_silent_refuses_all() -> None:
         pass
     assert (await send(_load(address, 3, 3))).refused == 3
 
-    async def never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read()
-        writer.close()
+    async def never(reader: asyncio.StreamReader) -> bytes:
+        await reader.read()  # the client closes the connection
+        return b""
 
-    async with await asyncio.start_server(never, "127.0.0.1", 0) as server:
-        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with _listening(never) as address:
         loaded = await send(replace(_load(address, 3, 3), limit=0.2))
     assert (loaded.refused, loaded.tokens) == (3, 0)
     assert loaded.reason == "answers had not ended after 0.2 s"
