@@ -24,8 +24,8 @@ _SERIALIZE: Mapping[GrammarKind, Callable[[str], str]] = {
 }
 
 
-_LIMITS = LLParserLimits(max_items_in_row=500, step_max_items=20_000, initial_lexer_fuel=250_000)
-"""A quarter of the library's limits: one mask takes tenths of a second at most, and few grammars of use need more."""
+_LIMITS = LLParserLimits(max_items_in_row=300, step_max_items=10_000, initial_lexer_fuel=250_000)
+"""Fractions of the library's limits: one mask takes less than a tenth of a second, and grammars of use need less."""
 
 
 class GrammarCompiler:

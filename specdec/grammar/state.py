@@ -1,11 +1,18 @@
 """Where a generation stands in its grammar, and which tokens may follow at each position of a draft."""
 
+import time
 from collections.abc import Collection, Sequence
 
 from llguidance import LLMatcher
 
 from specdec.rules.grammar import mask_bytes
 from specdec.rules.prefix import common_length
+
+_CHEAP = 0.002
+"""Seconds of masks up to which a guess of forced tokens costs no event loop anything."""
+_MOST_SECONDS = 2.0
+"""Seconds that all masks of a generation may take together, beside those of each token."""
+_TOKEN_SECONDS = 0.005
 
 
 class GrammarState:
@@ -21,6 +28,15 @@ class GrammarState:
         self._end_ids = end_ids
         self._read: list[int] = []
         """The tokens that the matcher has consumed."""
+        self.seconds = 0.0
+        """Time of the last call of `masks`."""
+        self._spent = 0.0
+        """Time of all of them."""
+
+    @property
+    def too_complex(self) -> bool:
+        """Whether masks are not computed any more: the library gave up, or they took too long."""
+        return self._matcher.is_error() or self._spent > _MOST_SECONDS + _TOKEN_SECONDS * len(self._read)
 
     def masks(self, output: Sequence[int], drafts: Sequence[int] = ()) -> list[bytes | None]:
         """What may follow `output`, and `output` with one draft more each time: γ + 1 masks.
@@ -30,6 +46,15 @@ class GrammarState:
         complex, where `output` is not of the grammar, and where it is and nothing completes it: there is no
         distribution, so that the generation ends with an error and no token is made up.
         """
+        if self.too_complex:
+            return [bytes(self._bytes)] * (len(drafts) + 1)
+        began = time.perf_counter()
+        masks = self._masks(output, drafts)
+        self.seconds = time.perf_counter() - began
+        self._spent += self.seconds
+        return masks
+
+    def _masks(self, output: Sequence[int], drafts: Sequence[int]) -> list[bytes | None]:
         if not self._move_to(output):
             return [bytes(self._bytes)] * (len(drafts) + 1)
         masks: list[bytes | None] = [self._mask()]
@@ -43,7 +68,9 @@ class GrammarState:
     def forced(self, output: Sequence[int], most: int) -> tuple[int, ...]:
         """The tokens, at most `most`, that write the text which must follow `output`; another way to write it may be
         possible, so this is a guess and no law."""
-        return tuple(self._matcher.compute_ff_tokens()[:most]) if most > 0 and self._move_to(output) else ()
+        if most <= 0 or self.seconds > _CHEAP or not self._move_to(output):
+            return ()
+        return tuple(self._matcher.compute_ff_tokens()[:most])
 
     def _mask(self) -> bytes:
         mask = self._matcher.compute_bitmask()[: self._bytes].ljust(self._bytes, b"\0")

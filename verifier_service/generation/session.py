@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 
+from specdec.errors import FieldInvalid, NoDistribution
 from specdec.rules.params import FinishReason
 from specdec.rules.tree import TreeDraft
 from specdec.serving.tracing import Attributes, part_span
@@ -84,7 +85,7 @@ class Session:
                 while finish is None:
                     with part_span("round") as span:
                         asked = asked or await self._ask_in_time()
-                        outcome = await asked.outcome()
+                        outcome = await self._outcome(asked)
                         committed = self._commit(asked, outcome)
                         finish = committed.finish
                         before, asked = asked, None if finish else self._ask_at_once()
@@ -118,6 +119,15 @@ class Session:
         """Ask for the next round where its draft is known; None where there is something to wait for."""
         proposal = self._known() if self._credit.allows(len(self._tokens)) else None
         return None if proposal is None else self._ask(proposal)
+
+    async def _outcome(self, asked: AskedRound) -> Outcome:
+        """The verdict on a round; raises FieldInvalid when the grammar is too complex for more."""
+        try:
+            return await asked.outcome()
+        except NoDistribution as error:
+            if self._row.grammar is None or not self._row.grammar.too_complex:
+                raise
+            raise FieldInvalid("the grammar is too complex: its masks take too long", "sampling.grammar") from error
 
     def _commit(self, asked: AskedRound, outcome: Outcome) -> Round:
         """Commit what a verdict says, and learn from it; the round as far as it is needed to go on."""

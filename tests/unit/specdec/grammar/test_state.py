@@ -117,3 +117,22 @@ def test_half_a_text_that_nothing_completes_does_not_end(compiler: GrammarCompil
     }
     grammar = Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema | {"x-guidance": {"whitespace_flexible": False}}))
     assert [ids(mask) for mask in compiler.compile(grammar).masks(b'{"score":1', b",")] == [{*b",}"}, set()]
+
+
+def test_a_grammar_whose_masks_take_too_long_has_none(compiler: GrammarCompiler) -> None:
+    grammar = Grammar(GrammarKind.LARK, "start: s\ns: s s s s | T | \nT: /[ -~]/")
+    state, output = compiler.compile(grammar), b""
+    while not state.too_complex:
+        assert len(output) < 200, "the grammar is ambiguous without an end"
+        state.masks(output)
+        output += b"a"
+    assert ids(*state.masks(output)) == set()
+    assert not state.forced(output, 4)
+
+
+def test_forms_of_use_are_within_the_limits(compiler: GrammarCompiler) -> None:
+    choices = [{"type": "object", "properties": {f"k{each}": {"const": each}}} for each in range(200)]
+    for schema in ({"anyOf": choices}, {"enum": [f"value number {each}" for each in range(2500)]}):
+        state = compiler.compile(Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema)))
+        assert ids(*state.masks(b""))
+        assert not state.too_complex
