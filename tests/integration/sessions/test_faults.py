@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from gateway.store import retry
+from gateway.store.redis_client import connect
 from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
 from gateway.store.values import RoundCommit
 from specdec.errors import Fenced, SessionStoreDown
@@ -143,6 +145,27 @@ async def test_a_commit_waits_out_a_server_that_restarts(server: Server, sid: st
     server.spawn()
     await waiting
     assert await log_of(patient, sid) == [1, 2, 3, 10]
+    await patient.close()
+
+
+async def test_a_commit_to_a_server_that_stands_still_ends_with_its_patience_and_may_be_repeated(
+    server: Server, sid: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retry, "ONE_TRY", 0.5)
+    brief = RedisSessionStore.at(server.url, StorePolicy(patience=0.2))
+    lease = await brief.acquire(sid, "a")
+    written = RoundCommit(sid, lease.epoch, 3, [10])
+    async with connect(server.url) as client:
+        await client.client_pause(120_000, all=False)
+        try:
+            with pytest.raises(SessionStoreDown, match="did not answer within"):
+                await commit(brief, written)
+        finally:
+            await client.client_unpause()
+    patient = RedisSessionStore.at(server.url, StorePolicy(patience=30))
+    assert await commit(patient, written) is False
+    assert await log_of(patient, sid) == [1, 2, 3, 10]
+    await brief.close()
     await patient.close()
 
 
