@@ -1,5 +1,9 @@
-"""Runs Lua scripts on Redis; every failure of the server or of the connection is raised as SessionStoreDown."""
+"""Runs Lua scripts on Redis; every failure of the server or of the connection is raised as SessionStoreDown.
 
+Durable writes that are due at once go to the server together, and are acknowledged together: group commit.
+"""
+
+import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
@@ -11,7 +15,6 @@ from redis.exceptions import InvalidResponse, NoScriptError, ReadOnlyError, Redi
 
 from gateway.store import lua
 from gateway.store.checked_scripts import Reply, arguments_of, checked, reply_of
-from gateway.store.shared_pipeline import SharedPipeline
 from specdec.errors import SessionStoreDown, SessionStoreFull, SessionStoreReadOnly
 
 _FULL = {
@@ -23,6 +26,9 @@ _FULL = {
 TRIES = 3
 """How often a script is run when its reply does not fit, before the store counts as down."""
 
+ACK_TIMEOUT = 0.5
+"""Seconds for which replicas may take to acknowledge a write; less than the timeout of a reply."""
+_Command = Sequence[str | bytes | int]
 _Answer = TypeVar("_Answer")
 
 
@@ -31,6 +37,66 @@ def _whole(name: str) -> tuple[str, str]:
     """A script and its hash, by which it is always run: source that was changed on the way to the server never runs."""
     whole = checked(lua.script(name))
     return whole, hashlib.sha1(whole.encode(), usedforsecurity=False).hexdigest()
+
+
+class SharedPipeline:
+    """Joins the commands of many callers into pipelines; each caller gets the answer to its own."""
+
+    def __init__(self, client: Redis, replicas: int) -> None:
+        """Args: replicas: how many replicas must acknowledge a write."""
+        self._client = client
+        self._replicas = replicas
+        self._due: list[tuple[_Command, asyncio.Future[Any]]] = []
+        self._sending: set[asyncio.Task[None]] = set()
+
+    async def run(self, *command: str | bytes | int) -> Any:
+        """The server's answer; a caller that is cancelled does not stop its command.
+
+        Raises:
+            RedisError: the server refuses this command, or there is no answer.
+            SessionStoreDown: too few replicas have what was written; as it stands, it must be safe to repeat.
+        """
+        answer = asyncio.get_running_loop().create_future()
+        self._due.append((command, answer))
+        if len(self._due) == 1:  # what other callers want before this task begins goes with it
+            sending = asyncio.create_task(self._send())
+            self._sending.add(sending)
+            sending.add_done_callback(self._sending.discard)
+        return await answer
+
+    async def close(self) -> None:
+        """Wait for what was sent."""
+        await asyncio.gather(*self._sending)
+
+    async def _send(self) -> None:
+        due, self._due = self._due, []
+        answers: Sequence[Any]
+        try:
+            answers = await self._answers([command for command, _ in due])
+        except Exception as error:  # noqa: BLE001 - every caller gets it
+            answers = [error] * len(due)
+        for (_, future), answer in zip(due, answers, strict=True):
+            if future.done():  # its caller was cancelled
+                continue
+            if isinstance(answer, Exception):
+                future.set_exception(answer)
+            else:
+                future.set_result(answer)
+
+    async def _answers(self, commands: Sequence[_Command]) -> Sequence[Any]:
+        """The answer to each command, or the error with which the server refuses it."""
+        async with self._client.pipeline(transaction=False) as pipe:
+            for command in commands:
+                pipe.execute_command(*command)
+            if not self._replicas:
+                return await pipe.execute(raise_on_error=False)
+            pipe.execute_command("WAIT", self._replicas, round(ACK_TIMEOUT * 1000))
+            *answers, acknowledged = await pipe.execute(raise_on_error=False)
+        if isinstance(acknowledged, Exception):
+            raise acknowledged
+        if int(acknowledged) < self._replicas:
+            raise SessionStoreDown(f"{acknowledged} of {self._replicas} replicas have acknowledged the write")
+        return answers
 
 
 class Scripts:

@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from gateway.store.redis_client import connect
-from gateway.store.shared_pipeline import SharedPipeline
+from gateway.store.redis_scripts import SharedPipeline
 from tests.integration.sessions.server import Server
 
 pytestmark = pytest.mark.integration
