@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
@@ -148,6 +148,8 @@ class GatewaySettings(Settings):
     """What every key of the session store begins with: deployments of different prefixes share a server, no session."""
     mode: Mode = Mode.REJECTION
     """Verification mode of a request that names none."""
+    max_tokens_over_room: Literal["clamp", "refuse"] = "clamp"
+    """What becomes of a request whose max_tokens are over the room left in the context."""
     max_body_bytes: int = Field(default=4 * 2**20, gt=0)
     """Largest HTTP body or gRPC message taken from a caller."""
     request_timeout: float = Field(default=600.0, gt=0)

@@ -14,7 +14,7 @@ from gateway.lists import check_stops, unique_ids
 from gateway.tools.choice import ToolChoice
 from gateway.tools.conversation import Message, check_messages
 from gateway.tools.formats import ToolFormat
-from gateway.tools.values import Tool
+from gateway.tools.values import Tool, ToolCall
 from specdec.errors import FieldInvalid, FieldRequired, UnsupportedParameter
 from specdec.rules.gamma_policy import AUTO, GammaPolicy
 from specdec.rules.params import MAX_SEED, Mode, SamplingParams, Speculation, check_ids, check_logprobs
@@ -33,6 +33,8 @@ class TextPrompt:
     """Raw text."""
 
     text: str
+    special: bool = True
+    """Whether the tokens that a text begins with, such as BOS, are added."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +51,29 @@ class ChatPrompt:
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...] = ()
     """What the model may call."""
+    called: tuple[ToolCall, ...] = ()
+    """The calls that the turn before ended with, in a session."""
+    opens_answer: bool = True
+    """Whether the assistant's next message is opened."""
+    continues_last: bool = False
+    """Whether the last message is the beginning of the answer."""
     template_arguments: Mapping[str, Any] = field(default_factory=dict)
     """Values that the caller gives the chat template beside the messages, by name."""
+
+    def opened(self, add_generation_prompt: bool | None, continue_final_message: bool) -> "ChatPrompt":
+        """The same conversation with the beginning of the answer, as the caller's fields of those names say.
+
+        Raises:
+            FieldInvalid: both are asked for, or there is no message of the assistant to continue.
+        """
+        if not continue_final_message:
+            return replace(self, opens_answer=add_generation_prompt is not False)
+        name = "continue_final_message"
+        if add_generation_prompt:
+            raise FieldInvalid(f"{name} and add_generation_prompt exclude each other", name)
+        if not self.messages or self.messages[-1].role != "assistant" or not self.messages[-1].content:
+            raise FieldInvalid(f"{name} needs a last message of the assistant with a content", name)
+        return replace(self, opens_answer=False, continues_last=True)
 
 
 Prompt = TextPrompt | TokenPrompt | ChatPrompt
@@ -64,6 +87,26 @@ def new_id() -> str:
 def random_seed() -> int:
     """A seed for a request that has none; small enough to be exact as a JSON number."""
     return secrets.randbits(_SEED_BITS)
+
+
+def sampling_params(given: Mapping[str, Any]) -> SamplingParams:
+    """The sampling of those options, with a random seed where there is none or -1; raises FieldInvalid.
+
+    `top_p` 0 leaves the most likely token alone: that is greedy decoding. A negative seed is another name of a seed.
+    """
+    options = dict(given)
+    if options.get("top_p") == 0:
+        options |= {"top_p": 1.0, "temperature": 0.0}
+    seed = options.get("seed", -1)
+    if seed < -MAX_SEED - 1:
+        raise FieldInvalid(f"seed must be in [{-MAX_SEED - 1}, {MAX_SEED}], got {seed}", "seed")
+    options["seed"] = random_seed() if seed == -1 else seed if seed >= 0 else seed + MAX_SEED + 1
+    return SamplingParams(**options)
+
+
+def is_seeded(seed: int | None) -> bool:
+    """Whether a caller's seed asks for the same tokens again; -1 asks for any."""
+    return seed is not None and seed != -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +132,8 @@ class GenerationRequest:
     """The field that the grammar of `sampling` came from."""
     tool_format: str = ""
     """The format in which the output is read for calls of tools; empty where there are none to call."""
+    parallel_calls: bool = True
+    """Whether the output may have several calls of tools."""
     model: str = ""
     """The name of the model; empty for the one served."""
     max_tokens: int | None = None
@@ -213,7 +258,20 @@ class GenerationRequest:
             raise UnsupportedParameter(f"{self.grammar_param} is not supported beside tools", self.grammar_param)
         sampling = replace(self.sampling, grammar=choice.grammar(tool_format))
         prompt = replace(self.prompt, tools=tools)
-        return replace(self, prompt=prompt, sampling=sampling, grammar_param="tools", tool_format=tool_format.name)
+        return replace(
+            self,
+            prompt=prompt,
+            sampling=sampling,
+            grammar_param="tools",
+            tool_format=tool_format.name,
+            parallel_calls=choice.parallel,
+        )
+
+    def after_calls(self, called: tuple[ToolCall, ...]) -> "GenerationRequest":
+        """The same request behind a turn that ended with those calls."""
+        return (
+            replace(self, prompt=replace(self.prompt, called=called)) if isinstance(self.prompt, ChatPrompt) else self
+        )
 
     def choices(self) -> "tuple[GenerationRequest, ...]":
         """One request for each of its generations, with the prompt and the seed of that generation; by prompts."""

@@ -33,11 +33,11 @@ from gateway.http.fields import (
     Truncation,
     Unread,
 )
-from gateway.http.messages import Messages, chat_prompt
+from gateway.http.messages import Messages, PrefillBody, chat_prompt
 from gateway.http.sampling import SamplingBody
 from gateway.http.structured import StructuredBody
 from gateway.http.tools import ToolsBody
-from gateway.request import GenerationRequest, Prompt
+from gateway.request import GenerationRequest, Prompt, TextPrompt, is_seeded
 from gateway.tools.formats import DEFAULT, ToolFormat
 from specdec.errors import FieldInvalid, UnsupportedParameter
 from specdec.rules.gamma_policy import AUTO
@@ -153,7 +153,7 @@ class GenerationBody(SamplingBody, StructuredBody, _DefaultOnlyFields):
             stop_token_ids=tuple(self.stop_token_ids or ()),
             ignore_eos=bool(self.ignore_eos),
             mode=Mode(speculation.mode) if speculation.mode else None,
-            seeded=self.seed is not None,
+            seeded=is_seeded(self.seed),
             gamma=speculation.gamma[0],
             policy=speculation.gamma[1],
             drafter=speculation.drafter or "",
@@ -174,11 +174,11 @@ class GenerationBody(SamplingBody, StructuredBody, _DefaultOnlyFields):
 class CompletionBody(GenerationBody):
     """POST /v1/completions."""
 
-    default_only: ClassVar[frozenset[str]] = GenerationBody.default_only | {"suffix", "add_special_tokens"}
+    default_only: ClassVar[frozenset[str]] = GenerationBody.default_only | {"suffix"}
 
     prompt: Prompts
     suffix: Literal[""] | None = None
-    add_special_tokens: On | None = None
+    add_special_tokens: bool | None = None
     echo: bool | None = None
     logprobs: Logprobs | None = None
 
@@ -187,7 +187,17 @@ class CompletionBody(GenerationBody):
         if self.echo and self.logprobs is not None:
             raise UnsupportedParameter("logprobs of the prompt are not supported: leave echo or logprobs out", "echo")
         cap = COMPLETION_TOKENS if self.max_tokens is None else None
-        return self._request(self.prompt, request_id, (self.max_tokens, cap), self.logprobs)
+        prompts = self.prompt if self.add_special_tokens is not False else tuple(map(_without_special, self.prompt))
+        return self._request(prompts, request_id, (_bound(self.max_tokens), cap), self.logprobs)
+
+
+def _without_special(prompt: Prompt) -> Prompt:
+    return replace(prompt, special=False) if isinstance(prompt, TextPrompt) else prompt
+
+
+def _bound(max_tokens: int | None) -> int | None:
+    """The longest output; None, and vLLM's -1, for as much as there is room for."""
+    return None if max_tokens == -1 else max_tokens
 
 
 class _ChatDefaultOnlyFields(Body):
@@ -198,12 +208,10 @@ class _ChatDefaultOnlyFields(Body):
     modalities: Annotated[list[Literal["text"]], Field(fail_fast=True)] | None = None
     audio: None = None
     web_search_options: None = None
-    add_generation_prompt: On | None = None
-    continue_final_message: Off | None = None
     add_special_tokens: Off | None = None
 
 
-class ChatBody(GenerationBody, ToolsBody, _ChatDefaultOnlyFields):
+class ChatBody(GenerationBody, ToolsBody, PrefillBody, _ChatDefaultOnlyFields):
     """POST /v1/chat/completions."""
 
     default_only: ClassVar[frozenset[str]] = GenerationBody.default_only | _ChatDefaultOnlyFields.model_fields.keys()
@@ -225,8 +233,8 @@ class ChatBody(GenerationBody, ToolsBody, _ChatDefaultOnlyFields):
         if self.top_logprobs and not self.logprobs:
             raise FieldInvalid("top_logprobs is only allowed when logprobs is true", "top_logprobs")
         logprobs = self.top_logprobs or 0 if self.logprobs else None
-        prompt = chat_prompt(self.messages, self._template_arguments)
-        request = self._request((prompt,), request_id, (limit, None), logprobs)
+        prompt = self.opened(chat_prompt(self.messages, self._template_arguments))
+        request = self._request((prompt,), request_id, (_bound(limit), None), logprobs)
         request = replace(request, prediction=self.prediction.content if self.prediction else "")
         return request.with_tools(self.asked(), tool_format)
 

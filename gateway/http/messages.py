@@ -45,6 +45,17 @@ class MessageBody(Body):
     reasoning: str | None = None
 
 
+class PrefillBody(Body):
+    """Whether the assistant's message is opened, or one that the caller began is continued."""
+
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+
+    def opened(self, prompt: ChatPrompt) -> ChatPrompt:
+        """The conversation with the beginning of the answer; raises FieldInvalid."""
+        return prompt.opened(self.add_generation_prompt, bool(self.continue_final_message))
+
+
 Messages = Annotated[list[MessageBody], Field(fail_fast=True)]
 
 

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, Field, WithJsonSchema
 from gateway.http.body import Body
 from gateway.http.fields import MAX_INT, Ids, Natural
 from gateway.lists import MAX_IDS
-from gateway.request import random_seed
+from gateway.request import sampling_params
 from specdec.errors import FieldInvalid
 from specdec.rules.params import MAX_SEED, SamplingParams
 
@@ -48,10 +48,12 @@ class SamplingBody(Body):
     """The fields of SamplingParams that a caller may set; one that is left out has its default there."""
 
     temperature: Annotated[float, _number(minimum=0, maximum=2)] | None = None
-    top_p: Annotated[float, _number(exclusiveMinimum=0, maximum=1)] | None = None
+    top_p: Annotated[float, _number(minimum=0, maximum=1)] | None = None
     top_k: TopK | None = None
     min_p: Annotated[float, _number(minimum=0, maximum=1)] | None = None
-    seed: Annotated[int, WithJsonSchema({"type": "integer", "minimum": 0, "maximum": MAX_SEED})] | None = None
+    seed: Annotated[int, WithJsonSchema({"type": "integer", "minimum": -MAX_SEED - 1, "maximum": MAX_SEED})] | None = (
+        None
+    )
     presence_penalty: Annotated[float, _number(minimum=-2, maximum=2)] | None = None
     frequency_penalty: Annotated[float, _number(minimum=-2, maximum=2)] | None = None
     repetition_penalty: Annotated[float, _number(exclusiveMinimum=0, maximum=2)] | None = None
@@ -64,5 +66,4 @@ class SamplingBody(Body):
         """The value, with a random seed where none is given; raises FieldInvalid."""
         fields = {name: getattr(self, name) for name in SamplingBody.model_fields}
         given: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
-        given.setdefault("seed", random_seed())
-        return SamplingParams(**given)
+        return sampling_params(given)

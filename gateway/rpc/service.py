@@ -11,7 +11,16 @@ from gateway.callers.caller import allowed_priority, calling_key, calling_tenant
 from gateway.callers.priority import PriorityClass
 from gateway.lists import unique_ids, unique_stops
 from gateway.models.served import ServedModel
-from gateway.request import GenerationRequest, Prompt, TextPrompt, TokenPrompt, check_prompt, new_id, random_seed
+from gateway.request import (
+    GenerationRequest,
+    Prompt,
+    TextPrompt,
+    TokenPrompt,
+    check_prompt,
+    is_seeded,
+    new_id,
+    sampling_params,
+)
 from gateway.rpc import replies
 from gateway.rpc.sessions import Context, SessionServicer
 from gateway.rpc.tools import chat_prompt, structured_output, tool_choice
@@ -157,7 +166,7 @@ def _request(message: pb.GenerateRequest) -> GenerationRequest:
         stop_token_ids=unique_ids(ends.stop_token_ids, "stop_token_ids"),
         ignore_eos=ends.ignore_eos,
         mode=mode,
-        seeded=message.sampling.HasField("seed"),
+        seeded=is_seeded(message.sampling.seed if message.sampling.HasField("seed") else None),
         gamma=speculation.gamma if speculation.HasField("gamma") else None,
         policy=GAMMA_POLICY.from_pb(speculation.policy),
         lenience=speculation.lenience if speculation.HasField("lenience") else 1.0,
@@ -199,8 +208,7 @@ def _prompt(message: pb.GenerateRequest) -> Prompt:
 def _sampling(options: pb.SamplingOptions, min_tokens: int) -> SamplingParams:
     """Every option that is set, under its own name; SamplingParams has the defaults of the others."""
     given = {field.name: _plain(field.name, value) for field, value in options.ListFields()}
-    given.setdefault("seed", random_seed())
-    return SamplingParams(**given, min_tokens=min_tokens)
+    return sampling_params(given | {"min_tokens": min_tokens})
 
 
 def _plain(name: str, value: Any) -> Any:

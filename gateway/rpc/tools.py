@@ -15,7 +15,9 @@ from specdec.rules.grammar import Grammar
 
 def chat_prompt(message: pb.ChatPrompt) -> ChatPrompt:
     """The conversation."""
-    return ChatPrompt(tuple(_message(turn) for turn in message.messages))
+    opens = message.add_generation_prompt if message.HasField("add_generation_prompt") else None
+    prompt = ChatPrompt(tuple(_message(turn) for turn in message.messages))
+    return prompt.opened(opens, message.continue_final_message)
 
 
 def tool_choice(message: pb.GenerateRequest) -> ToolChoice:

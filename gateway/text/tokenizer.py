@@ -63,8 +63,8 @@ class ModelTokenizer:
         match prompt:
             case TokenPrompt(tokens):
                 return tokens
-            case TextPrompt(text):
-                return self._encode(text, True, room)
+            case TextPrompt(text, special):
+                return self._encode(text, special, room)
             case ChatPrompt():
                 return self._encode_rendered(*self._render(prompt), room)
 
@@ -95,7 +95,7 @@ class ModelTokenizer:
         most = _MARGIN * keep * self.longest_token
         match prompt:
             case TextPrompt(text):
-                prompt = TextPrompt(text[-most:])
+                prompt = replace(prompt, text=text[-most:])
             case ChatPrompt() if not history:
                 text, mark = self._render(prompt)
                 return self._rendered_ids(text[-most:], mark)[-keep:]
@@ -126,12 +126,28 @@ class ModelTokenizer:
     def _encode_turn(self, prompt: ChatPrompt, last: int, room: int) -> tuple[int, ...]:
         """What the chat template puts behind an assistant's message, without its first token where that is `last`."""
         before = (Message("user", "?"), Message("assistant", _MARK))
-        text, mark = self._render(replace(prompt, messages=(*before, *prompt.messages)))
+        brings_results = bool(prompt.called) and prompt.messages[0].role == "tool"
+        framed = replace(prompt, messages=(*before, *prompt.messages))
+        if brings_results:
+            framed = replace(prompt, messages=before, opens_answer=False, continues_last=False)
+        text, mark = self._render(framed)
         _, end, rest = text.rpartition(_MARK)
         if not end:
             raise UnsupportedParameter("this model's chat template cannot continue a session", "messages")
+        if brings_results:  # what closes an answer has no text of a caller, and so nothing that is hidden
+            results, mark = self._results(prompt)
+            rest += results
         ids = self._encode_rendered(rest, mark, room)
         return ids[1:] if ids[:1] == (last,) else ids
+
+    def _results(self, prompt: ChatPrompt) -> tuple[str, str]:
+        """What the chat template puts behind the calls of the turn before, which it may have to see; as `_render`."""
+        before = (Message("user", "?"), Message("assistant", "", prompt.called))
+        known, own = self._render(replace(prompt, messages=before, opens_answer=False, continues_last=False))
+        whole, mark = self._render(replace(prompt, messages=(*before, *prompt.messages)))
+        known = known.replace(own, mark) if own else known
+        shared = next((at for at, pair in enumerate(zip(known, whole, strict=False)) if pair[0] != pair[1]), len(known))
+        return whole[shared:], mark
 
     def _render(self, prompt: ChatPrompt) -> tuple[str, str]:
         """The conversation as text, and the mark of the names that are hidden in it; empty where none is."""
@@ -153,12 +169,19 @@ class ModelTokenizer:
         if not knows_tools(str(template)):
             turns, options = described(turns, tools), {}
         try:
-            text = apply(turns, tokenize=False, add_generation_prompt=True, **options, **arguments)
+            text = apply(
+                turns,
+                tokenize=False,
+                add_generation_prompt=prompt.opens_answer,
+                continue_final_message=prompt.continues_last,
+                **options,
+                **arguments,
+            )
         except TemplateError as error:
             raise FieldInvalid(f"the model's chat template refuses the messages: {error}", "messages") from error
-        except Exception as error:
+        except Exception as error:  # a template is code of the model's folder, and may raise anything
             if not arguments:
-                raise
+                raise FieldInvalid(f"the model's chat template fails on the messages: {error}", "messages") from error
             message = f"the model's chat template fails with chat_template_kwargs: {error}"
             raise FieldInvalid(message, "chat_template_kwargs") from error
         return huge.restore(str(text)), mark

@@ -21,9 +21,15 @@ class ReadMessage:
 class MessageReader:
     """One answer, whose text comes in pieces."""
 
-    def __init__(self, parser: ToolParser, generation: str) -> None:
-        """`generation` is the public id of the answer's generation, from which the ids of its calls are made."""
+    def __init__(self, parser: ToolParser, generation: str, *, parallel: bool = True) -> None:
+        """Read an answer.
+
+        Args:
+            generation: public id of the answer's generation, from which the ids of its calls are made.
+            parallel: whether calls behind the first are read, too; the caller may take only one.
+        """
         self._parser = parser
+        self._parallel = parallel
         self._generation = generation
         self.called = False
         """Whether a call has begun."""
@@ -41,6 +47,8 @@ class MessageReader:
         for piece in pieces:
             if isinstance(piece, str):
                 content += piece
+            elif piece.index and not self._parallel:
+                continue
             elif piece.index in calls:
                 begun = calls[piece.index]
                 calls[piece.index] = replace(begun, arguments=begun.arguments + piece.arguments)

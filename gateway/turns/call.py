@@ -11,7 +11,13 @@ from specdec.wire.generation import GenerationCall, VerifierInfo
 
 
 def make_call(
-    request: GenerationRequest, prompt: Sequence[int], info: VerifierInfo, mode: Mode, prediction: Sequence[int] = ()
+    request: GenerationRequest,
+    prompt: Sequence[int],
+    info: VerifierInfo,
+    mode: Mode,
+    prediction: Sequence[int] = (),
+    *,
+    clamp: bool = False,
 ) -> GenerationCall:
     """The call for the whole generation; session and epoch are filled in when it is sent.
 
@@ -19,6 +25,7 @@ def make_call(
         prompt: every token before the output: the session's history, then the request's own prompt.
         mode: the server's verification mode, for a request that names none.
         prediction: tokens of the output that the request predicts.
+        clamp: whether max_tokens over the room left in the context are lowered to it, instead of refused.
 
     Raises:
         TokenOutOfRange: a token id is not in the vocabulary.
@@ -52,7 +59,7 @@ def make_call(
         tokens=tuple(prompt),
         prompt_len=len(prompt),
         sampling=sampling,
-        max_tokens=_max_tokens(request, len(prompt), info.context_length),
+        max_tokens=_max_tokens(request, len(prompt), info.context_length, clamp),
         stop_token_ids=stop_token_ids,
         speculation=Speculation(
             _mode(request, mode),
@@ -98,7 +105,7 @@ def _mode(request: GenerationRequest, default: Mode) -> Mode:
     return request.mode or default
 
 
-def _max_tokens(request: GenerationRequest, prompt: int, context: int) -> int:
+def _max_tokens(request: GenerationRequest, prompt: int, context: int, clamp: bool) -> int:
     """The longest output, in tokens; `prompt` and `context` are lengths in tokens, too."""
     room = context - prompt
     if room < 1:
@@ -106,7 +113,7 @@ def _max_tokens(request: GenerationRequest, prompt: int, context: int) -> int:
             f"the prompt has {prompt} tokens; the model's context is {context} tokens, prompt and output together",
             "prompt",
         )
-    if request.max_tokens is not None and request.max_tokens > room:
+    if not clamp and request.max_tokens is not None and request.max_tokens > room:
         raise ContextLengthExceeded(
             f"max_tokens is {request.max_tokens}, but beside a prompt of {prompt} tokens "
             f"the model's context of {context} has room for {room}",

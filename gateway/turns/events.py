@@ -130,7 +130,7 @@ async def without_first(events: AsyncGenerator[Event], count: int) -> AsyncGener
         async for event in events:
             match event:
                 case Started(turn, header):
-                    reader = header.tool_format and MessageReader(FORMATS[header.tool_format].parser(), turn.name)
+                    reader = header.tool_format and _reader(header, turn)
                     yield event
                 case OutputRound(tokens=tokens):
                     rest = _without(event, skip)
@@ -142,6 +142,11 @@ async def without_first(events: AsyncGenerator[Event], count: int) -> AsyncGener
                     skip = max(0, skip - len(tokens))
                 case Finished():
                     yield replace(event, message=reader.end(), called=reader.called) if reader else event
+
+
+def _reader(header: Header, turn: Turn) -> MessageReader:
+    parser = FORMATS[header.tool_format].parser()
+    return MessageReader(parser, turn.name, parallel=header.parallel_calls)
 
 
 def _without(event: OutputRound, skip: int) -> OutputRound:

@@ -10,8 +10,10 @@ import structlog
 from gateway.request import GenerationRequest
 from gateway.store.values import Opened, SessionView, TurnView
 from gateway.text.fit import request_memory
+from gateway.tools.values import ToolCall
 from gateway.turns.broadcast import Broadcast
 from gateway.turns.call import make_call
+from gateway.turns.called import calls_of
 from gateway.turns.charge import Charge, charged
 from gateway.turns.choices import joined, skips_of
 from gateway.turns.events import Event, without_first
@@ -175,13 +177,15 @@ class Generator:
         """Begin the request's turn in the session store, unless the same request began it before."""
         services = self._services
         key, view = await turn_key(request, services.sessions)
-        history, kept, expect_turn = await self._history(request, view)
+        history, kept, expect_turn, called = await self._history(request, view)
+        request = request.after_calls(called)
         model, fingerprint = services.models.of_session(kept, request.model)
         _, info = await model.pool.wait_for_verifier(session_id, fingerprint, services.settings.failover.arrival)
         added = await model.prompts.encode_request(request, info.context_length, history)
+        clamp = services.settings.max_tokens_over_room == "clamp"
         predicted = await model.prompts.encode_prediction(request.prediction, request.tenant, info.context_length)
         header = Header(
-            call=make_call(request, (*history, *added), info, services.settings.mode, predicted),
+            call=make_call(request, (*history, *added), info, services.settings.mode, predicted, clamp=clamp),
             stop=request.stop,
             model=model.name,
             system_fingerprint=info.system_fingerprint,
@@ -189,6 +193,7 @@ class Generator:
             priority=request.priority,
             answer_format=request.answer_format,
             tool_format=request.tool_format,
+            parallel_calls=request.parallel_calls,
             in_session=bool(request.session),
             resumable=request.resumable,
             choices=request.number,
@@ -212,17 +217,18 @@ class Generator:
 
     async def _history(
         self, request: GenerationRequest, view: SessionView | None
-    ) -> tuple[tuple[int, ...], str, int | None]:
-        """The tokens of the request's session, what is kept of its model, and the turns it must have had before.
+    ) -> tuple[tuple[int, ...], str, int | None, tuple[ToolCall, ...]]:
+        """The tokens of the request's session, what is kept of its model, the turns it must have had, its last calls.
 
         A turn that this request opened earlier has its history already: it is not read again.
         """
         if view is None:
-            return (), "", request.expect_turn
-        unopened = view.n > 0 and view.request_turn is None
-        read = self._services.sessions.read
-        history = log_of(await read(request.session, request.tenant, view.turn)) if unopened else ()
-        return history, view.model_fingerprint, view.turn if request.expect_turn is None else request.expect_turn
+            return (), "", request.expect_turn, ()
+        expect = view.turn if request.expect_turn is None else request.expect_turn
+        if view.n == 0 or view.request_turn is not None:
+            return (), view.model_fingerprint, expect, ()
+        last = await self._services.sessions.read(request.session, request.tenant, view.turn)
+        return log_of(last), view.model_fingerprint, expect, calls_of(last, self._services.models)
 
     def _broadcast(self, turn: Turn, deadline: float, header: Header | None, resumable: bool) -> Broadcast:
         """The broadcast of a turn, started unless it runs here already; `header` is that of a turn just opened."""

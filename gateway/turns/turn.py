@@ -73,6 +73,8 @@ class Header:
     """How the answer is written, as the API that took the request spells it; only that API reads it."""
     tool_format: str = ""
     """The format in which the output is read for calls of tools; empty where there are none to call."""
+    parallel_calls: bool = True
+    """Whether the output may have several calls."""
     in_session: bool = False
     """Whether the caller named the session."""
     resumable: bool = True

@@ -281,6 +281,12 @@ class ChatPrompt(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     MESSAGES_FIELD_NUMBER: _builtins.int
+    ADD_GENERATION_PROMPT_FIELD_NUMBER: _builtins.int
+    CONTINUE_FINAL_MESSAGE_FIELD_NUMBER: _builtins.int
+    add_generation_prompt: _builtins.bool
+    """Whether the assistant's next message is opened. Default true."""
+    continue_final_message: _builtins.bool
+    """Whether the last message, which is the assistant's, is the beginning of the answer."""
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChatMessage]:
         """At least one."""
@@ -289,12 +295,16 @@ class ChatPrompt(_message.Message):
         self,
         *,
         messages: _abc.Iterable[Global___ChatMessage] | None = ...,
+        add_generation_prompt: _builtins.bool | None = ...,
+        continue_final_message: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_add_generation_prompt", b"_add_generation_prompt", "add_generation_prompt", b"add_generation_prompt"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["messages", b"messages"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_add_generation_prompt", b"_add_generation_prompt", "add_generation_prompt", b"add_generation_prompt", "continue_final_message", b"continue_final_message", "messages", b"messages"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__add_generation_prompt: _TypeAlias = _typing.Literal["add_generation_prompt"]  # noqa: Y015
+    _WhichOneofArgType__add_generation_prompt: _TypeAlias = _typing.Literal["_add_generation_prompt", b"_add_generation_prompt"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__add_generation_prompt) -> _WhichOneofReturnType__add_generation_prompt | None: ...
 
 Global___ChatPrompt: _TypeAlias = ChatPrompt  # noqa: Y015
 
@@ -362,13 +372,13 @@ class SamplingOptions(_message.Message):
     temperature: _builtins.float
     """0 is greedy; default 1. Range 0..2."""
     top_p: _builtins.float
-    """Default 1. Range (0, 1]."""
+    """Default 1. Range [0, 1]; 0 is greedy."""
     top_k: _builtins.int
     """Default 0, off."""
     min_p: _builtins.float
     """Default 0. Range [0, 1]."""
     seed: _builtins.int
-    """Default: drawn at random and returned.
+    """Default, as for -1: drawn at random and returned.
     Mode coupled gives the same tokens for it whatever the drafter does; the other modes only while no draft is late
     and no pass budget cuts one.
     """
@@ -456,7 +466,7 @@ class StopOptions(_message.Message):
     STOP_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     IGNORE_EOS_FIELD_NUMBER: _builtins.int
     max_tokens: _builtins.int
-    """Default: the room left in the context."""
+    """Default: the room left in the context, to which the gateway lowers what is over it, unless it is set to refuse."""
     min_tokens: _builtins.int
     """Default 0."""
     ignore_eos: _builtins.bool

@@ -164,7 +164,6 @@ async def test_without_max_tokens_the_room_left_is_used() -> None:
     [
         ({"model": "other"}, ModelNotFound, "model"),
         ({"prompt": TextPrompt("x" * CONTEXT)}, ContextLengthExceeded, "prompt"),
-        ({"max_tokens": CONTEXT}, ContextLengthExceeded, "max_tokens"),
         ({"prompt": TokenPrompt((1, EOS + 1))}, TokenOutOfRange, "prompt"),
         ({"stop_token_ids": (EOS + 1,)}, TokenOutOfRange, "stop_token_ids"),
         ({"sampling": SamplingParams(logit_bias={EOS + 1: 1.0})}, TokenOutOfRange, "logit_bias"),
