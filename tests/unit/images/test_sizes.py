@@ -27,5 +27,5 @@ def test_what_is_measured_replaces_what_is_stated(tmp_path: Path) -> None:
     assert stated(file) == {"drafter": 5, "gateway": 7}
 
 
-def test_a_size_is_stated_of_every_image_that_ci_builds() -> None:
-    assert {"gateway", "drafter", "verifier", "valkey"} <= stated().keys() <= IMAGES.keys()
+def test_a_size_is_stated_of_every_image() -> None:
+    assert stated().keys() == IMAGES.keys()
