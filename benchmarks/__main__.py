@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from benchmarks import machine
-from benchmarks.pages import REPOSITORY, Places, publish
 from benchmarks.pair import Pair
-from benchmarks.results import lines
+from benchmarks.reports.pages import REPOSITORY, Places, publish
+from benchmarks.reports.results import lines
 from benchmarks.sections import SECTIONS
 from benchmarks.sections.lab import Lab
 from benchmarks.sections.scale import Scale, quick

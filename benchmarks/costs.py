@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from benchmarks.local import Drafting, target_row
+from benchmarks.reports.statistics import slope
 from benchmarks.run import Ask
-from benchmarks.statistics import slope
 from drafter_service.sessions.drafter import Drafter
 from specdec.engine import NativeEngine
 from specdec.rules.draft import Draft

@@ -20,8 +20,8 @@ import typer
 from benchmarks import machine
 from benchmarks.gpu.phase import PHASES
 from benchmarks.gpu.setup import Device, Setup, Shape
-from benchmarks.pages import REPOSITORY, Places
-from benchmarks.results import lines
+from benchmarks.reports.pages import REPOSITORY, Places
+from benchmarks.reports.results import lines
 from specdec.cli import tether
 
 _TRIAL = machine.ROOT / "build" / "benchmarks" / "gpu"

@@ -11,13 +11,13 @@ from multiprocessing import get_context
 
 import torch
 
-from benchmarks.apart import StepTime
 from benchmarks.clients import Clients, count_clients
 from benchmarks.drafters import load_drafter
 from benchmarks.local import Drafting, draft_together, load, target_row
 from benchmarks.pair import Pair
 from benchmarks.run import Ask, pace
-from benchmarks.slowed import slowed
+from benchmarks.systems.apart import StepTime
+from benchmarks.systems.slowed import slowed
 from drafter_service.sessions.drafter import Drafter
 from specdec.engine import NativeEngine
 from specdec.errors import InternalError

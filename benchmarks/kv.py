@@ -20,10 +20,10 @@ import redis
 import torch
 
 from benchmarks import machine
-from benchmarks.pages import add_out, publish
-from benchmarks.results import Figure, Report, Table
+from benchmarks.reports.pages import add_out, publish
+from benchmarks.reports.results import Figure, Report, Table
+from benchmarks.reports.statistics import Ratio, paired, spread
 from benchmarks.sessions import servers
-from benchmarks.statistics import Ratio, paired, spread
 from specdec.engine import Chunk, NativeEngine
 from specdec.engine.kv_frame import Flaw, frame, unframe
 from specdec.rules import blocks

@@ -19,8 +19,8 @@ from pathlib import Path
 from redis.asyncio import Redis
 
 from benchmarks import machine
-from benchmarks.pages import add_out, publish
-from benchmarks.results import Figure, Report, Table
+from benchmarks.reports.pages import add_out, publish
+from benchmarks.reports.results import Figure, Report, Table
 from gateway.store import lua
 from gateway.store.redis_sessions import RedisSessionStore
 from gateway.store.values import RoundCommit

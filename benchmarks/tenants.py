@@ -19,11 +19,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks import machine
-from benchmarks.pages import add_out, publish
 from benchmarks.pair import Pair
-from benchmarks.results import Figure, Goal, Report, Table
-from benchmarks.stack import running
-from benchmarks.statistics import percentile
+from benchmarks.reports.pages import add_out, publish
+from benchmarks.reports.results import Figure, Goal, Report, Table
+from benchmarks.reports.statistics import percentile
+from benchmarks.systems.stack import running
 from benchmarks.tenants_flood import GOOD, TOO_MANY, Caller
 
 _TEXT = """\

@@ -15,8 +15,8 @@ import structlog
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks import machine
-from benchmarks.pages import add_out, publish
-from benchmarks.results import Figure, Report, Table
+from benchmarks.reports.pages import add_out, publish
+from benchmarks.reports.results import Figure, Report, Table
 from drafter_service.app import drafter
 from drafter_service.config import DrafterSettings
 from protos.verifier.v1 import verifier_pb2 as pb

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.gpu.setup import Setup
 from benchmarks.machine import ROOT, environment
-from benchmarks.results import Figure, Report
+from benchmarks.reports.results import Figure, Report
 from specdec.cli import tether
 from specdec.errors import InternalError
 

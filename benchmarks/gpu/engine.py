@@ -12,8 +12,8 @@ import torch
 
 from benchmarks.gpu.random_pair import Bench, build
 from benchmarks.gpu.setup import Setup
-from benchmarks.results import Figure, Goal, Report, Table, figure
-from benchmarks.statistics import paired, spread
+from benchmarks.reports.results import Figure, Goal, Report, Table, figure
+from benchmarks.reports.statistics import paired, spread
 from specdec.engine import Chunk, NativeEngine
 
 _ACCEPTANCE = 0.8

@@ -10,8 +10,8 @@ from pathlib import Path
 from benchmarks import machine
 from benchmarks.gpu import checks, engine, processes, stack, vllm
 from benchmarks.gpu.setup import Setup
-from benchmarks.pages import REPOSITORY, Places, publish
-from benchmarks.results import Report
+from benchmarks.reports.pages import REPOSITORY, Places, publish
+from benchmarks.reports.results import Report
 from specdec.errors import SpecdecError
 
 

@@ -5,15 +5,15 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 
-from benchmarks.apart import DrafterSpec, StepTime, apart
 from benchmarks.drafters import load_drafter
 from benchmarks.gpu.setup import Setup
 from benchmarks.in_turns import InTurns
 from benchmarks.local import load
 from benchmarks.pair import Pair
-from benchmarks.results import Report, Table, figure
+from benchmarks.reports.results import Report, Table, figure
+from benchmarks.reports.statistics import Ratio, paired, spread
 from benchmarks.run import Ask, pace
-from benchmarks.statistics import Ratio, paired, spread
+from benchmarks.systems.apart import DrafterSpec, StepTime, apart
 
 _TEXT = """\
 Speculation with drafts of {gamma} tokens at temperature 0, with the models of [gpu_stack](#gpu_stack) on one device.

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from benchmarks.gpu.setup import Setup
-from benchmarks.results import Figure, Goal, Report, Table, figure
+from benchmarks.reports.results import Figure, Goal, Report, Table, figure
+from benchmarks.reports.statistics import Ratio, spread
 from benchmarks.sections.grid_cells import Cell, Grid, Loaded, Timing, at_least_one
 from benchmarks.sections.grid_stack import LoadedStack
 from benchmarks.sections.lab import Lab
 from benchmarks.sections.scale import Scale
-from benchmarks.stack import Stack, running
-from benchmarks.statistics import Ratio, spread
+from benchmarks.systems.stack import Stack, running
 
 _SYSTEM = """\
 `specdec up --compile --dtype bfloat16` with both models on one GPU, which they share in turns. They are the demo pair,

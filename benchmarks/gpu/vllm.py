@@ -14,11 +14,11 @@ from benchmarks.gpu.setup import Setup
 from benchmarks.host_path.load import Client, Load
 from benchmarks.machine import environment
 from benchmarks.pair import Pair
-from benchmarks.peer_cells import BASE, reason_of
-from benchmarks.peer_servers import HttpServer, Servers, ours, vllm_alone
-from benchmarks.results import Figure, Report, Table, figure
+from benchmarks.peers.cells import BASE, reason_of
+from benchmarks.peers.servers import HttpServer, Servers, ours, vllm_alone
+from benchmarks.reports.results import Figure, Report, Table, figure
+from benchmarks.reports.statistics import paired, spread
 from benchmarks.sections.peer_ways import PYTHON, SUFFIX
-from benchmarks.statistics import paired, spread
 from specdec.errors import InternalError
 
 _TEXT = """\

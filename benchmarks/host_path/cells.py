@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from benchmarks.host_path.load import Loaded
-from benchmarks.peer_cells import BASE
-from benchmarks.statistics import Ratio, paired, percentile, spread
+from benchmarks.peers.cells import BASE
+from benchmarks.reports.statistics import Ratio, paired, percentile, spread
 
 SPEED_HEAD = (
     "streams", "answers", "system", "tokens/s", f"speed / {BASE}", "first token, ms: p50", "p95", "refused",

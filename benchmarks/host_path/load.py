@@ -19,7 +19,7 @@ from typing import Any, cast
 
 import uvloop
 
-from benchmarks.lines import LineProcess
+from benchmarks.peers.lines import LineProcess
 
 _DATA, _DONE = b"data: {", b"data: [DONE]"
 _COUNT = re.compile(rb'"completion_tokens": ?(\d+)')

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from benchmarks.paper import published
-from benchmarks.results import Chart
+from benchmarks.reports.results import Chart
 from benchmarks.theory import expected_tokens, operations_factor, speedup
 from specdec.rules.gamma import best_gamma
 

@@ -13,9 +13,9 @@ from benchmarks.drafters import candidates
 from benchmarks.local import Local, load
 from benchmarks.pair import Pair
 from benchmarks.paper.published import LENIENCES
-from benchmarks.peers import Fixed, interleave
+from benchmarks.peers.turns import Fixed, interleave
+from benchmarks.reports.statistics import Ratio, paired
 from benchmarks.run import Ask, Run
-from benchmarks.statistics import Ratio, paired
 from models.train.sampling import continue_rows
 from specdec.rules.gamma import best_gamma, speedup
 from specdec.sources.counts import COUNTS_FILE, Counts, load_counts

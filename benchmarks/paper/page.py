@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.machine import ROOT
 from benchmarks.paper import closed, published, worked
 from benchmarks.paper.measured import Approximation, Speed
-from benchmarks.plots import draw
+from benchmarks.reports.plots import draw
 
 PAGE = ROOT / "docs" / "paper.md"
 PICTURES = ROOT / "docs" / "paper"

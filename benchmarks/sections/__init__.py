@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from benchmarks.results import Report
+from benchmarks.reports.results import Report
 from benchmarks.sections import (
     capacity,
     concurrency,

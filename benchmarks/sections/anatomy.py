@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
-from benchmarks.results import Figure, Table, figure
+from benchmarks.reports.results import Figure, Table, figure
+from benchmarks.reports.statistics import paired, spread
 from benchmarks.sections.lab import HF_DEFAULT, Lab
-from benchmarks.statistics import paired, spread
 from specdec.engine import Chunk, NativeEngine
 from specdec.engine.cpp_library import HostCode
 from specdec.engine.host_product import PackedLinear, pack_products

@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from benchmarks.apart import DrafterSpec, StepTime, apart
 from benchmarks.clients import Clients, count_clients
 from benchmarks.in_turns import Place
-from benchmarks.kept import Kept
-from benchmarks.results import Chart, Figure, Goal, Report, Table
+from benchmarks.reports.kept import Kept
+from benchmarks.reports.results import Chart, Figure, Goal, Report, Table
 from benchmarks.run import Ask
 from benchmarks.sections.lab import Lab
+from benchmarks.systems.apart import DrafterSpec, StepTime, apart
 
 _TEXT = """\
 How many clients have a promised speed each: a verifier with two drafters as processes on real sockets, against our

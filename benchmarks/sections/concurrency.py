@@ -4,11 +4,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from benchmarks.results import Chart, Figure, Goal, Report, Table, figure, same_tokens
+from benchmarks.reports.results import Chart, Figure, Goal, Report, Table, figure, same_tokens
+from benchmarks.reports.statistics import paired, percentile, spread
 from benchmarks.run import Ask, Peer, Run
 from benchmarks.sections.lab import HF_DEFAULT, Lab
-from benchmarks.stack import Stack
-from benchmarks.statistics import paired, percentile, spread
+from benchmarks.systems.stack import Stack
 
 _TEXT = """\
 Sessions that begin at the same moment, each with a prompt of its own; speeds are of all of them together. "On"

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from benchmarks.results import Figure, Report, Table
+from benchmarks.reports.results import Figure, Report, Table
+from benchmarks.reports.statistics import Ratio, paired
 from benchmarks.run import Ask, at_temperature
 from benchmarks.sections.lab import Lab
-from benchmarks.stack import Stack
-from benchmarks.statistics import Ratio, paired
+from benchmarks.systems.stack import Stack
 from benchmarks.theory import oracle
 from specdec.rules.gamma_policy import GammaPolicy, PolicyKind
 

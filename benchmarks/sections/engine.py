@@ -1,7 +1,7 @@
 """One sequence at a time in one process: our engine against `generate()`, plain and with an assistant."""
 
-from benchmarks.peers import Fixed, agreement, interleave, ratio
-from benchmarks.results import Chart, Report, figure
+from benchmarks.peers.turns import Fixed, agreement, interleave, ratio
+from benchmarks.reports.results import Chart, Report, figure
 from benchmarks.run import Peer
 from benchmarks.sections.lab import HF, HF_DEFAULT, HF_FIVE, Lab
 from benchmarks.sections.times import latencies

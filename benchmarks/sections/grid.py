@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from benchmarks.apart import Apart, DrafterSpec, StepTime, apart
-from benchmarks.results import Report
+from benchmarks.reports.results import Report
 from benchmarks.run import Ask
 from benchmarks.sections.grid_cells import FAULTS, Grid, Loaded, Timing
 from benchmarks.sections.lab import Lab
-from benchmarks.steady import BURSTS
+from benchmarks.systems.apart import Apart, DrafterSpec, StepTime, apart
+from benchmarks.systems.steady import BURSTS
 
 _TEXT = """\
 Speculation left to the verifier ("auto") against none ("off") and against the best of a few fixed draft lengths, in

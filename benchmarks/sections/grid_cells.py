@@ -8,11 +8,11 @@ from functools import cache, partial
 from itertools import product
 from typing import Protocol
 
-from benchmarks.kept import Kept
-from benchmarks.results import Figure, Goal, Report, Table
+from benchmarks.reports.kept import Kept
+from benchmarks.reports.results import Figure, Goal, Report, Table
+from benchmarks.reports.statistics import Ratio, error_of_sums, paired, spread
 from benchmarks.run import MIXED, Ask, at_temperature
 from benchmarks.sections.lab import Lab
-from benchmarks.statistics import Ratio, error_of_sums, paired, spread
 
 _HEAD = ("drafter", "temperature", "streams", "auto / off", "auto / best fixed", "tokens/s off", "auto", "reason")
 _LEAST, _NEAR = 0.97, 0.95

@@ -12,11 +12,11 @@ from time import monotonic, sleep
 from typing import TypeVar
 
 from benchmarks.machine import environment
-from benchmarks.results import Report
+from benchmarks.reports.results import Report
 from benchmarks.run import Ask
 from benchmarks.sections.grid_cells import FAULTS, Grid, Loaded, Timing
 from benchmarks.sections.lab import Lab
-from benchmarks.stack import Stack, running
+from benchmarks.systems.stack import Stack, running
 from specdec.cli.plan import PRELOAD
 from specdec.cli.processes import ChildCommand, Children
 from specdec.errors import InternalError
@@ -83,7 +83,7 @@ def _faulty(system: Stack, fault: str) -> Iterator[None]:
     if fault == "dead":
         yield
         return
-    argv = (sys.executable, "-m", "benchmarks.faulty", fault, "--config", _offered(system))
+    argv = (sys.executable, "-m", "benchmarks.systems.faulty", fault, "--config", _offered(system))
     with Children(_STOP_SECONDS) as children:
         children.start(ChildCommand(fault, "drafter", argv, Path(os.devnull), "", PRELOAD["drafter"]), environment())
         _await(lambda: _ready(system), "the verifier did not meet the drafter")

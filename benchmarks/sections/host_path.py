@@ -15,17 +15,17 @@ from transformers import AutoTokenizer
 from benchmarks.host_path.cells import CPU_HEAD, SPEED_HEAD, Cell, Outcome, Turn, turn_of
 from benchmarks.host_path.load import Client, Load
 from benchmarks.host_path.target import Cycles, make_target
-from benchmarks.kept import Kept
 from benchmarks.machine import environment
 from benchmarks.pair import Pair
-from benchmarks.peer_cells import BASE, reason_of
-from benchmarks.peer_servers import HttpServer, Servers, ours, vllm_alone
-from benchmarks.results import Figure, Goal, Report, Table, figure
+from benchmarks.peers.cells import BASE, reason_of
+from benchmarks.peers.servers import HttpServer, Servers, ours, vllm_alone
+from benchmarks.reports.kept import Kept
+from benchmarks.reports.results import Figure, Goal, Report, Table, figure
+from benchmarks.reports.statistics import paired
 from benchmarks.sections.lab import Lab
 from benchmarks.sections.peer_ways import PYTHON, SUFFIX
 from benchmarks.sections.peers import on_cores
 from benchmarks.sections.scale import Scale
-from benchmarks.statistics import paired
 from specdec.errors import ConfigError, InternalError
 
 _TEXT = """\

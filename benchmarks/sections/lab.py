@@ -5,11 +5,11 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
-from benchmarks.peers import Fixed, Process
+from benchmarks.peers.turns import Fixed, Process
+from benchmarks.peers.worker import Spec
 from benchmarks.run import Ask, Peer
 from benchmarks.sections.scale import Scale
-from benchmarks.stack import Stack, running
-from benchmarks.worker import Spec
+from benchmarks.systems.stack import Stack, running
 
 HF, HF_DEFAULT, HF_FIVE = "HF", "HF assisted", "HF assisted, 5 constant"
 TWO = "two threads"

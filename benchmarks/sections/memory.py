@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from benchmarks.results import Figure, Goal, Report, Table, figure, same_tokens
+from benchmarks.reports.results import Figure, Goal, Report, Table, figure, same_tokens
+from benchmarks.reports.statistics import spread
 from benchmarks.run import Ask, Run
 from benchmarks.sections.lab import Lab
-from benchmarks.stack import Stack, running
-from benchmarks.statistics import spread
+from benchmarks.systems.stack import Stack, running
 
 _KV = "specdec_kv_cache_bytes/{}"
 _MIB = 2**20

@@ -12,13 +12,13 @@ from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.batch import Batch, Engine
 from benchmarks.machine import environment
-from benchmarks.peer_servers import vllm_environment
-from benchmarks.results import Figure, Goal, Report, Table, figure
+from benchmarks.peers.batch import Batch, Engine
+from benchmarks.peers.servers import vllm_environment
+from benchmarks.reports.results import Figure, Goal, Report, Table, figure
+from benchmarks.reports.statistics import Ratio, paired, spread
 from benchmarks.sections.lab import Lab
 from benchmarks.sections.peer_ways import PYTHON, SUFFIX
-from benchmarks.statistics import Ratio, paired, spread
 from specdec.cli.plan import PRELOAD
 from specdec.cli.ports import Wanted, allot
 from specdec.cli.processes import ChildCommand, Children
@@ -206,11 +206,11 @@ def _engines(lab: Lab, core: int) -> Iterator[Mapping[str, Engine]]:
 
 
 def _vllm(variables: Mapping[str, str], model: Path, speculative: Mapping[str, object]) -> Engine:
-    return Engine([str(PYTHON), "-m", "benchmarks.batch_vllm", str(model), json.dumps(speculative)], variables)
+    return Engine([str(PYTHON), "-m", "benchmarks.peers.batch_vllm", str(model), json.dumps(speculative)], variables)
 
 
 def _ours(python: str, variables: Mapping[str, str]) -> Engine:
-    return Engine([python, "-m", "benchmarks.batch_ours"], variables)
+    return Engine([python, "-m", "benchmarks.peers.batch_ours"], variables)
 
 
 def _start_drafter(running: ExitStack, lab: Lab, address: str) -> None:

@@ -4,11 +4,11 @@ import time
 from collections.abc import Callable, Sequence
 
 from benchmarks.local import load
-from benchmarks.results import Chart, Report, figure
+from benchmarks.reports.results import Chart, Report, figure
+from benchmarks.reports.statistics import Ratio, paired
 from benchmarks.sections import anatomy
 from benchmarks.sections.lab import Lab
 from benchmarks.sections.scale import Scale
-from benchmarks.statistics import Ratio, paired
 from specdec.engine import Chunk, NativeEngine
 
 _PASSES = 12

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from benchmarks.machine import ROOT
 from benchmarks.pair import Pair
-from benchmarks.peer_cells import BASE
-from benchmarks.peer_servers import Server, hugging_face, ours, vllm_alone
+from benchmarks.peers.cells import BASE
+from benchmarks.peers.servers import Server, hugging_face, ours, vllm_alone
 from benchmarks.questions import Conversation, questions
 from benchmarks.run import Ask
 from benchmarks.sections.scale import Scale

@@ -9,15 +9,15 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
-from benchmarks import peer_exactness
-from benchmarks.kept import Kept
-from benchmarks.peer_cells import BASE, HEAD, Cell, Outcome
-from benchmarks.peer_servers import Server, Servers
-from benchmarks.results import Figure, Goal, Report, Table, figure
+from benchmarks.peers import exactness as peer_exactness
+from benchmarks.peers.cells import BASE, HEAD, Cell, Outcome
+from benchmarks.peers.servers import Server, Servers
+from benchmarks.reports.kept import Kept
+from benchmarks.reports.results import Figure, Goal, Report, Table, figure
+from benchmarks.reports.statistics import Ratio
 from benchmarks.run import Ask, Slice
 from benchmarks.sections.lab import Lab
 from benchmarks.sections.peer_ways import LONGEST, PYTHON, WAYS, Contest, Way, contests, starts
-from benchmarks.statistics import Ratio
 from specdec.cli import known_models
 from specdec.errors import ConfigError, InternalError
 

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
-from benchmarks.apart import DrafterSpec, Slice, StepTime, apart
 from benchmarks.pair import Pair
-from benchmarks.results import Figure, Goal, Report, Table, figure
+from benchmarks.reports.results import Figure, Goal, Report, Table, figure
+from benchmarks.reports.statistics import paired
 from benchmarks.run import Ask
 from benchmarks.sections.lab import Lab
-from benchmarks.statistics import paired
+from benchmarks.systems.apart import DrafterSpec, Slice, StepTime, apart
 from specdec.rules.gamma_policy import GammaPolicy
 
 _TEXT = """\

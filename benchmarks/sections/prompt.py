@@ -1,11 +1,11 @@
 """How fast a prompt is read: the time to the first token, by the prompt's length."""
 
-from benchmarks.peers import Fixed, Runs, agreement, interleave, ratio
-from benchmarks.results import Chart, Figure, Report, Table, figure
+from benchmarks.peers.turns import Fixed, Runs, agreement, interleave, ratio
+from benchmarks.reports.results import Chart, Figure, Report, Table, figure
+from benchmarks.reports.statistics import spread
 from benchmarks.sections.engine import PLAIN
 from benchmarks.sections.lab import HF, Lab
 from benchmarks.sections.stack import STACK_PLAIN
-from benchmarks.statistics import spread
 
 _TEXT = (
     "One token of output, so what is timed is the reading of the prompt and, for the stack, all that comes before it."

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from benchmarks.apart import Apart, DrafterSpec, Slice, StepTime, apart
-from benchmarks.results import Chart, Figure, Goal, Report, Table, figure
+from benchmarks.reports.results import Chart, Figure, Goal, Report, Table, figure
+from benchmarks.reports.statistics import Ratio, paired
 from benchmarks.run import Ask
 from benchmarks.sections.lab import Lab
-from benchmarks.statistics import Ratio, paired
+from benchmarks.systems.apart import Apart, DrafterSpec, Slice, StepTime, apart
 
 _TEXT = """\
 A verifier and its drafters as processes on real sockets, with a proxy between them that passes every byte on half a

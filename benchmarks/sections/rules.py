@@ -6,9 +6,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from benchmarks.results import Figure, Goal, Report, Table
+from benchmarks.reports.results import Figure, Goal, Report, Table
+from benchmarks.reports.statistics import spread
 from benchmarks.sections.lab import Lab
-from benchmarks.statistics import spread
 from specdec.rules.draft import Draft
 from specdec.rules.params import Mode, SamplingParams
 from specdec.rules.proposal import propose

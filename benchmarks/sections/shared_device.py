@@ -7,11 +7,11 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.apart import DrafterSpec, StepTime, apart
-from benchmarks.results import Report
+from benchmarks.reports.results import Report
 from benchmarks.sections.grid import DRAFTER, LoadedVerifier, took
 from benchmarks.sections.grid_cells import Grid, Loaded, Timing
 from benchmarks.sections.lab import Lab
+from benchmarks.systems.apart import DrafterSpec, StepTime, apart
 
 _TEXT = """\
 What [grid](#grid) measures, with a target and a drafter that share one device: one pass runs on it at a time, of either

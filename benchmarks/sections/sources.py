@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from benchmarks.local import load
 from benchmarks.replay import Replayer, Tally
-from benchmarks.results import Figure, Goal, Report, Table, figure
+from benchmarks.reports.results import Figure, Goal, Report, Table, figure
+from benchmarks.reports.statistics import Ratio, paired
 from benchmarks.sections.lab import Lab
-from benchmarks.statistics import Ratio, paired
 from benchmarks.texts import Replayed, workloads
 
 PLAIN = ""

@@ -9,11 +9,11 @@ from pathlib import Path
 from benchmarks.drafters import load_drafter
 from benchmarks.local import Local, load
 from benchmarks.questions import Conversation, Question, questions
-from benchmarks.results import Chart, Figure, Report, Table, figure
+from benchmarks.reports.results import Chart, Figure, Report, Table, figure
+from benchmarks.reports.statistics import Ratio, spread
 from benchmarks.run import Ask, Run
 from benchmarks.sections.lab import Lab
 from benchmarks.sections.scale import Scale
-from benchmarks.statistics import Ratio, spread
 from drafter_service.sessions.drafter import Drafter
 from specdec.cli import known_models
 from specdec.engine import NativeEngine

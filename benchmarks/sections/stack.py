@@ -1,20 +1,22 @@
 """The whole system, one session: against the in-process engine, against `generate()`, and what a round costs on top."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 
-from benchmarks.peers import Fixed, Runs, agreement, interleave, ratio
-from benchmarks.results import Figure, Goal, Report, Table, figure
-from benchmarks.run import Run
+from benchmarks.peers.turns import Fixed, Runs, agreement, interleave, ratio
+from benchmarks.reports.results import Figure, Goal, Report, Table, figure
+from benchmarks.reports.statistics import Ratio, spread
+from benchmarks.run import Ask, Run
 from benchmarks.sections.engine import PLAIN, SPECULATIVE
 from benchmarks.sections.lab import HF, HF_DEFAULT, HF_FIVE, Lab, named
-from benchmarks.sections.phases import phases
 from benchmarks.sections.times import latencies
-from benchmarks.statistics import Ratio, spread
+from benchmarks.systems.stack import Stack
 
 STACK_PLAIN, STACK, STACK_FIXED = "stack plain", "stack speculative", "stack γ={}"
 GAMMA = 5
 """Where a draft length is fixed, that of the peer with constant tokens."""
+_PHASES = {"draft": "waiting for drafts", "queue": "waiting for the target", "verify": "pass and verdict"}
+_SUM = "specdec_spec_phase_seconds_sum/{}"
 _TEXT = """\
 Batch 1 through gateway, verifier, drafter and Redis. "Speculative" leaves γ to the verifier. The tax is the time of
 a round through the stack less that of the same round in process, prompts aside; where it is negative, drafting on
@@ -41,7 +43,7 @@ def measure(lab: Lab) -> Report:
         agreement(runs),
     ]
     memory = Table(("process", "resident, MiB"), [(name, f"{size / 2**20:.0f}") for name, size in lab.resident_bytes()])
-    profile = phases(system, lab.asks(), {"plain": 0, f"γ={GAMMA}": GAMMA, "speculative": None})
+    profile = _phases(system, lab.asks(), {"plain": 0, f"γ={GAMMA}": GAMMA, "speculative": None})
     return Report("stack", _TEXT, figures, [latencies(runs), profile, memory])
 
 
@@ -70,3 +72,20 @@ def _tax(system: Sequence[Run], local: Sequence[Run]) -> Ratio:
     """Milliseconds of a round through the stack over those of the same round in process."""
     pairs = zip(system, local, strict=True)
     return spread([1000 * (ours.round_seconds - alone.round_seconds) for ours, alone in pairs])
+
+
+def _phases(system: Stack, asks: Sequence[Ask], gammas: Mapping[str, int | None]) -> Table:
+    """Milliseconds a round, prompts included, one session at a time, for each named draft length."""
+    rows = [(name, *_phase_row(system, asks, gamma)) for name, gamma in gammas.items()]
+    head = ("ms a round", "all", *_PHASES.values(), "gateway, Redis, gRPC, client")
+    return Table(head, rows)
+
+
+def _phase_row(system: Stack, asks: Sequence[Ask], gamma: int | None) -> list[str]:
+    before = system.metrics("verifier")
+    runs = [Fixed(system, gamma).generate(ask) for ask in asks]
+    after = system.metrics("verifier")
+    rounds = sum(run.rounds for run in runs)
+    spent = [after[_SUM.format(phase)] - before.get(_SUM.format(phase), 0.0) for phase in _PHASES]
+    total = sum(run.seconds for run in runs)
+    return [f"{1000 * seconds / rounds:.2f}" for seconds in (total, *spent, total - sum(spent))]

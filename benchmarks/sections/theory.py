@@ -8,13 +8,13 @@ from benchmarks import costs
 from benchmarks.costs import Costs
 from benchmarks.drafters import Candidate, candidates
 from benchmarks.local import Local, load
-from benchmarks.peers import Fixed, Runs, interleave
-from benchmarks.results import Chart, Figure, Report, Table, figure
+from benchmarks.peers.turns import Fixed, Runs, interleave
+from benchmarks.reports.results import Chart, Figure, Report, Table, figure
+from benchmarks.reports.statistics import Ratio, paired, spread
 from benchmarks.run import Ask, Peer
 from benchmarks.sections.lab import Lab
 from benchmarks.sections.scale import Scale
-from benchmarks.stack import Stack, running
-from benchmarks.statistics import Ratio, paired, spread
+from benchmarks.systems.stack import Stack, running
 from benchmarks.theory import ahead, expected_tokens, operations_factor, speedup
 
 _TEMPERATURES = (0.0, 1.0)

@@ -1,8 +1,8 @@
 """Tables of measured times, as an addition to the ratios."""
 
-from benchmarks.peers import Runs
-from benchmarks.results import Table
-from benchmarks.statistics import percentile, spread
+from benchmarks.peers.turns import Runs
+from benchmarks.reports.results import Table
+from benchmarks.reports.statistics import percentile, spread
 
 
 def latencies(runs: Runs) -> Table:

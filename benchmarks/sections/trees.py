@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from benchmarks.local import load
-from benchmarks.results import Figure, Report, Table, figure
+from benchmarks.reports.results import Figure, Report, Table, figure
+from benchmarks.reports.statistics import Ratio, paired, spread
 from benchmarks.sections.lab import Lab
-from benchmarks.statistics import Ratio, paired, spread
 from benchmarks.trees import TreeDecoder, Way, Work
 from drafter_service.app import load_drafter
 from drafter_service.config import DrafterSettings

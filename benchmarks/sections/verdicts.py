@@ -13,9 +13,9 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks.local import load
-from benchmarks.results import Figure, Goal, Report, Table
+from benchmarks.reports.results import Figure, Goal, Report, Table
+from benchmarks.reports.statistics import spread
 from benchmarks.sections.lab import Lab
-from benchmarks.statistics import spread
 from specdec.engine import Chunk, NativeEngine
 from specdec.engine.host_draw import draw_by_operator
 from specdec.rules.draft import NO_DRAFT, Draft

@@ -6,7 +6,7 @@ import urllib.request
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks.delay import DelayingProxy
+from benchmarks.systems.delay import DelayingProxy
 from tests.integration.verifier.client import output
 from tests.integration.verifier.draft_scripts import wrong
 from tests.integration.verifier.house import House

@@ -8,16 +8,17 @@ from typing import Any
 
 import pytest
 
-from benchmarks import in_turns, kept
-from benchmarks.apart import Slice
+from benchmarks import in_turns
 from benchmarks.clients import Clients, count_clients
 from benchmarks.drafters import load_drafter
 from benchmarks.in_turns import InTurns, Place
 from benchmarks.local import Local, load
 from benchmarks.pair import Pair
+from benchmarks.reports import kept
 from benchmarks.sections import capacity
 from benchmarks.sections.lab import Lab
 from benchmarks.sections.scale import quick
+from benchmarks.systems.apart import Slice
 from specdec.engine import Engine
 from tests.tiny_models import make_tiny_model
 from verifier_service.batching import target_pass

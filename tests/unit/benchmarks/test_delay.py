@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from benchmarks.delay import DelayingProxy
+from benchmarks.systems.delay import DelayingProxy
 
 _ROUND_TRIP = 0.2
 

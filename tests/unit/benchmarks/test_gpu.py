@@ -18,11 +18,11 @@ from benchmarks.gpu.phase import PHASES
 from benchmarks.gpu.setup import Setup
 from benchmarks.gpu.stack import HostCell
 from benchmarks.host_path.load import Load, Loaded
-from benchmarks.openai_client import OpenAiClient
-from benchmarks.pages import ORDER, Places
 from benchmarks.pair import Pair
-from benchmarks.peer_cells import BASE
-from benchmarks.peer_servers import Servers
+from benchmarks.peers.cells import BASE
+from benchmarks.peers.openai_client import OpenAiClient
+from benchmarks.peers.servers import Servers
+from benchmarks.reports.pages import ORDER, Places
 from benchmarks.run import Ask, Slice
 from benchmarks.sections.grid_cells import Cell, at_least_one
 from specdec.errors import InternalError

@@ -11,17 +11,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import kept, machine
-from benchmarks.apart import StepTime
-from benchmarks.faulty import Faulty
+from benchmarks import machine
 from benchmarks.pair import Pair
+from benchmarks.reports import kept
 from benchmarks.run import MIXED, Ask, at_temperature
 from benchmarks.sections import grid, grid_cells, grid_stack, shared_device
 from benchmarks.sections.grid_cells import Cell, Grid
 from benchmarks.sections.lab import Lab
 from benchmarks.sections.scale import Scale, quick
-from benchmarks.slowed import device_held
-from benchmarks.stack import Stack
+from benchmarks.systems.apart import StepTime
+from benchmarks.systems.faulty import Faulty
+from benchmarks.systems.slowed import device_held
+from benchmarks.systems.stack import Stack
 from drafter_service.drafters.source_drafter import SourceDrafter, SourceReader
 from drafter_service.sessions.draft_session import DraftSession
 from drafter_service.sessions.drafter import DraftedToken, ScheduledSession

@@ -18,7 +18,7 @@ from benchmarks import machine
 from benchmarks.host_path.cells import CPU_HEAD, SPEED_HEAD, Cell, Outcome, Turn, turn_of
 from benchmarks.host_path.load import Load, Loaded, round_tokens, send
 from benchmarks.host_path.target import CYCLE, make_target
-from benchmarks.peer_cells import BASE
+from benchmarks.peers.cells import BASE
 from benchmarks.sections import host_path
 from specdec.errors import ConfigError
 from tests.tiny_models import make_tiny_model

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from benchmarks.batch import Batch, Heard, timed
+from benchmarks.peers.batch import Batch, Heard, timed
 from benchmarks.run import Ask
 from benchmarks.sections import one_core
 from benchmarks.sections.one_core import Cell
@@ -16,7 +16,7 @@ async def test_tokens_count_from_when_all_answers_have_begun_until_the_first_has
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = Clock()
-    monkeypatch.setattr("benchmarks.batch.time", SimpleNamespace(perf_counter=clock))
+    monkeypatch.setattr("benchmarks.peers.batch.time", SimpleNamespace(perf_counter=clock))
 
     async def answer(asks: Sequence[Ask], heard: Heard) -> None:
         for number, tokens in ((0, [1]), (0, [2]), (1, [3]), (0, [4]), (1, [5, 6]), (0, [7])):

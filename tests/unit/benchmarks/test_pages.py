@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.pages import Places, publish, with_section
-from benchmarks.results import Chart, Figure, Goal, Report, Table, figure, lines, same_tokens
-from benchmarks.statistics import Ratio
+from benchmarks.reports.pages import Places, publish, with_section
+from benchmarks.reports.results import Chart, Figure, Goal, Report, Table, figure, lines, same_tokens
+from benchmarks.reports.statistics import Ratio
 
 GOAL = Goal(1.0, aim=1.3)
 

@@ -7,7 +7,7 @@ import torch
 
 from benchmarks.paper import closed, page, published, worked
 from benchmarks.paper.measured import Approximation, Speed, _judged
-from benchmarks.statistics import Ratio
+from benchmarks.reports.statistics import Ratio
 
 TEXT = page.PAGE.read_text(encoding="utf-8")
 

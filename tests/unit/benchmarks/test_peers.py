@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from benchmarks.kept import Kept
 from benchmarks.machine import family, proportional_bytes
-from benchmarks.openai_client import OpenAiClient, run_of, slice_of
 from benchmarks.pair import Pair
-from benchmarks.peer_cells import BASE, Cell, Outcome
-from benchmarks.peer_exactness import Answers, answers, row
-from benchmarks.peer_servers import Server, Servers, failure_in
+from benchmarks.peers.cells import BASE, Cell, Outcome
+from benchmarks.peers.exactness import Answers, answers, row
+from benchmarks.peers.openai_client import OpenAiClient, run_of, slice_of
+from benchmarks.peers.servers import Server, Servers, failure_in
+from benchmarks.reports.kept import Kept
 from benchmarks.run import Ask, Run, Slice
 from benchmarks.sections import peers
 from benchmarks.sections.lab import Lab

@@ -10,8 +10,8 @@ import grpc
 import pytest
 
 from benchmarks.run import Ask
-from benchmarks.stack import Stack
-from benchmarks.steady import BURSTS, rate
+from benchmarks.systems.stack import Stack
+from benchmarks.systems.steady import BURSTS, rate
 from protos.gateway.v1 import gateway_pb2 as pb
 from specdec.serving.checksum import encoder
 

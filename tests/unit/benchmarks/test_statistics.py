@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from benchmarks.statistics import Ratio, error_of_sums, paired, percentile, slope, spread
+from benchmarks.reports.statistics import Ratio, error_of_sums, paired, percentile, slope, spread
 
 
 def test_a_slow_moment_that_meets_both_sides_leaves_the_ratio_alone() -> None:

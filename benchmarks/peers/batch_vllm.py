@@ -1,4 +1,4 @@
-"""vLLM's engine in process: `python -m benchmarks.batch_vllm MODEL SPECULATIVE_CONFIG`, on vLLM's interpreter."""
+"""vLLM's engine in process: `python -m benchmarks.peers.batch_vllm MODEL SPECULATIVE_CONFIG`, on vLLM's interpreter."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ from vllm import LLM, SamplingParams
 from vllm.inputs import TokensPrompt
 from vllm.sampling_params import RequestOutputKind
 
-from benchmarks.batch import Heard, answers, serve
+from benchmarks.peers.batch import Heard, answers, serve
 from benchmarks.run import Ask
 
 

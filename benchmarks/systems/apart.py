@@ -12,11 +12,11 @@ from itertools import cycle, repeat
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.delay import DelayingProxy
 from benchmarks.machine import environment
 from benchmarks.pair import Pair
 from benchmarks.run import Ask, call_of, pace
-from benchmarks.steady import steady_rate
+from benchmarks.systems.delay import DelayingProxy
+from benchmarks.systems.steady import steady_rate
 from protos.verifier.v1 import verifier_pb2 as pb
 from protos.verifier.v1 import verifier_pb2_grpc
 from specdec.cli.plan import PRELOAD
@@ -162,7 +162,7 @@ def apart(
 def _start(children: Children, log: Path, role: str, step: StepTime, settings: Mapping[str, str]) -> Child:
     prefix = "SPECDEC_VERIFIER_" if role == "verifier" else "SPECDEC_DRAFTER_"
     own = {prefix + name: value for name, value in settings.items()}
-    argv = (sys.executable, "-m", "benchmarks.slowed", role, str(step.base), str(step.token), step.device)
+    argv = (sys.executable, "-m", "benchmarks.systems.slowed", role, str(step.base), str(step.token), step.device)
     return children.start(ChildCommand(log.name, role, argv, log, "", PRELOAD["verifier"]), environment() | own)
 
 

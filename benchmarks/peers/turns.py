@@ -6,12 +6,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 
-from benchmarks.lines import LineProcess
 from benchmarks.machine import ROOT
-from benchmarks.results import Figure, same_tokens
+from benchmarks.peers.lines import LineProcess
+from benchmarks.peers.worker import Spec
+from benchmarks.reports.results import Figure, same_tokens
+from benchmarks.reports.statistics import Ratio, paired
 from benchmarks.run import Ask, Peer, Run
-from benchmarks.statistics import Ratio, paired
-from benchmarks.worker import Spec
 
 Runs = Mapping[str, Sequence[Run]]
 """The runs of each peer; entries of one index belong to one turn."""
@@ -22,7 +22,7 @@ class Process(LineProcess):
 
     def __init__(self, spec: Spec) -> None:
         variables = os.environ | {"OMP_NUM_THREADS": str(spec.threads), "PYTHONPATH": str(ROOT)}
-        super().__init__([sys.executable, "-m", "benchmarks.worker", json.dumps(asdict(spec))], variables)
+        super().__init__([sys.executable, "-m", "benchmarks.peers.worker", json.dumps(asdict(spec))], variables)
 
     def generate(self, ask: Ask) -> Run:
         """Ask the worker."""

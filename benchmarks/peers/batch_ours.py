@@ -1,4 +1,4 @@
-"""Our engine without its servers: `python -m benchmarks.batch_ours`, set up by the environment as a verifier is."""
+"""Our engine without its servers: `python -m benchmarks.peers.batch_ours`, with a verifier's environment variables."""
 
 import asyncio
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from functools import partial
 import uvloop
 from prometheus_client import CollectorRegistry
 
-from benchmarks.batch import Heard, answers, serve
+from benchmarks.peers.batch import Heard, answers, serve
 from benchmarks.run import Ask, call_of
 from specdec.serving.access import Access
 from specdec.serving.logs import configure

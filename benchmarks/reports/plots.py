@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.results import Line
+from benchmarks.reports.results import Line
 
 
 def draw(newest: Iterable[Line], out: Path) -> None:

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TextIO
 
-from benchmarks.lines import LineProcess
+from benchmarks.peers.lines import LineProcess
 from benchmarks.run import Ask
-from benchmarks.steady import rate
+from benchmarks.systems.steady import rate
 
 Heard = Callable[[int, Sequence[int]], None]
 """Takes the next tokens of the ask of that number."""

@@ -1,9 +1,9 @@
-"""A service with a model as slow as on an accelerator: `python -m benchmarks.slowed verifier 0.06 0 '' --config F`.
+"""A service with a slowed model: `python -m benchmarks.systems.slowed verifier 0.06 0 '' --config F`.
 
 A pass takes the first number of seconds, and the second for each token that it computes, as long as the machine needs
 less for it; the rest of the time is slept, so that the processor is free for others as it is beside a GPU. Services
 that name the same file share a device: one pass runs on it at a time. A drafter may have a fault, too:
-`python -m benchmarks.slowed lying 0.004 0 '' --config F`.
+`python -m benchmarks.systems.slowed lying 0.004 0 '' --config F`.
 """
 
 import fcntl
@@ -16,8 +16,8 @@ from unittest import mock
 
 from torch import Tensor
 
-from benchmarks import faulty
-from benchmarks.apart import StepTime
+from benchmarks.systems import faulty
+from benchmarks.systems.apart import StepTime
 from drafter_service.__main__ import main as drafter
 from specdec.engine import Chunk, NativeEngine
 from verifier_service.__main__ import main as verifier

@@ -1,4 +1,4 @@
-"""A peer in a process of its own: one JSON object a line in, one out; `python -m benchmarks.worker SPEC`."""
+"""A peer in a process of its own: one JSON object a line in, one out; `python -m benchmarks.peers.worker SPEC`."""
 
 import json
 import sys
@@ -32,7 +32,7 @@ def make(spec: Spec) -> Peer:
 
         own = load(target, threads=spec.threads, compiled=spec.compiled)
         return Local(own, load_drafter("model", drafter, compiled=spec.compiled))
-    from benchmarks.hugging_face import HuggingFace
+    from benchmarks.peers.hugging_face import HuggingFace
 
     return HuggingFace(target, drafter if spec.kind == "hf" else None)
 

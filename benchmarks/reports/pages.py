@@ -10,8 +10,8 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks.machine import ROOT
-from benchmarks.plots import draw
-from benchmarks.results import Line, Report, keep, lines, show
+from benchmarks.reports.plots import draw
+from benchmarks.reports.results import Line, Report, keep, lines, show
 
 _RESULTS = """\
 # Results

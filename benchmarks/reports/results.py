@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table as Shown
 
 from benchmarks.machine import machine
-from benchmarks.statistics import Ratio
+from benchmarks.reports.statistics import Ratio
 
 Line = Mapping[str, Any]
 """A run as it was kept: a Report's fields, and what it was made on."""

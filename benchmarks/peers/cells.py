@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from benchmarks.reports.statistics import Ratio, paired, percentile, spread
 from benchmarks.run import Slice
-from benchmarks.statistics import Ratio, paired, percentile, spread
 
 BASE = "vLLM plain"
 """The peer that the others' speeds are ratios to."""

@@ -1,4 +1,4 @@
-"""A drafter with a fault: `python -m benchmarks.faulty slow --config FILE` serves as the real one does, too slowly."""
+"""A drafter with a fault, with the real one's options: `python -m benchmarks.systems.faulty slow --config FILE`."""
 
 import sys
 import time

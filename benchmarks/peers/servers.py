@@ -18,12 +18,12 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 import httpx2
 
 from benchmarks.machine import children, family, proportional_bytes, spent
-from benchmarks.openai_client import OpenAiClient
 from benchmarks.pair import Pair
-from benchmarks.peers import Process
+from benchmarks.peers.openai_client import OpenAiClient
+from benchmarks.peers.turns import Process
+from benchmarks.peers.worker import Spec
 from benchmarks.run import Ask, Slice
-from benchmarks.stack import running
-from benchmarks.worker import Spec
+from benchmarks.systems.stack import running
 from specdec.cli import tether, vllm
 from specdec.cli.ports import Wanted, allot
 from specdec.errors import InternalError

@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from benchmarks.machine import ROOT, environment, resident_bytes
 from benchmarks.pair import Pair
 from benchmarks.run import Ask, Run, gaps_of
-from benchmarks.steady import steady_rate
+from benchmarks.systems.steady import steady_rate
 from protos.gateway.v1 import gateway_pb2 as pb
 from protos.gateway.v1 import gateway_pb2_grpc
 from specdec.cli import tether
