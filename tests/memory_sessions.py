@@ -121,6 +121,7 @@ class MemorySessionStore:
         expect_turn: int | None = None,
         digest: str = "",
         create: bool = True,
+        base: int | None = None,
     ) -> Opened:
         self._up("open")
         if not tokens:
@@ -133,12 +134,13 @@ class MemorySessionStore:
             if seen != digest:
                 raise open_refusal(b"REUSED", [], 0)
             return Opened(turn, repeated=True)
-        self._check_open(session, model_fingerprint, expect_turn, len(tokens))
+        dropped = len(session.tokens) - len(session.tokens[:base])
+        self._check_open(session, model_fingerprint, expect_turn, len(tokens) - dropped)
         self.sessions[session_id] = session
         if session.generating:
             session.break_off()
         session.turn += 1
-        session.tokens += tokens
+        session.tokens = [*session.tokens[:base], *tokens]
         session.turns[session.turn] = MemoryTurn(tuple(session.tokens), params_blob)
         session.generating, session.finish, session.cancelled = True, "", False
         session.requests[request_id] = (session.turn, digest)

@@ -143,6 +143,7 @@ class RedisSessionStore:
         expect_turn: int | None = None,
         digest: str = "",
         create: bool = True,
+        base: int | None = None,
     ) -> Opened:
         """Append the tokens to the log and an opening to the output stream."""
         if not tokens:
@@ -152,7 +153,7 @@ class RedisSessionStore:
         limits = (round(self._policy.ttl * 1000), self._policy.max_tokens * 4)
         what = (request_id, expected, tokens_to_bytes(tokens), params_blob, model_fingerprint, tenant)
         reply = await self._scripts.run_durably(
-            "sessions/open", session_id, *what, *limits, digest, int(create), self._lease_ms
+            "sessions/open", session_id, *what, *limits, digest, int(create), self._lease_ms, base or ""
         )
         return understood(lambda found: redis_replies.opened(found, self._policy.max_tokens), reply)
 

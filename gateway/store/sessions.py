@@ -64,6 +64,7 @@ class SessionStore(Protocol):
         expect_turn: int | None = None,
         digest: str = "",
         create: bool = True,
+        base: int | None = None,
     ) -> Opened:
         """Append the caller's tokens and open a turn; an unfinished turn without an owner is ended first.
 
@@ -74,6 +75,7 @@ class SessionStore(Protocol):
             expect_turn: the number of turns that the session must have; None accepts any.
             digest: a hash of the request's content.
             create: make the session when it does not exist.
+            base: the length of the log that the tokens continue; what it has behind them is dropped. None keeps all.
 
         Raises:
             SessionBusy: the turn before is being generated, or the session has not `expect_turn` turns.

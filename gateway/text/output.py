@@ -38,6 +38,8 @@ class OutputText:
         """Tokens of the output so far; tokens behind a stop string are not part of it."""
         self.stop = ""
         """The stop string that ended the output; empty when none did."""
+        self._own = 0
+        """Tokens at the end of the output that are the stop string's own."""
         self._detokenizer = detokenizer
         self._stops = tuple(stops)
         self._marked = {marked: stop for stop in stops if (marked := detokenizer.marked(stop)) != stop}
@@ -45,6 +47,11 @@ class OutputText:
         self._unsearched = min_tokens
         """Tokens yet to come that no stop string can end with."""
         self._held: list[OutputToken] = []
+
+    @property
+    def kept(self) -> int:
+        """Tokens of the output in front of the stop string; one that begins before it and ends in it is among them."""
+        return self.length - self._own
 
     @property
     def tail(self) -> str:
@@ -102,13 +109,23 @@ class OutputText:
             return False
         for texts, stops in self._views():
             if match := find_stop("".join(texts), stops):
-                room, self.stop = match[0], self._marked.get(match[1], match[1])
-                for index, text in enumerate(texts):
-                    token = self._held[index]
-                    self._held[index] = replace(token, text=token.text[: max(room, 0)])
-                    room -= len(text)
+                start, self.stop = match[0], self._marked.get(match[1], match[1])
+                self._cut(texts, start)
                 return True
         return False
+
+    def _cut(self, texts: Sequence[str], start: int) -> None:
+        """End the held text at the character `start` of `texts`; tokens of which nothing is left are a stop's own."""
+        own, at = len(texts), 0
+        for index, text in enumerate(texts):
+            token, room = self._held[index], start - at
+            self._held[index] = replace(token, text=token.text[: max(room, 0)])
+            at += len(text)
+            if room <= 0 and at > start:
+                own = min(own, index)
+        while own and not texts[own - 1] and not self._detokenizer.mark(self._held[own - 1].id):
+            own -= 1  # half of the first character
+        self._own = len(texts) - own
 
     def _final(self) -> int:
         """How many of the held tokens have text that no later token can change or cut."""
@@ -123,12 +140,13 @@ class OutputText:
 
 
 def _uncut(texts: Sequence[str], text: str, stops: Sequence[str]) -> int:
-    """How many of the texts with which `text` begins can be in no stop string."""
-    room = len(text) - held_length(text, stops)
-    for index, each in enumerate(texts):
+    """How many of the texts with which `text` begins can be in no stop string, nor begin the character of one."""
+    room, clear = len(text) - held_length(text, stops), 0
+    for index, each in enumerate(texts, start=1):
         room -= len(each)
         if room < 0:
-            return index
+            return clear
+        clear = index if each else clear
     return len(texts)
 
 

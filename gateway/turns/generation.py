@@ -19,13 +19,13 @@ from gateway.turns.choices import joined, skips_of
 from gateway.turns.events import Event, without_first
 from gateway.turns.retries import turn_key
 from gateway.turns.services import Services
+from gateway.turns.transcript import history_of
 from gateway.turns.turn import (
     Header,
     Turn,
     choice_session_id,
     header_from_bytes,
     header_to_bytes,
-    log_of,
     new_session_id,
     session_id_for,
 )
@@ -210,6 +210,7 @@ class Generator:
                 expect_turn,
                 request.digest,
                 create=not request.session,
+                base=len(history) or None,
             )
         if not opened.repeated:
             services.metrics.tokens.labels("prompt").inc(len(added))
@@ -227,8 +228,10 @@ class Generator:
         expect = view.turn if request.expect_turn is None else request.expect_turn
         if view.n == 0 or view.request_turn is not None:
             return (), view.model_fingerprint, expect, ()
+        models = self._services.models
+        model, _ = models.of_session(view.model_fingerprint, request.model)
         last = await self._services.sessions.read(request.session, request.tenant, view.turn)
-        return log_of(last), view.model_fingerprint, expect, calls_of(last, self._services.models)
+        return history_of(last, model.tokenizer.decode), view.model_fingerprint, expect, calls_of(last, models)
 
     def _broadcast(self, turn: Turn, deadline: float, header: Header | None, resumable: bool) -> Broadcast:
         """The broadcast of a turn, started unless it runs here already; `header` is that of a turn just opened."""

@@ -6,14 +6,15 @@ Only what the session store does not keep of a round is missing where it was rea
 from collections import Counter
 from dataclasses import replace
 
+from gateway.store.values import TurnView
 from gateway.text.detokenizer import Decode, Detokenizer
 from gateway.text.output import OutputText, OutputToken
 from gateway.turns.events import Finished, OutputRound, RejectedToken
 from gateway.turns.reports import report_of
 from gateway.turns.statistics import Summary, Tally, added, tallies_of
-from gateway.turns.turn import Header, Turn
+from gateway.turns.turn import Header, Turn, header_from_bytes, log_of
 from specdec.errors import InternalError
-from specdec.rules.params import FinishReason
+from specdec.rules.params import FinishReason, Origin
 from specdec.wire.generation import Round, Speedup
 
 
@@ -29,7 +30,7 @@ class Transcript:
         self._cached = 0
         """Tokens of the prompt that the first verifier did not compute anew."""
         self._decode = decode
-        self._text = OutputText(Detokenizer(decode, header.prompt), header.stop, header.call.sampling.min_tokens)
+        self._text = OutputText(Detokenizer(decode, header.prompt), header.stop, _least(header))
         self._rounds: Counter[tuple[int, int, str]] = Counter()
         self._speedup = Speedup()
         self._drafters: dict[str, Tally] = {}
@@ -105,3 +106,24 @@ class Transcript:
             committed=self.committed,
             report=report_of(kept, shown, self._decode) if self.header.call.speculation.detail else None,
         )
+
+
+def history_of(last: TurnView, decode: Decode) -> tuple[int, ...]:
+    """All tokens of a session, whose last turn was read as a whole, without those of the stop string that ended it.
+
+    Raises:
+        SessionDiverged: the store has not what was written.
+    """
+    tokens, header = log_of(last), header_from_bytes(last.params, last.prompt)
+    if not header.stop:
+        return tokens
+    begin, text = len(header.prompt), OutputText(Detokenizer(decode, header.prompt), header.stop, _least(header))
+    text.take(tokens[begin:], [Origin.PLAIN] * (len(tokens) - begin))
+    if not text.stop:
+        text.finish()
+    return tokens[: begin + text.kept]
+
+
+def _least(header: Header) -> int:
+    """Output tokens behind which stop strings are looked for."""
+    return header.call.sampling.min_tokens

@@ -218,6 +218,27 @@ class SessionContract(Fixtures):
         await open_turn(store, sid, "r2", tokens=[5, 6])
         assert await log_of(store, sid) == [1, 2, 3, 9, 5, 6]
 
+    async def test_a_turn_may_drop_the_end_of_what_it_continues(self, store: SessionStore, sid: str) -> None:
+        epoch = await begin(store, sid)
+        await commit(store, RoundCommit(sid, epoch, 3, [4, 5]))
+        await commit(store, RoundCommit(sid, epoch, 5, [6], finish="stop"))
+        before = await store.read(sid, "t", 1)
+        assert await open_turn(store, sid, "r2", tokens=[8, 9], base=4) == Opened(turn=2)
+        assert await log_of(store, sid) == [1, 2, 3, 4, 8, 9]
+        assert (await store.read(sid, "t", 1)).rounds == before.rounds
+        lease = await store.acquire(sid, "a")
+        assert lease.n == 6
+        await commit(store, RoundCommit(sid, lease.epoch, 6, [7], finish="stop"))
+        assert await open_turn(store, sid, "r3", tokens=[1], base=70) == Opened(turn=3)
+        assert await log_of(store, sid) == [1, 2, 3, 4, 8, 9, 7, 1]
+
+    async def test_what_a_turn_drops_makes_room(self, store: SessionStore, sid: str) -> None:
+        epoch = await begin(store, sid, tokens=[1] * (MAX_TOKENS - 2))
+        await commit(store, RoundCommit(sid, epoch, MAX_TOKENS - 2, [2, 2], finish="stop"))
+        with pytest.raises(ContextLengthExceeded):
+            await open_turn(store, sid, "r2", tokens=[3, 3])
+        assert (await open_turn(store, sid, "r2", tokens=[3, 3], base=MAX_TOKENS - 2)).turn == 2
+
     async def test_a_turn_cannot_open_while_another_is_generated(self, store: SessionStore, sid: str) -> None:
         await open_turn(store, sid)
         with pytest.raises(SessionBusy, match="turn 1"):

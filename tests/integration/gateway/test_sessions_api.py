@@ -43,6 +43,20 @@ async def test_a_turn_continues_the_committed_ids_untouched(pair: list[Replica],
     assert shown["generation"] == f"{session}-2"
 
 
+@pytest.mark.parametrize("gamma", [0, 3])
+async def test_the_tokens_of_a_stop_string_do_not_stay_in_the_session(
+    gamma: int, pair: list[Replica], verifier: ScriptedVerifier
+) -> None:
+    session, verifier.script = await made(pair[0]), Script(text="ok STOP and more", gamma=gamma)
+    first = (await pair[0].post(session=session, prompt="one", stop=["STOP"], return_token_ids=True)).json()
+    assert (first["choices"][0]["text"], first["choices"][0]["stop_reason"]) == ("ok ", "STOP")
+    assert first["usage"]["completion_tokens"] == len(first["choices"][0]["token_ids"]) == len("ok STOP")
+    await pair[1].post(session=session, prompt="two", stop=["two"])
+    await pair[0].post(session=session, prompt="three")
+    assert list(verifier.calls[1].tokens) == [*b"oneok two"]
+    assert list(verifier.calls[2].tokens) == [*b"oneok two", *b"ok STOP and more", EOS, *b"three"]
+
+
 async def test_of_two_writers_one_is_told_that_it_came_second(pair: list[Replica]) -> None:
     session = await made(pair[0])
     answers = await asyncio.gather(*(replica.post(session=session, expect_turn=0) for replica in pair))

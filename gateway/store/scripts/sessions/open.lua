@@ -1,7 +1,7 @@
 -- uses: clock, sessions/shared
 -- KEYS: of the session. ARGV: request id, expected turn or '', tokens, parameters, model, tenant, ttl ms, most bytes in
--- the log, digest, create ('1' or '0'), lease ms. A turn before it that has no owner, or whose lease is over, ends as
--- it is.
+-- the log, digest, create ('1' or '0'), lease ms, the length of the log that the tokens continue or ''. A turn before it
+-- that has no owner, or whose lease is over, ends as it is.
 -- OK turn | DUP turn | REUSED | BUSY turn | CONFLICT turn | DENIED | MODEL model | TOOLONG n | EXPIRED
 local now, lease_ms = clock(), tonumber(ARGV[11])
 local m = redis.call('HMGET', KEYS[1], 'turn', 'st', 'fp', 'ten', 'ttl', 'n', 'lu', 'ep')
@@ -20,11 +20,15 @@ if m[1] then
   if len ~= m[6] * 4 then return {'EXPIRED'} end
 end
 if ARGV[2] ~= '' and tonumber(ARGV[2]) ~= turn then return {'CONFLICT', tostring(turn)} end
-if len + #ARGV[3] > tonumber(ARGV[8]) then return {'TOOLONG', tostring(len / 4)} end
-local n = (len + #ARGV[3]) / 4
+local kept = ARGV[12] ~= '' and math.min(len, ARGV[12] * 4) or len
+if kept + #ARGV[3] > tonumber(ARGV[8]) then return {'TOOLONG', tostring(kept / 4)} end
+local n = (kept + #ARGV[3]) / 4
 if m[2] == 'GEN' then
   redis.call('XADD', KEYS[3], turn .. '-' .. (len / 2 + 1), 't', '', 'f', 'stop', 'r', '')
   redis.call('HSET', KEYS[1], 'ep', written((m[8] or 0) + 1))
+end
+if kept < len then
+  redis.call('SET', KEYS[2], redis.call('GETRANGE', KEYS[2], 0, kept - 1), 'KEEPTTL')
 end
 turn = turn + 1
 redis.call('XADD', KEYS[3], turn .. '-' .. 2 * n, 'p', ARGV[4])

@@ -111,6 +111,36 @@ def test_a_special_token_is_a_stop_string_under_its_name(
     assert [token.id for token in released] == tokens[: output.length]
 
 
+@pytest.mark.parametrize(
+    ("words", "stops", "kept"),
+    [
+        (("one", "ST", "OP"), ["STOP"], 1),
+        (("one S", "TO", "P"), ["STOP"], 1),
+        (("one", "ST", "OP."), ["STOP"], 1),
+        (("ST", "OP"), ["STOP"], 0),
+        (("one STOP",), ["STOP"], 1),
+        (("one", "", "STOP"), ["STOP"], 2),
+        (("one", "", "STOP"), ["<end>STOP"], 1),
+        (("one", "ST"), ["STOP"], 2),
+    ],
+)
+def test_the_tokens_of_a_stop_string_are_its_own(words: tuple[str, ...], stops: list[str], kept: int) -> None:
+    special = {token: "<end>" for token, word in enumerate(words) if not word}
+    output = OutputText(Detokenizer(of_words(*words, special=special)), stops)
+    for token in range(len(words)):
+        output.take([token], plain([token]))
+    output.finish()
+    assert output.kept == kept
+    assert output.length == len(words)
+
+
+def test_half_a_character_with_which_a_stop_string_begins_is_its_own() -> None:
+    output = make(["éé!"])
+    for token in "aéé!".encode():
+        output.take([token], plain([token]))
+    assert (output.stop, output.length, output.kept) == ("éé!", 6, 1)
+
+
 def test_what_was_held_is_released_at_the_end() -> None:
     output = make(["STOP"])
     taken(output, b"abST")
