@@ -61,7 +61,7 @@ def shown(family: str, ids: Sequence[int]) -> str:
 
 
 def chat(*messages: Message, tools: Sequence[Tool] = (), **arguments: Any) -> ChatPrompt:
-    return ChatPrompt(messages, tuple(tools), {"ascii": False, "opening": "", **arguments})
+    return ChatPrompt(messages, tuple(tools), template_arguments={"ascii": False, "opening": ""} | arguments)
 
 
 def tool(text: str) -> Tool:
