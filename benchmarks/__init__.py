@@ -1,1 +1,1 @@
-"""Measurements of speculative decoding: peers on one pair of models, measured in turns, as ratios."""
+"""What speculative decoding is worth here: peers on one pair of models, measured in turn, as ratios."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Clients:
-    """Number of clients that one system serves."""
+    """What was found of one system."""
 
     promise: float
     """Tokens a second for each client."""

@@ -19,7 +19,7 @@ from specdec.sources.counts import COUNTS_FILE, count, load_counts, save_counts
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A drafter that is measured."""
+    """What may draft."""
 
     name: str
     kind: str

@@ -1,4 +1,4 @@
-"""The machine that a benchmark runs on, and its processes."""
+"""What a number was measured on."""
 
 import os
 import subprocess

@@ -23,7 +23,7 @@ from gateway.metrics import GatewayMetrics, KeyMetrics
 from gateway.models.routing import load_tokenizers, models_of, searches
 from gateway.request import new_id
 from gateway.rpc import service
-from gateway.rpc.door import CallerInterceptor, KeyInterceptor
+from gateway.rpc.door import KeyInterceptor
 from gateway.store import redis_client
 from gateway.store.check import store_checks
 from gateway.store.limits import Limits
@@ -34,6 +34,8 @@ from gateway.store.sessions import SessionStore
 from gateway.tasks import cancel_and_wait
 from gateway.text.tokenizer import ModelTokenizer
 from gateway.turns.adopter import Adopter
+from gateway.turns.leases import Leases
+from gateway.turns.pass_loop import PassLoops
 from gateway.turns.services import Services
 from specdec.errors import ConfigError, SessionStoreDown
 from specdec.serving.access import Access
@@ -159,6 +161,7 @@ async def running(
         server_context(certificates)  # files that are no pair are told as such, and not as a taken port
     kv_tier = KvTier(settings.kv, metrics.registry) if settings.kv.redis_url else None
     keys, limits = _keys(settings, settings.api_keys, metrics.registry) if settings.api_keys else (None, None)
+    owner = new_id()
     services = Services(
         models=models,
         sessions=sessions,
@@ -167,7 +170,9 @@ async def running(
         calls=Admission("calls", settings.admission.calls, settings.admission, metrics),
         metrics=metrics,
         settings=settings,
-        owner=new_id(),
+        passes=PassLoops(sessions, metrics),
+        leases=Leases(sessions, owner, settings.lease),
+        owner=owner,
         keys=keys,
         limits=limits,
     )
@@ -176,6 +181,7 @@ async def running(
         if pins:
             stack.push_async_callback(pins.close)
         stack.push_async_callback(models.close)
+        stack.push_async_callback(services.passes.close)
         stack.push_async_callback(services.broadcasts.close)
         stack.push_async_callback(services.grammars.close)
         if kv_tier:
@@ -194,7 +200,7 @@ async def running(
             settings.address,
             lambda server: service.register(server, services),
             service.SERVICES,
-            Access(certificates, door=KeyInterceptor(keys) if keys else None, observer=CallerInterceptor()),
+            Access(certificates, door=KeyInterceptor(keys) if keys else None),
             health_address=settings.health,
             max_message_bytes=settings.max_body_bytes,
         )
@@ -205,9 +211,7 @@ async def running(
         bodies = BodyReader(settings.max_body_bytes, settings.admission.seconds)
         stack.push_async_callback(bodies.close)
         application = routes.build(services, bodies)
-        address = await stack.enter_async_context(
-            http_server(application, settings.http, certificates, settings.proxies)
-        )
+        address = await stack.enter_async_context(http_server(application, settings.http, certificates))
         yield Gateway(address, grpc_server, services)
 
 

@@ -48,6 +48,11 @@ class Drain:
         if self._closed:
             raise Draining("the gateway is shutting down")
 
+    @property
+    def expired(self) -> bool:
+        """Whether the time for generations to finish is over."""
+        return self._expired
+
     def check(self) -> None:
         """Raise Draining when the time for generations to finish is over."""
         if self._expired:

@@ -1,14 +1,16 @@
 """Stand-ins for what the gateway works with: a tokenizer of bytes, and a verifier with a script."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from gateway.request import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from gateway.text.detokenizer import Decode
 from gateway.tools.formats import FORMATS
 from gateway.verifiers.balancer import VerifierPool
+from gateway.verifiers.round_streams import CallStream
 from specdec.errors import (
     DeadlineExceeded,
     Draining,
@@ -19,7 +21,9 @@ from specdec.rules.judged import JudgedToken
 from specdec.rules.logprobs import TokenLogprobs
 from specdec.rules.params import FinishReason, Mode, Origin
 from specdec.serving.discovery import Endpoint
+from specdec.serving.status import status_to_bytes
 from specdec.wire.generation import GenerationCall, Round, RoundDetail, VerifierInfo
+from specdec.wire.passes import Orders, Pass
 
 _Item = TypeVar("_Item")
 
@@ -139,6 +143,7 @@ def facts(**changes: object) -> VerifierInfo:
         "system_fingerprint": "fp_test",
         "grammars": True,
         "trees": True,
+        "passes": True,
     }
     return VerifierInfo(**(values | changes))  # type: ignore[arg-type]
 
@@ -156,6 +161,7 @@ class ScriptedVerifier:
         self.draining = False
         self.slow = False
         self.redials = 0
+        self.dialled = 1
         self.heard = 0.0
         self.failures: list[tuple[int, SpecdecError]] = []
         """For each call to come: after how many rounds it fails, and how."""
@@ -183,11 +189,36 @@ class ScriptedVerifier:
             self.cancelled += 1
             raise
 
+    async def serve(self, orders: AsyncIterator[Orders]) -> AsyncGenerator[Pass]:
+        """The rounds of all generations, one pass after the other, by a call of `generate` for each."""
+        stream = CallStream(self)
+        following = asyncio.create_task(drained(orders, partial(_follow, stream)))
+        try:
+            while True:
+                rounds, ended = await stream.arrivals.take()
+                flat = [(slot, verified) for slot, own in rounds.items() for verified in own]
+                yield Pass(flat, {slot: status_to_bytes(error) for slot, error in ended.items()})
+        finally:
+            following.cancel()
+            await stream.close()
+
+    async def begin(self, call: GenerationCall, timeout: float) -> Callable[[Sequence[int]], None]:
+        return lambda tokens: None
+
     def redial(self) -> None:
         self.redials += 1
 
     async def close(self) -> None:
         return
+
+
+def _follow(stream: CallStream, orders: Orders) -> None:
+    for opening in orders.opens:
+        stream.open(opening)
+    for slot in orders.cancels:
+        stream.cancel(slot)
+    for slot, length in orders.credits.items():
+        stream.credit(slot, length)
 
 
 def knowing(pool: VerifierPool, *verifiers: ScriptedVerifier) -> VerifierPool:

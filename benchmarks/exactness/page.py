@@ -28,7 +28,7 @@ class Conditions:
     prompts: int
     length: int
     served: int
-    """Number of tokens that each speed is measured over."""
+    """Tokens behind each speed."""
     gamma: int
 
 

@@ -33,7 +33,7 @@ PATIENCE = 5.0
 
 @dataclass(frozen=True)
 class Addresses:
-    """Addresses of the two processes."""
+    """Where the two processes answer."""
 
     verifier: str
     drafter_http: str

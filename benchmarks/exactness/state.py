@@ -10,7 +10,7 @@ Value = TypeVar("Value")
 
 
 class Cells:
-    """Results measured under one configuration; another configuration starts empty."""
+    """What has been measured under one configuration; another configuration begins anew."""
 
     def __init__(self, path: Path, configuration: dict[str, Any]) -> None:
         self._path = path

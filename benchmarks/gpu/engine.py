@@ -27,12 +27,12 @@ _NAME = "bench"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Length of prompt and output, draft length, and number of runs."""
+    """What is generated, and how often."""
 
     context: int = 256
     """Tokens before the output."""
     tokens: int = 128
-    """Tokens of the output."""
+    """Of the output."""
     gamma: int = 5
     repeats: int = 3
 

@@ -17,7 +17,7 @@ from specdec.errors import SpecdecError
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Sections that are measured in one process."""
+    """What is measured together."""
 
     sections: tuple[str, ...]
     seconds: float

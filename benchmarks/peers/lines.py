@@ -34,7 +34,7 @@ class LineProcess:
         return resident_bytes(self._process.pid)
 
     def ask(self, value: object) -> Any:
-        """Send a value and return the worker's answer."""
+        """What the worker answers."""
         if self._process.stdin is None:
             raise InternalError("the worker has no input")
         self._process.stdin.write(json.dumps(value) + "\n")

@@ -1,4 +1,4 @@
-"""Parts of a simulated system: costs, sessions, servers."""
+"""What a simulated system is made of: costs, sessions, servers."""
 
 from collections import deque
 from dataclasses import dataclass, field

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 
 import structlog
@@ -33,13 +33,8 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def http_server(
-    app: ASGIApp, address: str, certificates: Certificates | None = None, proxies: Sequence[str] = ()
-) -> AsyncIterator[str]:
+async def http_server(app: ASGIApp, address: str, certificates: Certificates | None = None) -> AsyncIterator[str]:
     """Serve until the context ends; the value is the bound `host:port`.
-
-    Args:
-        proxies: addresses or networks of proxies that are believed who calls.
 
     Raises:
         ConfigError: the address cannot be bound, or the certificate cannot be used.
@@ -51,7 +46,7 @@ async def http_server(
         listener = socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
         raise ConfigError(f"cannot listen on {address}: {error.strerror}") from error
-    server = _Server(_config(app, context, proxies))
+    server = _Server(_config(app, context))
     async with AsyncExitStack() as stack:
         if certificates and context:
             stack.push_async_callback(cancel_and_wait, asyncio.create_task(_reload(certificates, context)))
@@ -63,7 +58,7 @@ async def http_server(
             await task
 
 
-def _config(app: ASGIApp, context: ssl.SSLContext | None, proxies: Sequence[str]) -> uvicorn.Config:
+def _config(app: ASGIApp, context: ssl.SSLContext | None) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=BoundedConnection,
@@ -72,8 +67,6 @@ def _config(app: ASGIApp, context: ssl.SSLContext | None, proxies: Sequence[str]
         log_config=None,
         access_log=False,
         server_header=False,
-        proxy_headers=bool(proxies),
-        forwarded_allow_ips=list(proxies),
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=round(CLOSE_GRACE),
         ssl_context_factory=(lambda config, default: context) if context else None,

@@ -1,20 +1,18 @@
 """The KV tier: verifiers that are given the stored blocks a call needs, and whose new blocks are stored."""
 
-import time
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry
 
 from gateway.config import KvSettings
 from gateway.kv.reader import KvReader
-from gateway.kv.store import BlockStore, SequenceBlocks
+from gateway.kv.store import Block, BlockStore, SequenceBlocks
 from gateway.kv.writer import KvWriter, Offer
 from gateway.metrics import KvMetrics
 from gateway.store.redis_client import connect
-from gateway.verifiers.client import VerifierClient
+from gateway.verifiers.client import Progress, VerifierClient
 from specdec.serving.access import Access
-from specdec.wire.generation import GenerationCall, Round
+from specdec.wire.generation import GenerationCall
 
 
 class KvTier:
@@ -30,18 +28,14 @@ class KvTier:
 
 
 class KvVerifierClient(VerifierClient):
-    """A verifier replica whose calls and rounds pass through the KV tier."""
+    """A verifier replica whose generations begin with stored KV blocks, and whose new blocks are stored."""
 
     def __init__(self, address: str, access: Access, tier: KvTier) -> None:
         super().__init__(address, access)
         self._tier = tier
 
-    async def generate(self, call: GenerationCall, timeout: float) -> AsyncGenerator[Round]:
-        """The rounds of one generation, whose stored blocks are restored first and whose new blocks are offered.
-
-        A round is committed by the time the next one is asked for: its blocks are offered then, and not before.
-        """
-        started = time.monotonic()
+    async def begin(self, call: GenerationCall, timeout: float) -> Progress:
+        """Restore the stored blocks of a call; the blocks that later commits fill are offered to the store."""
         info = self._info or await self.info(timeout)
         sequence = SequenceBlocks(info.system_fingerprint, call.cache_salt, self._tier.block_tokens)
         # The verifier computes the last token in any case, because its logits begin the output.
@@ -49,12 +43,24 @@ class KvVerifierClient(VerifierClient):
         if blocks:
             known = await self._tier.reader.restore(self, call, blocks, info.prefill_rate)
             blocks = blocks[known:]
-        tokens = list(call.tokens)
-        async with aclosing(super().generate(call, timeout - (time.monotonic() - started))) as rounds:
-            async for verified in rounds:
-                blocks += sequence.grow(tokens, len(tokens) - 1)
-                for block in blocks:
-                    self._tier.writer.offer(Offer(self, block, tuple(tokens[: block.stop]), call.cache_salt))
-                blocks = []
-                yield verified
-                tokens += verified.tokens
+        return _Offers(self, self._tier.writer, sequence, blocks, call.cache_salt).offer
+
+
+class _Offers:
+    """Offers the blocks of one sequence to the store, each once all of its tokens are committed and have KV."""
+
+    def __init__(
+        self, verifier: VerifierClient, writer: KvWriter, sequence: SequenceBlocks, blocks: list[Block], salt: str
+    ) -> None:
+        """`blocks` are offered with the first commit, which shows that the verifier has computed the prompt."""
+        self._verifier = verifier
+        self._writer = writer
+        self._sequence = sequence
+        self._blocks = blocks
+        self._salt = salt
+
+    def offer(self, tokens: Sequence[int]) -> None:
+        """Offer what is due after a commit; `tokens` are all committed ones."""
+        blocks, self._blocks = self._blocks + self._sequence.grow(tokens, len(tokens) - 1), []
+        for block in blocks:
+            self._writer.offer(Offer(self._verifier, block, tuple(tokens[: block.stop]), self._salt))

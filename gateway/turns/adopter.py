@@ -63,8 +63,8 @@ class Adopter:
             await release(services.sessions, turn.session_id, lease.epoch)
             return "paused"
         deadline = time.monotonic() + services.settings.request_timeout
-        events = TurnStream(services, turn, deadline).events()
-        services.broadcasts.start(turn.name, events, services.settings.grace, deadline).expect_reader(grace_left)
+        stream = TurnStream(services, turn, deadline)
+        services.broadcasts.start(turn.name, stream, services.settings.grace).expect_reader(grace_left)
         return "continued"
 
     def _grace_left(self, header: Header, orphan: LapsedTurn) -> float:

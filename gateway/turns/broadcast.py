@@ -1,67 +1,77 @@
 """A generation that runs in this process, apart from its readers: they come, leave and come back while it goes on."""
 
 import asyncio
-import math
-import time
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from typing import Protocol
 
 import structlog
 
 from gateway.tasks import cancel_and_wait
-from gateway.turns.events import Event
+from gateway.turns.events import Event, OutputRound
 from specdec.errors import Draining, SpecdecError
 
 _log = structlog.get_logger()
 
 
-class Broadcast:
-    """One generation: its events so far, and how many readers it has.
+class Generated(Protocol):
+    """What generates the events of a broadcast."""
 
-    It stays at most one event ahead of its fastest reader, so that a slow client slows its verifier down; from its
-    deadline, a `time.monotonic()`, on it waits for nobody, so that no client keeps it from ending. Without any reader
-    it goes on for `grace` seconds; then it is stopped, and the session store keeps what it committed.
+    async def run(self, publish: Callable[[Event], None]) -> None:
+        """Publish the events from the first to the last; when cancelled, stop as it stands."""
+
+    def reader_is_at(self, read: int | None) -> None:
+        """Note how many output tokens the fastest reader has taken; None while there is no reader to wait for."""
+
+
+@dataclass(slots=True, eq=False)
+class _Reader:
+    """One reader of a broadcast."""
+
+    taken: int = 0
+    """Events that it is done with."""
+
+
+class Broadcast:
+    """One generation: its events so far, and its readers.
+
+    The generation is told how far its fastest reader is, so that a slow client slows its verifier down. Without any
+    reader it goes on for `grace` seconds; then it is stopped, and the session store keeps what it committed.
     """
 
-    def __init__(
-        self, events: AsyncGenerator[Event], grace: float, deadline: float, on_end: Callable[[], None]
-    ) -> None:
-        self._source = events
+    def __init__(self, source: Generated, grace: float, on_end: Callable[[], None]) -> None:
+        self._source = source
         self._grace = grace
-        self._deadline = deadline
         self._on_end = on_end
         self._events: list[Event] = []
         self._error: Exception | None = None
         self._ended = False
-        self._readers = 0
+        self._readers: set[_Reader] = set()
         self._changed = asyncio.Event()
         """Set, and replaced by a new one, at every event and at the end."""
-        self._wanted = asyncio.Event()
-        """Set while a reader has read every event, or while there is no reader."""
         self._abandon_timer: asyncio.TimerHandle | None = None
         self._stopping: asyncio.Task[None] | None = None
-        self._task = asyncio.create_task(self._produce())
+        self._task = asyncio.create_task(self._generate())
 
     @property
     def is_read(self) -> bool:
         """Whether it has a reader now."""
-        return self._readers > 0
+        return bool(self._readers)
 
     async def read(self) -> AsyncGenerator[Event]:
         """Every event from the first on; at the end, the error that the generation failed with is raised."""
-        self._add_reader()
-        seen = 0
+        reader = self._add_reader()
         try:
             while True:
-                while seen < len(self._events):
-                    seen += 1
-                    yield self._events[seen - 1]
+                while reader.taken < len(self._events):
+                    yield self._events[reader.taken]
+                    reader.taken += 1
+                    self._tell_source(reader)
                 if self._ended:
                     break
-                self._wanted.set()
                 await self._changed.wait()
         finally:
-            await self._remove_reader()
+            await self._remove_reader(reader)
         if self._error is not None:
             raise self._error
 
@@ -81,18 +91,28 @@ class Broadcast:
         self._on_end()
         await cancel_and_wait(self._task)
 
-    def _add_reader(self) -> None:
-        self._readers += 1
+    def _add_reader(self) -> _Reader:
+        reader = _Reader()
+        self._readers.add(reader)
+        if len(self._readers) == 1:
+            self._source.reader_is_at(0)
         if self._abandon_timer is not None:
             self._abandon_timer.cancel()
             self._abandon_timer = None
+        return reader
 
-    async def _remove_reader(self) -> None:
-        self._readers -= 1
+    def _tell_source(self, reader: _Reader) -> None:
+        """Tell the source how far the reader is, if it is the fastest."""
+        event = self._events[reader.taken - 1]
+        if isinstance(event, OutputRound) and all(reader.taken >= other.taken for other in self._readers):
+            self._source.reader_is_at(event.committed)
+
+    async def _remove_reader(self, reader: _Reader) -> None:
+        self._readers.remove(reader)
         if self._readers or self._ended:
             return
-        self._wanted.set()
         if self._grace:
+            self._source.reader_is_at(None)
             self.expect_reader(self._grace)
         else:
             await self.stop()
@@ -101,15 +121,13 @@ class Broadcast:
         self._on_end()  # now: a reader that comes while this one is stopped begins the generation anew
         self._stopping = asyncio.create_task(self.stop())
 
-    async def _produce(self) -> None:
+    def _publish(self, event: Event) -> None:
+        self._events.append(event)
+        self._wake_readers()
+
+    async def _generate(self) -> None:
         try:
-            async with aclosing(self._source) as events:
-                async for event in events:
-                    self._wanted.clear()
-                    self._events.append(event)
-                    self._wake_readers()
-                    if self._readers:
-                        await self._until_wanted()
+            await self._source.run(self._publish)
         except asyncio.CancelledError:
             self._error = Draining("the generation was stopped here: it can be resumed")
         except Exception as error:  # noqa: BLE001 - every reader gets it
@@ -122,11 +140,6 @@ class Broadcast:
                 self._abandon_timer.cancel()
             self._on_end()
             self._wake_readers()
-
-    async def _until_wanted(self) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(max(0.0, self._deadline - time.monotonic())):
-                await self._wanted.wait()
 
     def _wake_readers(self) -> None:
         self._changed.set()
@@ -150,9 +163,9 @@ class Broadcasts:
             broadcast.extend_grace()
         return broadcast
 
-    def start(self, name: str, events: AsyncGenerator[Event], grace: float, deadline: float = math.inf) -> Broadcast:
+    def start(self, name: str, source: Generated, grace: float) -> Broadcast:
         """Run a generation that does not run here yet; without readers it goes on for `grace` seconds."""
-        broadcast = Broadcast(events, grace, deadline, lambda: self._forget(name, broadcast))
+        broadcast = Broadcast(source, grace, lambda: self._forget(name, broadcast))
         self._running[name] = broadcast
         return broadcast
 

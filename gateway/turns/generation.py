@@ -39,9 +39,6 @@ from specdec.errors import (
     SessionNotFound,
 )
 
-_LAST = 32
-"""Tokens at the end of a prompt that show whether it opens the thinking."""
-
 _log = structlog.get_logger()
 
 
@@ -187,10 +184,6 @@ class Generator:
         added = await model.prompts.encode_request(request, info.context_length, history)
         clamp = services.settings.max_tokens_over_room == "clamp"
         predicted = await model.prompts.encode_prediction(request.prediction, request.tenant, info.context_length)
-        reading = request.reading
-        if reading.thinking:
-            reading = reading.behind(model.tokenizer.spelled((*history, *added)[-_LAST:]))
-            request = replace(request, sampling=reading.bound(request.sampling))
         header = Header(
             call=make_call(request, (*history, *added), info, services.settings.mode, predicted, clamp=clamp),
             stop=request.stop,
@@ -199,7 +192,8 @@ class Generator:
             created=int(time.time()),
             priority=request.priority,
             answer_format=request.answer_format,
-            reading=reading.text(),
+            tool_format=request.tool_format,
+            parallel_calls=request.parallel_calls,
             in_session=bool(request.session),
             resumable=request.resumable,
             choices=request.number,
@@ -247,7 +241,7 @@ class Generator:
             return broadcast
         stream = TurnStream(services, turn, deadline, header)
         grace = services.settings.grace if resumable else 0.0
-        return services.broadcasts.start(turn.name, stream.events(), grace, deadline)
+        return services.broadcasts.start(turn.name, stream, grace)
 
     def _deadline(self, timeout: float | None) -> float:
         limit = self._services.settings.request_timeout

@@ -1,86 +1,68 @@
-"""The ownership of a turn while this gateway generates it: acquired, renewed, written under, released."""
+"""The ownership of a turn while this gateway generates it: acquired, kept, written under, released."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
 from gateway.store.retry import retry
 from gateway.store.sessions import SessionStore
 from gateway.store.values import Lease, RoundCommit
-from gateway.tasks import cancel_and_wait
 from gateway.turns.services import Services
 from gateway.turns.turn import Turn
-from specdec.errors import SessionStoreDown, SpecdecError
+from specdec.errors import SpecdecError
 
 RELEASE_TIMEOUT = 1.0
 """Seconds that a generation which ends early spends on releasing its session."""
 
 
 class OwnedSession:
-    """The session of an opened turn, which only its owner may write to."""
+    """The session of an opened turn, which only its owner may write to; as `gateway.turns.leases.Owned`."""
 
-    def __init__(self, services: Services, turn: Turn) -> None:
+    def __init__(self, services: Services, turn: Turn, on_cancel: Callable[[], None]) -> None:
+        """`on_cancel` is called once, when the caller has cancelled the turn."""
         self._services = services
-        self._sessions = services.sessions
-        self._turn = turn
+        self._on_cancel = on_cancel
+        self.session_id = turn.session_id
+        self.turn = turn.number
         self.epoch = 0
         """Fencing number of the ownership; 0 before it was acquired."""
         self.done = False
         """Whether the turn's end is committed."""
-        self.cancelled = asyncio.Event()
-        """Set when the caller has cancelled the turn."""
+        self.cancelled = False
+        """Whether the caller has cancelled the turn."""
+
+    def cancel(self) -> None:
+        """Note that the caller has cancelled the turn."""
+        if not self.cancelled:
+            self.cancelled = True
+            self._on_cancel()
 
     async def acquire(self) -> Lease:
         """Become the owner, or the owner again under a new epoch; raises what `SessionStore.acquire` raises."""
-        services, turn = self._services, self._turn
+        services = self._services
         with services.metrics.store_seconds.labels("acquire").time():
             lease = await retry(
-                lambda: self._sessions.acquire(turn.session_id, services.owner, turn.number),
+                lambda: services.sessions.acquire(self.session_id, services.owner, self.turn),
                 services.settings.store_patience,
             )
         self.epoch = lease.epoch
         return lease
 
-    async def commit(self, commit: RoundCommit) -> bool:
-        """Write one round; returns whether the turn was cancelled, and raises what `SessionStore.commit` says of it."""
-        with self._services.metrics.store_seconds.labels("commit").time():
-            (cancelled,) = await self._sessions.commit([commit])
-        if isinstance(cancelled, SpecdecError):
-            raise cancelled
-        self.done = bool(commit.finish)
-        return cancelled
+    async def commit(self, commit: RoundCommit) -> None:
+        """Write one round; raises the error that `SessionStore.commit` returns for it."""
+        (answer,) = await self._services.sessions.commit([commit])
+        if isinstance(answer, SpecdecError):
+            raise answer
 
     @asynccontextmanager
     async def kept(self) -> AsyncIterator[None]:
         """Renew the lease inside the context; then release the session unless its turn ended."""
-        renewal = asyncio.create_task(self._renew(self._services.settings.lease / 3))
-        watch = asyncio.create_task(self._watch_for_cancel())
         try:
-            yield
+            async with self._services.leases.held(self):
+                yield
         finally:
-            await cancel_and_wait(renewal)
-            await cancel_and_wait(watch)
             if self.epoch and not self.done:
-                await release(self._sessions, self._turn.session_id, self.epoch)
-
-    async def _watch_for_cancel(self) -> None:
-        """Hear of a cancellation at once; one that is missed here is found by the next renewal or commit."""
-        await self._sessions.wait_cancelled(self._turn.session_id, self._turn.number)
-        self.cancelled.set()
-
-    async def _renew(self, every: float) -> None:
-        while True:
-            await asyncio.sleep(every)
-            if not self.epoch:
-                continue
-            try:
-                (cancelled,) = await self._sessions.renew([(self._turn.session_id, self.epoch)])
-            except SessionStoreDown:
-                continue
-            if isinstance(cancelled, SpecdecError):  # the next commit raises it where it is handled
-                return
-            if cancelled:
-                self.cancelled.set()
+                await release(self._services.sessions, self.session_id, self.epoch)
 
 
 async def release(sessions: SessionStore, session_id: str, epoch: int) -> None:

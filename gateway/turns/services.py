@@ -12,6 +12,8 @@ from gateway.store.limits import Limits
 from gateway.store.sessions import SessionStore
 from gateway.text.grammar_checker import GrammarChecker
 from gateway.turns.broadcast import Broadcasts
+from gateway.turns.leases import Leases
+from gateway.turns.pass_loop import PassLoops
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,10 @@ class Services:
     """Lets in the other calls that use the session store."""
     metrics: GatewayMetrics
     settings: GatewaySettings
+    passes: PassLoops
+    """The generations of this process at its verifiers."""
+    leases: Leases
+    """The leases of the turns that this process generates."""
     owner: str
     """The name under which this process owns turns in the session store; every process has its own."""
     keys: KeyFile | None = None

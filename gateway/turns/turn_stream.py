@@ -2,8 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import Callable, Sequence
 
 import structlog
 
@@ -26,7 +25,7 @@ from specdec.errors import (
     SpecdecError,
     TurnOver,
 )
-from specdec.serving.tracing import TraceSpan, part_span
+from specdec.serving.tracing import part_span
 
 _PAUSE = 0.05
 """Seconds between two looks at a turn of another owner in which nothing is new, and between two tries to own it."""
@@ -35,7 +34,7 @@ _log = structlog.get_logger()
 
 
 class TurnStream:
-    """Streams the events of a turn once, from its beginning to its end."""
+    """Publishes the events of a turn once, from its beginning to its end; as `gateway.turns.broadcast.Generated`."""
 
     def __init__(self, services: Services, turn: Turn, deadline: float, header: Header | None = None) -> None:
         """Stream a turn.
@@ -50,77 +49,84 @@ class TurnStream:
         self._deadline = deadline
         self._transcript_or_none = self._transcript_of(header) if header else None
         self._sent = 0
-        """Rounds that were streamed."""
+        """Rounds that were published."""
+        self._read_tokens: int | None = None
+        self._runner: TurnRunner | None = None
+        """What generates the turn; None while this gateway does not own it."""
         self._began = time.monotonic()
 
-    async def events(self) -> AsyncGenerator[Event]:
-        """Started, then OutputRounds, then Finished; closing the iterator early releases the turn as it stands.
+    def reader_is_at(self, read: int | None) -> None:
+        """Note how many output tokens the fastest reader has; None while there is no reader to wait for."""
+        self._read_tokens = read
+        if self._runner is not None:
+            self._runner.reader_is_at(read)
+
+    async def run(self, publish: Callable[[Event], None]) -> None:
+        """Publish Started, then OutputRounds, then Finished; when cancelled, release the turn as it stands.
 
         Raises:
-            CursorAhead: the session store lost rounds that were streamed.
+            CursorAhead: the session store lost rounds that were published.
             SpecdecError: something failed that could not be made good.
         """
-        with part_span("generate") as span:
-            async with aclosing(self._events(span)) as events:
-                async for event in events:
-                    yield event
-
-    async def _events(self, span: TraceSpan) -> AsyncGenerator[Event]:
         outcome = "error"
-        try:
-            with self._services.drain.generation(), self._services.generations.take(self._turn.tenant):
-                missed = [] if self._transcript_or_none else await self._reload()
-                yield Started(self._turn, self._transcript.header)
-                for shown in missed:
-                    yield shown
-                async with aclosing(self._rounds()) as rounds:
-                    async for shown in rounds:
-                        yield shown
-                outcome = self._transcript.finished().reason.value
-                yield self._transcript.finished()
-        except (GeneratorExit, asyncio.CancelledError):
-            outcome = outcome if outcome != "error" else "stopped"
-            raise
-        except SpecdecError as error:
-            outcome = error.reason
-            raise
-        finally:
-            self._log_end(outcome)
-            if self._transcript_or_none is not None:
-                describe_generation(span, self._transcript_or_none, outcome)
+        with part_span("generate") as span:
+            try:
+                with self._services.drain.generation(), self._services.generations.take(self._turn.tenant):
+                    await self._run(publish)
+                    outcome = self._transcript.finished().reason.value
+                    publish(self._transcript.finished())
+            except asyncio.CancelledError:
+                outcome = "stopped"
+                raise
+            except SpecdecError as error:
+                outcome = error.reason
+                raise
+            finally:
+                self._log_end(outcome)
+                if self._transcript_or_none is not None:
+                    describe_generation(span, self._transcript_or_none, outcome)
 
     @property
     def _transcript(self) -> Transcript:
         if self._transcript_or_none is None:
-            raise InternalError("a turn is streamed before it was read")
+            raise InternalError("a turn is published before it was read")
         return self._transcript_or_none
 
     def _transcript_of(self, header: Header) -> Transcript:
         return Transcript(self._turn, header, self._services.models.of_turn(header.model).tokenizer.decode)
 
-    async def _rounds(self) -> AsyncGenerator[OutputRound]:
-        """Generate as the owner where the turn is free, and follow its owner where it is not."""
+    async def _run(self, publish: Callable[[Event], None]) -> None:
+        """Publish all but Finished: generate where the turn is free, and follow its owner where it is not."""
+        missed = [] if self._transcript_or_none else await self._reload()
+        publish(Started(self._turn, self._transcript.header))
+        self._publish_all(missed, publish)
         setbacks = Setbacks()
         while self._transcript.finish is None:
             try:
-                runner = TurnRunner(self._services, self._transcript, self._deadline)
-                async with aclosing(runner.rounds()) as rounds:
-                    async for shown in rounds:
-                        self._sent += 1
-                        yield shown
+                await self._generate(publish)
             except SessionHeld as held:
-                async with aclosing(self._follow(max(held.seconds, _PAUSE))) as rounds:
-                    async for shown in rounds:
-                        yield shown
+                await self._follow(max(held.seconds, _PAUSE), publish)
             except (Fenced, TurnOver) as lost:
                 _log.info("turn_lost", generation=self._turn.name, why=lost.message)
-                for shown in await self._reload():
-                    yield shown
+                self._publish_all(await self._reload(), publish)
                 if self._transcript.finish is None:
                     await setbacks.wait(len(self._transcript.tokens), lost.message)
 
-    async def _follow(self, lease_left: float) -> AsyncGenerator[OutputRound]:
-        """The rounds that another owner commits, until its lease, of `lease_left` seconds at first, is over."""
+    async def _generate(self, publish: Callable[[Event], None]) -> None:
+        """Generate as the owner."""
+
+        def shown(event: OutputRound) -> None:
+            self._sent += 1
+            publish(event)
+
+        self._runner = TurnRunner(self._services, self._transcript, self._deadline, shown, self._read_tokens)
+        try:
+            await self._runner.run()
+        finally:
+            self._runner = None
+
+    async def _follow(self, lease_left: float, publish: Callable[[Event], None]) -> None:
+        """Publish the rounds that another owner commits, until its lease, of `lease_left` seconds at first, is over."""
         sessions, turn = self._services.sessions, self._turn
         while lease_left > 0 and self._transcript.finish is None:
             remaining = self._deadline - time.monotonic()
@@ -130,11 +136,14 @@ class TurnStream:
             length = len(self._transcript.tokens)
             await sessions.wait(turn.session_id, turn.number, length, min(lease_left, remaining))
             view = await self._read(length)
-            for shown in self._take(view):
-                yield shown
+            self._publish_all(self._take(view), publish)
             if not view.rounds:  # a store that wakes its waiters for nothing is not asked without a pause
                 await asyncio.sleep(_PAUSE)
             lease_left = view.lease_left
+
+    def _publish_all(self, rounds: Sequence[OutputRound], publish: Callable[[Event], None]) -> None:
+        for shown in rounds:
+            publish(shown)
 
     async def _reload(self) -> list[OutputRound]:
         """Read the whole turn again, which drops rounds that were not committed; returns what was not streamed yet."""

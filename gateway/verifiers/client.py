@@ -1,15 +1,14 @@
-"""Hop 1, gateway to verifier, over gRPC: one call goes out, a stream of rounds comes back."""
+"""Hop 1, gateway to verifier, over gRPC."""
 
 import asyncio
 import math
 import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from typing import Any, cast
 
 import grpc.aio
 
-from gateway.verifiers.read_ahead import read_ahead
 from protos.verifier.v1 import verifier_pb2 as pb
 from protos.verifier.v1.verifier_pb2_grpc import VerifierServiceStub
 from specdec.errors import DeadlineExceeded, Draining, MessageCorrupted, NoVerifier, SpecdecError
@@ -27,9 +26,11 @@ from specdec.wire.generation import (
     round_from_pb,
 )
 from specdec.wire.kv import KvSpan, restore_to_pb
+from specdec.wire.passes import Orders, Pass, orders_to_pb, pass_from_pb
 from specdec.wire.tokens import tokens_to_bytes
 
-GenerateStream = grpc.aio.UnaryStreamCall[pb.GenerateRequest, pb.GenerateResponse]
+Progress = Callable[[Sequence[int]], None]
+"""Takes all tokens of a sequence after each commit."""
 
 _KV_TIMEOUT = 30.0
 """Seconds after which a block transfer is given up; generations stop waiting for one much earlier."""
@@ -56,12 +57,15 @@ class VerifierClient:
         self._info: VerifierInfo | None = None
         self.heard = -math.inf
         """The `time.monotonic()` at which a message of a generation came last over the channel that new calls have."""
+        self.dialled = 0
+        """Number of channels opened so far; a stream belongs to the channel that was the last when it began."""
         self._closing: set[asyncio.Task[None]] = set()
         self._dial()
 
     def _dial(self) -> None:
         certificates = self._access.certificates
         self._pems = certificates and certificates.pems
+        self.dialled += 1
         self._channel = open_channel(self.address, self._access)
         self._stub = VerifierServiceStub(self._channel)
 
@@ -98,32 +102,43 @@ class VerifierClient:
             self._redial_with_new_certificates()
             raise NoVerifier(f"verifier {self.address} does not answer: {error.message}") from error
 
-    def generate(self, call: GenerationCall, timeout: float) -> AsyncGenerator[Round]:
-        """The rounds of one generation of at most `timeout` seconds; closing the iterator cancels the generation.
+    async def begin(self, call: GenerationCall, timeout: float) -> Progress:
+        """Prepare the verifier for a generation, within `timeout` seconds; what it returns hears of each commit."""
+        return _ignore
 
-        They are read ahead: plain rounds that come before they are asked for are joined.
-        """
-        return read_ahead(self._rounds(call, timeout))
+    async def serve(self, orders: AsyncIterator[Orders]) -> AsyncGenerator[Pass]:
+        """Send orders, and yield the passes and heartbeats of the generations that they open; closing it ends these."""
+        async with aclosing(self._answers(lambda stub: stub.Serve(cast(Any, _messages(orders))))) as answers:
+            async for message in answers:
+                with self._errors():
+                    done = pass_from_pb(message)
+                yield done
 
-    async def _rounds(self, call: GenerationCall, timeout: float) -> AsyncGenerator[Round]:
-        """The rounds as they come."""
+    async def generate(self, call: GenerationCall, timeout: float) -> AsyncGenerator[Round]:
+        """The rounds of one generation of at most `timeout` seconds; closing the iterator cancels the generation."""
         request = call_to_pb(call)
         request.heartbeats = True
-        stub = self._stub
-        rpc = stub.Generate(request, timeout=timeout)
-        try:
-            while (message := await self._next(rpc)) is not None:
-                if stub is self._stub:
-                    self.heard = time.monotonic()
+        async with aclosing(self._answers(lambda stub: stub.Generate(request, timeout=timeout))) as answers:
+            async for message in answers:
                 if not message.heartbeat:
                     with self._errors():
                         verified = round_from_pb(message)
                     yield verified
+
+    async def _answers(self, call: Callable[[VerifierServiceStub], Any]) -> AsyncGenerator[Any]:
+        """The messages of a call, which is cancelled when the iterator is closed."""
+        stub = self._stub
+        rpc = call(stub)
+        try:
+            while (message := await self._next(rpc)) is not None:
+                if stub is self._stub:
+                    self.heard = time.monotonic()
+                yield message
         finally:
             rpc.cancel()
 
-    async def _next(self, rpc: GenerateStream) -> pb.GenerateResponse | None:
-        """The next message of a generation; None behind the last one."""
+    async def _next(self, rpc: Any) -> Any:
+        """The next message of a call; None after the last one."""
         beats = self._info is not None and self._info.heartbeats
         try:
             async with asyncio.timeout(self._silence if beats else None):
@@ -185,3 +200,12 @@ class VerifierClient:
             case grpc.StatusCode.DEADLINE_EXCEEDED:
                 return DeadlineExceeded(f"verifier {self.address} did not answer before the deadline")
         return NoVerifier(f"verifier {self.address} was lost: {code.name}")
+
+
+def _ignore(tokens: Sequence[int]) -> None:
+    """Progress of which nobody needs to hear."""
+
+
+async def _messages(orders: AsyncIterator[Orders]) -> AsyncIterator[pb.ServeRequest]:
+    async for each in orders:
+        yield orders_to_pb(each)

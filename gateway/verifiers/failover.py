@@ -1,8 +1,8 @@
-"""The rounds of one generation, from as many verifiers as it takes to finish it."""
+"""Finishes a generation at as many verifiers as it takes."""
 
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import Sequence
+from typing import Protocol
 
 import structlog
 
@@ -10,9 +10,8 @@ from gateway.config import FailoverSettings
 from gateway.metrics import GatewayMetrics
 from gateway.verifiers.balancer import VerifierPool
 from gateway.verifiers.client import VerifierClient
-from gateway.verifiers.rounds import RoundCheck
 from specdec.errors import DeadlineExceeded, Draining, NoVerifier, QueueFull, SpecdecError
-from specdec.wire.generation import GenerationCall, Round, VerifierInfo
+from specdec.wire.generation import GenerationCall, VerifierInfo
 
 _CLOSE = 1.0
 """Seconds before the deadline from which on a verifier may find it passed; one that finds it earlier is lost."""
@@ -20,26 +19,35 @@ _CLOSE = 1.0
 _log = structlog.get_logger()
 
 
+class Continued(Protocol):
+    """A generation that can go on at another verifier."""
+
+    @property
+    def committed(self) -> int:
+        """Number of output tokens that are committed."""
+
+    async def next_call(self) -> GenerationCall:
+        """The call for the rest of the generation, under a new epoch."""
+
+    async def generate_at(
+        self, verifier: VerifierClient, info: VerifierInfo, call: GenerationCall, seconds: float
+    ) -> None:
+        """Generate to the end; raises the error of a verifier that was lost before, once all that came is committed."""
+
+
 class Failover:
-    """Continues a generation at another verifier when one is lost; rounds that were not committed are dropped."""
+    """Continues a generation at another verifier when one is lost."""
 
     def __init__(self, pool: VerifierPool, settings: FailoverSettings, metrics: GatewayMetrics) -> None:
         self._pool = pool
         self._settings = settings
         self._metrics = metrics
 
-    async def rounds(
-        self,
-        verifier: VerifierClient,
-        info: VerifierInfo,
-        next_call: Callable[[], Awaitable[GenerationCall]],
-        deadline: float,
-    ) -> AsyncGenerator[Round]:
-        """The rounds up to one that has a finish; a round is committed by the time the next one is asked for.
+    async def run(self, generation: Continued, verifier: VerifierClient, info: VerifierInfo, deadline: float) -> None:
+        """Generate to the end, from `verifier` on.
 
         Args:
             info: of its model, which every later verifier must have.
-            next_call: makes the call for the rest of the generation, under a new epoch.
             deadline: the `time.monotonic()` at which the caller stops waiting.
 
         Raises:
@@ -47,33 +55,22 @@ class Failover:
             NoVerifier: no other verifier was ready in time.
             DeadlineExceeded: the deadline passed.
         """
-        system_fingerprint = info.system_fingerprint
+        fingerprint = info.system_fingerprint
         failed: list[str] = []  # addresses of the verifiers lost since the last committed round
         while True:
-            call = await next_call()
-            verifier = await self._pool.pinned_verifier(
-                verifier, call.session_id, call.epoch, system_fingerprint, failed
-            )
-            lost: SpecdecError = NoVerifier(f"verifier {verifier.address} ended without finishing")
+            call, before = await generation.next_call(), generation.committed
+            verifier = await self._pool.pinned_verifier(verifier, call.session_id, call.epoch, fingerprint, failed)
             try:
-                check = RoundCheck(call, info.vocab_size)
-                rounds = verifier.generate(call, _remaining(deadline))
                 with self._pool.serving(verifier):
-                    async with aclosing(rounds):
-                        async for verified in rounds:
-                            check.take(verified)
-                            yield verified
-                            if verified.finish is not None:
-                                return
-                            failed = []
+                    await generation.generate_at(verifier, info, call, _remaining(deadline))
+                return
             except (NoVerifier, Draining, QueueFull, DeadlineExceeded) as error:
                 if isinstance(error, DeadlineExceeded) and deadline - time.monotonic() < _CLOSE:
                     raise
-                lost = error
-            failed.append(verifier.address)
-            self._count_loss(verifier, lost, failed)
+                failed = [*(failed if generation.committed == before else ()), verifier.address]
+                self._count_loss(verifier, error, failed)
             patience = min(self._settings.seconds, deadline - time.monotonic())
-            verifier, _ = await self._pool.wait_for_verifier(call.session_id, system_fingerprint, patience, failed)
+            verifier, info = await self._pool.wait_for_verifier(call.session_id, fingerprint, patience, failed)
 
     def _count_loss(self, verifier: VerifierClient, lost: SpecdecError, failed: Sequence[str]) -> None:
         """Count a lost verifier; raise its error when too many were lost in a row, or when every verifier is full."""

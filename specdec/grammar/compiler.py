@@ -2,7 +2,7 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Self
 
 import structlog
@@ -10,9 +10,8 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from specdec.errors import FieldInvalid
 from specdec.grammar.state import GrammarState
-from specdec.grammar.thinking import behind
-from specdec.grammar.tokens import GrammarTokens
-from specdec.rules.grammar import Grammar, GrammarKind, token_name
+from specdec.grammar.tokens import grammar_tokenizer
+from specdec.rules.grammar import Grammar, GrammarKind
 
 _log = structlog.get_logger()
 
@@ -32,17 +31,8 @@ _LIMITS = LLParserLimits(max_items_in_row=300, step_max_items=10_000, initial_le
 class GrammarCompiler:
     """Compiled grammars over one vocabulary, the most recent ones kept by their digests."""
 
-    def __init__(
-        self, tokenizer: LLTokenizer, vocab_size: int, end_ids: Collection[int], special: Collection[str] = ()
-    ) -> None:
-        """Compile for a tokenizer.
-
-        Args:
-            vocab_size: the width of the logits.
-            end_ids: what is allowed where a sentence is complete.
-            special: the names of the special tokens.
-        """
-        self._special = frozenset(special)
+    def __init__(self, tokenizer: LLTokenizer, vocab_size: int, end_ids: Collection[int]) -> None:
+        """`vocab_size` is the width of the logits; `end_ids` are allowed where a sentence is complete."""
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._end_ids = frozenset(end_ids)
@@ -55,18 +45,16 @@ class GrammarCompiler:
         if content is None:
             return None
         try:
-            tokens = GrammarTokens(content, vocab_size, end_ids)
-            tokenizer = LLTokenizer(TokenizerWrapper(tokens), eos_token=sorted(end_ids) or None)
+            tokenizer = grammar_tokenizer(content, vocab_size, end_ids)
         except Exception as error:  # noqa: BLE001 - the tokenizers library raises nothing more particular
             _log.warning("grammars_unsupported", error=str(error))
             return None
-        return cls(tokenizer, vocab_size, end_ids, tokens.special)
+        return cls(tokenizer, vocab_size, end_ids)
 
     @classmethod
-    def of_bytes(cls, special: Sequence[str] = ()) -> Self:
-        """For a vocabulary of all bytes, whose end token is 256, and special tokens behind it."""
-        tokens = _Bytes(special)
-        return cls(LLTokenizer(TokenizerWrapper(tokens)), len(tokens.tokens), (256,), special)
+    def of_bytes(cls) -> Self:
+        """For a vocabulary of all bytes, whose end token is 256."""
+        return cls(LLTokenizer(TokenizerWrapper(_Bytes())), 257, (256,))
 
     def compile(self, grammar: Grammar) -> GrammarState:
         """The state of a grammar before the first token.
@@ -89,8 +77,6 @@ class GrammarCompiler:
     def _matcher(self, grammar: Grammar) -> LLMatcher:
         try:
             source = _SERIALIZE[grammar.kind](grammar.text)
-            if grammar.behind:
-                source = behind(grammar.behind, source, self._special)
             matcher = LLMatcher(self._tokenizer, source, log_level=0, limits=_LIMITS)
         except ValueError as error:  # a schema that is no JSON
             raise FieldInvalid(str(error), "grammar") from error
@@ -104,11 +90,8 @@ class _Bytes:
 
     eos_token_id = 256
     bos_token_id = None
-
-    def __init__(self, special: Sequence[str]) -> None:
-        names = (token_name(name).encode() for name in special)
-        self.tokens = (*(bytes([value]) for value in range(256)), b"<|end|>", *names)
-        self.special_token_ids = tuple(range(256, len(self.tokens)))
+    tokens = (*(bytes([value]) for value in range(256)), b"<|end|>")
+    special_token_ids = (256,)
 
     def __call__(self, text: str | bytes) -> list[int]:
         return list(text.encode() if isinstance(text, str) else text)

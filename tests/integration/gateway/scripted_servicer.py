@@ -8,6 +8,7 @@ from protos.verifier.v1 import verifier_pb2 as pb
 from protos.verifier.v1 import verifier_pb2_grpc as pb_grpc
 from specdec.serving.server import start_grpc
 from specdec.wire.generation import call_from_pb, info_to_pb, round_to_pb
+from specdec.wire.passes import orders_from_pb, pass_to_pb
 from tests.gateway_fakes import ScriptedVerifier
 
 
@@ -23,6 +24,10 @@ class ScriptedServicer(pb_grpc.VerifierServiceServicer):
     async def Generate(self, request: pb.GenerateRequest, context: Any) -> AsyncIterator[pb.GenerateResponse]:
         async for verified in self.verifier.generate(call_from_pb(request), context.time_remaining()):
             yield round_to_pb(verified)
+
+    async def Serve(self, requests: AsyncIterator[pb.ServeRequest], context: Any) -> AsyncIterator[pb.ServeResponse]:
+        async for done in self.verifier.serve(orders_from_pb(request) async for request in requests):
+            yield pass_to_pb(done)
 
 
 async def serve_scripted(verifier: ScriptedVerifier, stack: AsyncExitStack) -> str:

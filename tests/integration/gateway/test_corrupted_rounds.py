@@ -3,7 +3,8 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack
+from itertools import count
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -14,16 +15,19 @@ from gateway.tasks import cancel_and_wait
 from gateway.verifiers.balancer import VerifierPool
 from gateway.verifiers.client import VerifierClient
 from gateway.verifiers.failover import Failover
+from gateway.verifiers.round_streams import PassStream
+from gateway.verifiers.rounds import RoundCheck
 from protos.verifier.v1 import verifier_pb2_grpc as pb_grpc
 from specdec.rules.params import Mode, SamplingParams, Speculation
 from specdec.serving import checksum
 from specdec.serving.discovery import Endpoint
-from specdec.wire.generation import GenerationCall
+from specdec.wire.generation import GenerationCall, VerifierInfo
+from specdec.wire.passes import Opening
 from tests.flipping_server import FlipInterceptor, flipping_server
 from tests.gateway_fakes import EOS, TOKENIZER_HASH, Script, ScriptedVerifier, output
 from tests.integration.gateway.scripted_servicer import ScriptedServicer
 
-SCRIPT = Script(text="All work and no play makes Jack a dull boy. " * 25, gamma=3)
+SCRIPT = Script(text="All work and no play makes Jack a dull boy. " * 25, gamma=3, pause=0.001)
 PROMPT = tuple(b"Say it")
 
 
@@ -51,15 +55,22 @@ async def pool(flips: FlipInterceptor) -> AsyncIterator[VerifierPool]:
         yield made
 
 
-async def generated(pool: VerifierPool) -> list[int]:
-    """The output of one generation, whose rounds are committed as they come."""
-    tokens, epochs = list(PROMPT), iter(range(1, 10_000))
+class Generation:
+    """One generation whose rounds are committed as they come."""
 
-    async def next_call() -> GenerationCall:
+    def __init__(self) -> None:
+        self.tokens = list(PROMPT)
+        self._epochs = count(1)
+
+    @property
+    def committed(self) -> int:
+        return len(self.tokens) - len(PROMPT)
+
+    async def next_call(self) -> GenerationCall:
         return GenerationCall(
             session_id="s",
-            epoch=next(epochs),
-            tokens=tuple(tokens),
+            epoch=next(self._epochs),
+            tokens=tuple(self.tokens),
             prompt_len=len(PROMPT),
             sampling=SamplingParams(),
             max_tokens=len(output(SCRIPT)),
@@ -67,12 +78,32 @@ async def generated(pool: VerifierPool) -> list[int]:
             speculation=Speculation(Mode.REJECTION),
         )
 
+    async def generate_at(
+        self, verifier: VerifierClient, info: VerifierInfo, call: GenerationCall, seconds: float
+    ) -> None:
+        check, stream = RoundCheck(call, info.vocab_size), PassStream(verifier)
+        try:
+            stream.open(Opening(0, call, 10_000, seconds))
+            while True:
+                rounds, ended = await stream.arrivals.take()
+                for verified in rounds.get(0, ()):
+                    check.take(verified)
+                    self.tokens += verified.tokens
+                    if verified.finish is not None:
+                        return
+                if ended:
+                    raise ended[0]
+        finally:
+            await stream.close()
+
+
+async def generated(pool: VerifierPool) -> list[int]:
+    """The output of one generation."""
     failover = Failover(pool, FailoverSettings(attempts=100, seconds=20), GatewayMetrics(CollectorRegistry()))
     first, info = await pool.wait_for_verifier("s", "", 20)
-    async with aclosing(failover.rounds(first, info, next_call, time.monotonic() + 60)) as rounds:
-        async for verified in rounds:
-            tokens += verified.tokens
-    return tokens[len(PROMPT) :]
+    generation = Generation()
+    await failover.run(generation, first, info, time.monotonic() + 60)
+    return generation.tokens[len(PROMPT) :]
 
 
 async def test_no_changed_round_becomes_tokens(pool: VerifierPool, flips: FlipInterceptor) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from gateway.verifiers.client import VerifierClient
-from gateway.verifiers.read_ahead import MOST_WAITING
 from protos.verifier.v1 import verifier_pb2 as pb
 from protos.verifier.v1 import verifier_pb2_grpc as pb_grpc
 from specdec.errors import NoVerifier
@@ -22,7 +21,6 @@ from verifier_service.generation.runs import Runs
 from verifier_service.service import Ready, VerifierServicer
 
 SILENCE = 1.0
-MANY = 2 * MOST_WAITING + 10
 CALL = GenerationCall(
     session_id="s",
     epoch=1,
@@ -146,24 +144,3 @@ async def test_a_channel_is_replaced_by_one_with_a_connection_of_its_own_and_cal
         servicer.may_go_on.set()
         assert [each.tokens async for each in rounds] == [(2,)]
         assert client.heard == heard
-
-
-class Many(Silent):
-    """Sends all its rounds at once."""
-
-    async def Generate(self, request: Any, context: Any) -> AsyncIterator[pb.GenerateResponse]:
-        for index in range(MANY):
-            yield pb.GenerateResponse(base_len=2 + index, tokens=b"\1\0\0\0", origins=[4])
-
-
-async def test_a_reader_that_pauses_longer_than_a_silence_loses_nothing_and_finds_what_came_as_one_round(
-    stack: AsyncExitStack,
-) -> None:
-    client = await connected(Many(), stack)
-    await client.info(30)
-    async with aclosing(client.generate(CALL, 600)) as rounds:
-        sizes = [len((await anext(rounds)).tokens)]
-        await asyncio.sleep(1.5 * SILENCE)
-        sizes += [len(each.tokens) async for each in rounds]
-    assert sizes[1] == MOST_WAITING
-    assert sum(sizes) == MANY

@@ -1,6 +1,7 @@
 """Services whose store and verifiers are in this process, and one turn to open in the store."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,12 @@ from gateway.config import GatewaySettings, TokenizerSettings
 from gateway.drain import Drain
 from gateway.metrics import GatewayMetrics
 from gateway.models.served import ServedModel, ServedModels
+from gateway.tasks import cancel_and_wait
 from gateway.text.prompt_encoder import PromptEncoder
+from gateway.turns.broadcast import Generated
+from gateway.turns.events import Event
+from gateway.turns.leases import Leases
+from gateway.turns.pass_loop import PassLoops
 from gateway.turns.services import Services
 from gateway.turns.turn import Header, Turn, header_to_bytes
 from gateway.verifiers.balancer import VerifierPool
@@ -22,21 +28,30 @@ from tests.memory_sessions import MemorySessionStore
 
 PROMPT = tuple(b"Say it")
 TURN = Turn("0" * 32, "t", 1)
+LOOPS: list[PassLoops] = []
+"""Those of all services made in a test, which are closed at its end."""
 
 
-def services(*verifiers: ScriptedVerifier, owner: str = "me", **settings: Any) -> Services:
-    """The parts of a gateway over those verifiers, or over one; every gateway has a store of its own at first."""
+def services(
+    *verifiers: ScriptedVerifier, owner: str = "me", store: MemorySessionStore | None = None, **settings: Any
+) -> Services:
+    """The parts of a gateway over those verifiers, or over one, and over a store, or over one of its own."""
     metrics = GatewayMetrics(CollectorRegistry())
     values = {"grace": 0.0, "store_patience": 0.0} | settings
     chosen = GatewaySettings(model=TokenizerSettings(path=Path("models/bytes")), **values)
+    sessions = store or MemorySessionStore()
+    passes = PassLoops(sessions, metrics)
+    LOOPS.append(passes)
     return Services(
         models=ServedModels(served("bytes", metrics, *(verifiers or (ScriptedVerifier(),)))),
-        sessions=MemorySessionStore(),
+        sessions=sessions,
         drain=Drain(metrics),
         generations=Admission("generations", chosen.admission.running, chosen.admission, metrics),
         calls=Admission("calls", chosen.admission.calls, chosen.admission, metrics),
         metrics=metrics,
         settings=chosen,
+        passes=passes,
+        leases=Leases(sessions, owner, chosen.lease),
         owner=owner,
     )
 
@@ -64,3 +79,16 @@ def header(stop: Sequence[str] = (), resumable: bool = True) -> Header:
 async def open_turn(store: MemorySessionStore, head: Header) -> None:
     """Open TURN with that header."""
     await store.open(TURN.session_id, "r", PROMPT, header_to_bytes(head), head.system_fingerprint, TURN.tenant)
+
+
+async def events_of(generated: Generated) -> AsyncGenerator[Event]:
+    """The events that a generation publishes; closing the iterator stops it."""
+    events: asyncio.Queue[Event | None] = asyncio.Queue()
+    task = asyncio.create_task(generated.run(events.put_nowait))
+    task.add_done_callback(lambda _: events.put_nowait(None))
+    try:
+        while (event := await events.get()) is not None:
+            yield event
+        await task
+    finally:
+        await cancel_and_wait(task)

@@ -1,8 +1,7 @@
 """A generation and its readers: they share it, wait for it, leave it, and come back."""
 
 import asyncio
-import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
 import pytest
@@ -19,15 +18,20 @@ class Source:
     def __init__(self, end: int = 0, error: Exception | None = None) -> None:
         self.made = 0
         self.closed = False
+        self.read: list[int | None] = []
+        """What it was told of its fastest reader."""
         self._end = end
         self._error = error
 
-    async def events(self) -> AsyncGenerator[Event]:
+    def reader_is_at(self, read: int | None) -> None:
+        self.read.append(read)
+
+    async def run(self, publish: Callable[[Event], None]) -> None:
         try:
             while not self._end or self.made < self._end:
                 await asyncio.sleep(0)
                 self.made += 1
-                yield OutputRound("", (), (), 0, 0, self.made)
+                publish(OutputRound("", (), (), 0, 0, self.made))
             if self._error is not None:
                 raise self._error
         finally:
@@ -46,35 +50,35 @@ async def numbers(events: AsyncGenerator[Event], count: int = 10**6) -> list[int
 
 
 async def test_every_reader_gets_every_event_in_order() -> None:
-    live = Broadcasts().start("g", Source(end=5).events(), 60)
+    live = Broadcasts().start("g", Source(end=5), 60)
     assert await asyncio.gather(numbers(live.read()), numbers(live.read())) == [[1, 2, 3, 4, 5]] * 2
     assert await numbers(live.read()) == [1, 2, 3, 4, 5]
 
 
-async def test_it_waits_for_its_fastest_reader() -> None:
-    source = Source()
-    turns = Broadcasts()
-    live = turns.start("g", source.events(), 0)
-    reader = live.read()
-    await anext(reader)
-    for _ in range(20):
-        await asyncio.sleep(0)
-    assert source.made <= 2
-    await reader.aclose()
-
-
-async def test_from_its_deadline_on_it_waits_for_no_reader() -> None:
-    source = Source(end=5)
-    live = Broadcasts().start("g", source.events(), 60, time.monotonic() + 0.05)
-    reader = live.read()
-    await anext(reader)
+async def test_the_source_is_told_how_far_its_fastest_reader_is() -> None:
+    source, turns = Source(end=4), Broadcasts()
+    live = turns.start("g", source, 60)
     await until(lambda: source.closed)
-    assert [event async for event in reader][-1].committed == 5  # type: ignore[union-attr]
+    fast, slow = live.read(), live.read()
+    assert [(await anext(fast)), (await anext(fast)), (await anext(fast)), (await anext(slow)), (await anext(slow))]
+    assert source.read == [0, 1, 2]
+    await fast.aclose()
+    await anext(slow)
+    assert source.read == [0, 1, 2, 2]
+    await slow.aclose()
+
+
+async def test_the_source_is_told_that_nobody_reads() -> None:
+    source, turns = Source(), Broadcasts()
+    live = turns.start("g", source, 60)
+    assert await numbers(live.read(), 2) == [1, 2]
+    assert source.read == [0, 1, None]
+    await turns.close()
 
 
 async def test_without_readers_it_goes_on_until_the_grace_is_over() -> None:
     source, turns = Source(), Broadcasts()
-    live = turns.start("g", source.events(), 0.2)
+    live = turns.start("g", source, 0.2)
     assert await numbers(live.read(), 3) == [1, 2, 3]
     assert turns.get("g") is live
     await until(lambda: source.closed)
@@ -84,7 +88,7 @@ async def test_without_readers_it_goes_on_until_the_grace_is_over() -> None:
 
 async def test_a_reader_that_comes_back_in_time_keeps_it_alive() -> None:
     source, turns = Source(), Broadcasts()
-    live = turns.start("g", source.events(), 1.0)
+    live = turns.start("g", source, 1.0)
     await numbers(live.read(), 3)
     back = live.read()
     assert await anext(back) is not None
@@ -96,20 +100,20 @@ async def test_a_reader_that_comes_back_in_time_keeps_it_alive() -> None:
 
 
 async def test_a_reader_that_comes_while_it_is_being_stopped_begins_it_anew() -> None:
-    old, new, turns, stopping = Source(), Source(), Broadcasts(), asyncio.Event()
+    new, turns, stopping = Source(), Broadcasts(), asyncio.Event()
 
-    async def slow_to_stop() -> AsyncGenerator[Event]:
-        try:
-            async for event in old.events():
-                yield event
-        finally:
-            stopping.set()
-            await asyncio.sleep(0.05)
+    class SlowToStop(Source):
+        async def run(self, publish: Callable[[Event], None]) -> None:
+            try:
+                await super().run(publish)
+            finally:
+                stopping.set()
+                await asyncio.sleep(0.05)
 
-    await numbers(turns.start("g", slow_to_stop(), 0.02).read(), 1)
+    await numbers(turns.start("g", SlowToStop(), 0.02).read(), 1)
     await stopping.wait()
     assert turns.join("g") is None
-    second = turns.start("g", new.events(), 60)
+    second = turns.start("g", new, 60)
     reader = second.read()
     await anext(reader)
     await asyncio.sleep(0.1)
@@ -121,12 +125,13 @@ async def test_a_reader_that_comes_while_it_is_being_stopped_begins_it_anew() ->
 async def test_whoever_joins_it_begins_its_grace_anew() -> None:
     waiting, turns = asyncio.Event(), Broadcasts()
 
-    async def slow() -> AsyncGenerator[Event]:
-        for number in (1, 2):
-            yield OutputRound("", (), (), 0, 0, number)
-            await waiting.wait()
+    class Slow(Source):
+        async def run(self, publish: Callable[[Event], None]) -> None:
+            for number in (1, 2):
+                publish(OutputRound("", (), (), 0, 0, number))
+                await waiting.wait()
 
-    live = turns.start("g", slow(), 3.0)
+    live = turns.start("g", Slow(), 3.0)
     await numbers(live.read(), 1)
     await asyncio.sleep(1.6)
     assert turns.join("g") is live
@@ -137,7 +142,7 @@ async def test_whoever_joins_it_begins_its_grace_anew() -> None:
 
 async def test_without_a_grace_it_has_ended_when_its_last_reader_is_gone() -> None:
     source, turns = Source(), Broadcasts()
-    live = turns.start("g", source.events(), 0)
+    live = turns.start("g", source, 0)
     first, second = live.read(), live.read()
     await anext(first)
     await anext(second)
@@ -149,7 +154,7 @@ async def test_without_a_grace_it_has_ended_when_its_last_reader_is_gone() -> No
 
 
 async def test_an_error_comes_after_the_events_to_every_reader() -> None:
-    live = Broadcasts().start("g", Source(2, InternalError("oh")).events(), 60)
+    live = Broadcasts().start("g", Source(2, InternalError("oh")), 60)
     for _ in range(2):
         reader = live.read()
         assert [await anext(reader) for _ in range(2)]
@@ -159,7 +164,7 @@ async def test_an_error_comes_after_the_events_to_every_reader() -> None:
 
 async def test_a_stopped_one_tells_its_readers_that_it_can_be_resumed() -> None:
     turns = Broadcasts()
-    live = turns.start("g", Source().events(), 60)
+    live = turns.start("g", Source(), 60)
     reader = live.read()
     await anext(reader)
     await turns.stop_unread()

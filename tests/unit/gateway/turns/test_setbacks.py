@@ -24,7 +24,7 @@ from specdec.errors import (
     TurnOver,
 )
 from tests.memory_sessions import MemorySessionStore
-from tests.unit.gateway.turns.in_memory import TURN, header, open_turn, services
+from tests.unit.gateway.turns.in_memory import TURN, events_of, header, open_turn, services
 
 ANSWERS = 6
 """Most answers that an operation of the store has in its script."""
@@ -89,15 +89,16 @@ def _short_pauses() -> Iterator[None]:
 
 async def generated(store: LyingStore, seconds: float = 20.0) -> object:
     """The last event, or the error, of a generation over that store that may take so long."""
-    made = services()
-    object.__setattr__(made, "sessions", store)
+    made = services(store=store)
     await open_turn(store, header())
     await made.models.first.pool.probe()
     try:
-        async for event in TurnStream(made, TURN, time.monotonic() + seconds, header()).events():
+        async for event in events_of(TurnStream(made, TURN, time.monotonic() + seconds, header())):
             last = event
     except SpecdecError as error:
         return error
+    finally:
+        await made.passes.close()
     return last
 
 

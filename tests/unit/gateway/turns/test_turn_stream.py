@@ -16,7 +16,7 @@ from specdec.rules.params import FinishReason, Origin
 from specdec.wire.generation import Round
 from tests.gateway_fakes import Script, ScriptedVerifier, drained, output, until
 from tests.memory_sessions import MemorySessionStore
-from tests.unit.gateway.turns.in_memory import PROMPT, TURN, header, open_turn, services
+from tests.unit.gateway.turns.in_memory import PROMPT, TURN, events_of, header, open_turn, services
 
 
 async def opened(*verifiers: ScriptedVerifier) -> Services:
@@ -46,7 +46,7 @@ def text_of(events: Sequence[Event]) -> str:
 
 async def test_a_turn_that_was_opened_just_now_is_generated_without_reading_it() -> None:
     made = await opened()
-    events = [event async for event in stream(made, header()).events()]
+    events = [event async for event in events_of(stream(made, header()))]
     assert (events[0], text_of(events)) == (Started(TURN, header()), "Hello, world.")
     assert isinstance(events[-1], Finished)
     assert "read" not in made.sessions.journal
@@ -55,8 +55,8 @@ async def test_a_turn_that_was_opened_just_now_is_generated_without_reading_it()
 async def test_a_turn_that_ended_is_read_back_with_the_same_events() -> None:
     verifier = ScriptedVerifier()
     made = await opened(verifier)
-    live = [event async for event in stream(made, header()).events()]
-    assert [event async for event in stream(made).events()] == live
+    live = [event async for event in events_of(stream(made, header()))]
+    assert [event async for event in events_of(stream(made))] == live
     assert len(verifier.calls) == 1
 
 
@@ -68,7 +68,7 @@ async def test_the_rounds_of_another_owner_are_followed_and_its_turn_is_taken_ov
     events: list[Event] = []
 
     async def read() -> None:
-        async for event in stream(made).events():
+        async for event in events_of(stream(made)):
             events.append(event)
 
     reading = asyncio.create_task(read())
@@ -82,9 +82,9 @@ async def test_the_rounds_of_another_owner_are_followed_and_its_turn_is_taken_ov
 
 
 async def test_a_turn_that_is_lost_goes_on_with_what_the_new_owner_committed_and_repeats_nothing() -> None:
-    made = await opened(ScriptedVerifier(script=Script(text="abcdef", gamma=0)))
+    made = await opened(ScriptedVerifier(script=Script(text="abcdef", gamma=0, pause=0.05)))
     store, events = made.sessions, []
-    async for event in stream(made, header()).events():
+    async for event in events_of(stream(made, header())):
         events.append(event)
         if text_of(events) == "ab" and store.only.epoch == 1:
             store.only.owner = ""
@@ -95,7 +95,7 @@ async def test_a_turn_that_is_lost_goes_on_with_what_the_new_owner_committed_and
 
 
 async def test_a_store_that_lost_rounds_that_were_shown_is_an_error() -> None:
-    made = await opened(ScriptedVerifier(script=Script(text="abcdef", gamma=0)))
+    made = await opened(ScriptedVerifier(script=Script(text="abcdef", gamma=0, pause=0.05)))
 
     def lose(event: Event) -> None:
         if isinstance(event, OutputRound) and event.committed == 2:
@@ -103,19 +103,19 @@ async def test_a_store_that_lost_rounds_that_were_shown_is_an_error() -> None:
             made.sessions.only.rounds.clear()
 
     with pytest.raises(CursorAhead):
-        await drained(stream(made, header()).events(), lose)
+        await drained(events_of(stream(made, header())), lose)
 
 
 async def test_a_deadline_ends_the_wait_for_another_owner() -> None:
     made = await opened()
     await made.sessions.acquire(TURN.session_id, "another")
     with pytest.raises(DeadlineExceeded):
-        [event async for event in stream(made, seconds=0.05).events()]
+        [event async for event in events_of(stream(made, seconds=0.05))]
 
 
 async def test_a_stream_that_is_closed_counts_as_cancelled_by_its_client_and_releases_the_turn() -> None:
     made = await opened()
-    events = stream(made, header()).events()
+    events = events_of(stream(made, header()))
     await anext(events)
     await anext(events)
     await events.aclose()
@@ -125,7 +125,7 @@ async def test_a_stream_that_is_closed_counts_as_cancelled_by_its_client_and_rel
 
 async def test_the_end_has_the_reason_of_the_last_round() -> None:
     made = await opened(ScriptedVerifier(script=Script(text="x" * 100)))
-    *_, last = [event async for event in stream(made, header()).events()]
+    *_, last = [event async for event in events_of(stream(made, header()))]
     assert isinstance(last, Finished)
     assert (last.reason, last.completion_tokens) == (FinishReason.LENGTH, 50)
     assert len(output(Script())) < 50

@@ -1,8 +1,7 @@
 """A generation goes on at another verifier where one is lost, as often and as long as the settings allow."""
 
-import asyncio
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -11,10 +10,9 @@ from gateway.config import FailoverSettings
 from gateway.metrics import GatewayMetrics
 from gateway.verifiers.balancer import VerifierPool
 from gateway.verifiers.failover import Failover
-from gateway.verifiers.read_ahead import read_ahead
 from specdec.errors import DeadlineExceeded, Draining, InternalError, NoVerifier, QueueFull, SpecdecError
 from specdec.rules.params import Mode, SamplingParams, Speculation
-from specdec.wire.generation import GenerationCall, Round
+from specdec.wire.generation import GenerationCall, VerifierInfo
 from tests.gateway_fakes import EOS, TOKENIZER_HASH, Script, ScriptedVerifier, knowing, output
 
 PROMPT = tuple(b"Say it")
@@ -23,11 +21,8 @@ PROMPT = tuple(b"Say it")
 class Generation:
     """One generation whose rounds are committed as they come."""
 
-    def __init__(self, *verifiers: ScriptedVerifier, pause: float = 0.0, **settings: float) -> None:
-        """Each commit takes `pause` seconds."""
+    def __init__(self, *verifiers: ScriptedVerifier, **settings: float) -> None:
         self.tokens = list(PROMPT)
-        self.commits = 0
-        self._pause = pause
         self.epoch = 0
         metrics = GatewayMetrics(CollectorRegistry())
         self.pool = knowing(VerifierPool(TOKENIZER_HASH, metrics), *verifiers)
@@ -50,11 +45,18 @@ class Generation:
     async def run(self, seconds: float = 60.0) -> list[int]:
         await self.pool.probe()
         verifier, info = self.pool.verifier_for("s")
-        async for verified in self._failover.rounds(verifier, info, self.next_call, time.monotonic() + seconds):
-            self.tokens += verified.tokens
-            self.commits += 1
-            await asyncio.sleep(self._pause)
+        await self._failover.run(self, verifier, info, time.monotonic() + seconds)  # type: ignore[arg-type]
         return self.tokens[len(PROMPT) :]
+
+    @property
+    def committed(self) -> int:
+        return len(self.tokens) - len(PROMPT)
+
+    async def generate_at(
+        self, verifier: ScriptedVerifier, info: VerifierInfo, call: GenerationCall, seconds: float
+    ) -> None:
+        async for verified in verifier.generate(call, seconds):
+            self.tokens += verified.tokens
 
 
 def verifiers(count: int, *failures: tuple[int, SpecdecError]) -> Sequence[ScriptedVerifier]:
@@ -76,23 +78,6 @@ async def test_the_rest_is_asked_of_another_verifier_under_a_new_epoch(lost: Spe
     assert list(after.tokens) == [*before.tokens, *output(Script())[:8]]
     assert generation.failovers._value.get() == 1
     assert sorted(generation.pool.states.values()) == ["ready", "unreachable"]
-
-
-class ReadAhead(ScriptedVerifier):
-    """One whose rounds are read ahead, as those of a real one are."""
-
-    def generate(self, call: GenerationCall, timeout: float) -> AsyncGenerator[Round]:
-        return read_ahead(super().generate(call, timeout))
-
-
-async def test_rounds_that_came_before_the_loss_are_committed_before_the_rest_is_asked_for() -> None:
-    both = [ReadAhead(f"{index}:1", Script(gamma=0)) for index in range(2)]
-    both[0].failures = both[1].failures = [(5, NoVerifier("lost"))]
-    generation = Generation(*both, pause=0.01)
-    assert await generation.run() == output(Script())
-    before, after = sorted([*both[0].calls, *both[1].calls], key=lambda call: call.epoch)
-    assert list(after.tokens) == [*before.tokens, *output(Script())[:5]]
-    assert generation.commits < len(output(Script()))
 
 
 async def test_a_full_verifier_stays_ready_and_when_all_are_full_that_is_the_error() -> None:

@@ -1,0 +1,146 @@
+"""Streams of rounds: orders go up together, credit holds a generation back, and what came is taken before the end."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+
+import pytest
+
+from gateway.verifiers.round_streams import Arrivals, CallStream, PassStream, RoundStream
+from specdec.errors import NoVerifier, SpecdecError
+from specdec.rules.params import Mode, SamplingParams, Speculation
+from specdec.wire.generation import GenerationCall, Round
+from specdec.wire.passes import Opening, Orders
+from tests.gateway_fakes import EOS, Script, ScriptedVerifier, output, until
+
+CALL = GenerationCall(
+    tokens=(1, 2, 3),
+    prompt_len=3,
+    sampling=SamplingParams(),
+    max_tokens=50,
+    stop_token_ids=(EOS,),
+    speculation=Speculation(Mode.REJECTION),
+)
+MUCH = 1_000
+STREAMS = pytest.mark.parametrize("make", [PassStream, CallStream])
+Make = Callable[[ScriptedVerifier], RoundStream]
+
+
+def opening(slot: int, credit: int = MUCH) -> Opening:
+    return Opening(slot, CALL, credit, 60.0)
+
+
+async def all_of(stream: RoundStream, slots: int) -> tuple[dict[int, list[int]], dict[int, SpecdecError]]:
+    """The tokens of so many slots, and how those ended that failed; returns when all have ended."""
+    tokens: dict[int, list[int]] = {}
+    ended: dict[int, SpecdecError] = {}
+    left = slots
+    while left:
+        rounds, failed = await stream.arrivals.take()
+        for slot, own in rounds.items():
+            tokens.setdefault(slot, []).extend(token for each in own for token in each.tokens)
+            left -= own[-1].finish is not None
+        left -= len(failed)
+        ended |= failed
+    return tokens, ended
+
+
+@STREAMS
+async def test_the_generations_of_a_stream_have_their_own_slots(make: Make) -> None:
+    stream = make(ScriptedVerifier())
+    for slot in (3, 7):
+        stream.open(opening(slot))
+    assert await all_of(stream, 2) == ({3: output(Script()), 7: output(Script())}, {})
+    await stream.close()
+
+
+@STREAMS
+async def test_a_generation_that_fails_ends_alone_after_what_came_before(make: Make) -> None:
+    verifier = ScriptedVerifier()
+    verifier.failures = [(1, NoVerifier("lost"))]
+    stream = make(verifier)
+    stream.open(opening(0))
+    stream.open(opening(1))
+    tokens, ended = await all_of(stream, 2)
+    assert sorted(map(len, tokens.values())) == [4, len(output(Script()))]
+    ((_, error),) = ended.items()
+    assert (type(error), error.message) == (NoVerifier, "lost")
+    await stream.close()
+
+
+@STREAMS
+async def test_a_generation_without_credit_waits_for_more(make: Make) -> None:
+    verifier = ScriptedVerifier(script=Script(gamma=0))
+    stream = make(verifier)
+    stream.open(opening(0, credit=5))
+    await until(lambda: stream.arrivals._rounds.get(0) and len(stream.arrivals._rounds[0]) == 2)
+    await asyncio.sleep(0.05)
+    rounds, _ = await stream.arrivals.take()
+    assert [each.tokens for each in rounds[0]] == [(72,), (101,)]
+    stream.credit(0, MUCH)
+    tokens, _ = await all_of(stream, 1)
+    assert tokens[0] == output(Script())[2:]
+    await stream.close()
+
+
+@STREAMS
+async def test_a_cancelled_generation_is_cancelled_at_its_verifier(make: Make) -> None:
+    verifier = ScriptedVerifier(script=Script(pause=3600))
+    stream = make(verifier)
+    stream.open(opening(0))
+    await until(lambda: verifier.calls)
+    stream.cancel(0)
+    await until(lambda: verifier.cancelled == 1)
+    await stream.close()
+
+
+@STREAMS
+async def test_closing_ends_all_generations_and_leaves_no_task(make: Make) -> None:
+    before = asyncio.all_tasks()
+    verifier = ScriptedVerifier(script=Script(pause=3600))
+    stream = make(verifier)
+    stream.open(opening(0))
+    stream.open(opening(1))
+    await until(lambda: len(verifier.calls) == 2)
+    await stream.close()
+    await until(lambda: verifier.cancelled == 2 and asyncio.all_tasks() == before)
+
+
+async def test_orders_of_one_turn_of_the_loop_are_one_message() -> None:
+    seen: list[Orders] = []
+
+    class Listening(ScriptedVerifier):
+        async def serve(self, orders: AsyncIterator[Orders]) -> AsyncIterator[object]:  # type: ignore[override]
+            async for each in orders:
+                seen.append(each)
+                yield None
+
+    stream = PassStream(Listening())  # type: ignore[arg-type]
+    for slot in range(3):
+        stream.open(opening(slot))
+    stream.credit(1, 9)
+    stream.cancel(0)
+    await until(lambda: seen)
+    assert seen == [Orders([opening(slot) for slot in range(3)], [0], {1: 9})]
+    await stream.close()
+
+
+async def test_a_lost_stream_is_told_after_everything_that_came() -> None:
+    arrivals = Arrivals()
+    arrivals.add([(1, Round(base_len=1, tokens=(5,)))], {2: NoVerifier("two")})
+    arrivals.lose(NoVerifier("all"))
+    rounds: Mapping[int, Sequence[Round]]
+    rounds, ended = await arrivals.take()
+    assert (list(rounds), list(ended)) == ([1], [2])
+    with pytest.raises(NoVerifier, match="all"):
+        await arrivals.take()
+
+
+async def test_a_verifier_whose_stream_ends_is_lost() -> None:
+    class Gone(ScriptedVerifier):
+        async def serve(self, orders: AsyncIterator[Orders]) -> AsyncIterator[object]:  # type: ignore[override]
+            return
+            yield
+
+    stream = PassStream(Gone())  # type: ignore[arg-type]
+    with pytest.raises(NoVerifier, match="a:1 ended its stream"):
+        await stream.arrivals.take()
