@@ -14,6 +14,7 @@ FOLDERS = (
     "verifier_service",
     "gateway",
     "helm",
+    "images",
     "benchmarks",
     "models",
     "tests",
