@@ -66,7 +66,10 @@ chaos: install-dev ## Kill everything at random for five minutes; ARGS='--second
 corruption: install-dev ## Flip bytes on every hop while 30,000 tokens pass; ARGS='--hops redis --every 5000' and more.
 	$(BIN)/python -m tests.chaos.corruption $(ARGS)
 
-.PHONY: nightly soak
+.PHONY: nightly soak attacks
+attacks: install-dev ## Run every attack in its large form beside a bystander, and print a table of waits and memory.
+	$(BIN)/python -m tests.attacks.trial
+
 nightly: install-dev ## Check 100,000 tokens while bytes are flipped and everything is killed; ARGS='--tokens 5000' and more.
 	$(BIN)/python -m tests.chaos.nightly --json nightly.json $(ARGS)
 

@@ -42,7 +42,7 @@ class AdmissionSettings(Section):
     """How much work a gateway takes at once; what is over it gets 429 with `Retry-After`, or RESOURCE_EXHAUSTED."""
 
     running: int = Field(default=256, ge=16)
-    """Generations that run at once; a single user gets 7 in 8 of them. One request may have 16."""
+    """Generations that run at once; a key gets 7 in 8 of them, an address without 3 in 4. One request may have 16."""
     calls: int = Field(default=64, ge=1)
     """Other calls on sessions and generations that use the session store at once."""
     waiting: int = Field(default=1024, ge=1)

@@ -1,0 +1,158 @@
+"""Requests that cost far more than they look, by kind; each runs in the attacker's process, small or large.
+
+A kind is called with the addresses of the HTTP and the gRPC API and with a size: 1 is the small form. It returns the
+statuses of the answers that it got.
+"""
+
+import json
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from tests.attacks.attacker import flood
+
+Address = tuple[str, int]
+Kind = Callable[[Address, Address, int], list[int]]
+
+_SECONDS = 2.0
+"""Length of the small form of what has no number of requests."""
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_PING, _SETTINGS, _RESET, _HEADERS = 6, 4, 3, 1
+"""Types of frames of HTTP/2."""
+
+
+def _posted(http: Address, path: str, body: Mapping[str, Any], count: int) -> list[int]:
+    raw = json.dumps({"user": "mallory", "max_tokens": 2, **body}).encode()
+    return [status for status, _ in flood(http, path, raw, count)]
+
+
+def newlines(http: Address, grpc: Address, size: int) -> list[int]:
+    """A grammar of newlines, which a naive reader scans in quadratic time."""
+    return _posted(http, "/v1/completions", {"prompt": "a", "guided_grammar": "\n" * 65_000}, 2 * size)
+
+
+def chain(http: Address, grpc: Address, size: int) -> list[int]:
+    """A grammar of rules that each name the next."""
+    rules = "".join(f'r{each} ::= r{each + 1} | "a"\n' for each in range(1999))
+    grammar = f'root ::= r0\n{rules}r1999 ::= "a"\n'
+    return _posted(http, "/v1/completions", {"prompt": "a", "guided_grammar": grammar}, 2 * size)
+
+
+def schemas(http: Address, grpc: Address, size: int) -> list[int]:
+    """Different schemas of 40 bytes that compile without an end."""
+    statuses: list[int] = []
+    for each in range(2 * size):
+        schema = {"type": "integer", "multipleOf": 1_000_003 + 2 * each}
+        statuses += _posted(http, "/v1/completions", {"prompt": "a", "guided_json": schema}, 1)
+    return statuses
+
+
+def empty_objects(http: Address, grpc: Address, size: int) -> list[int]:
+    """Megabytes of empty objects, for 16 choices."""
+    body = {"messages": [{"role": "user", "content": "a"}], "n": 16, "chat_template_kwargs": {"x": [{}] * 1_000_000}}
+    return _posted(http, "/v1/chat/completions", body, 3 * size)
+
+
+def nested(http: Address, grpc: Address, size: int) -> list[int]:
+    """Values nested deep."""
+    value: dict[str, Any] = {}
+    for _ in range(400):
+        value = {"a": value}
+    body = {"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": value}
+    return _posted(http, "/v1/chat/completions", body, 8 * size)
+
+
+def unused_fields(http: Address, grpc: Address, size: int) -> list[int]:
+    """Megabytes in a field that nobody reads."""
+    return _posted(http, "/v1/completions", {"prompt": "a", "metadata": {"x": "a" * 4_000_000}}, 20 * size)
+
+
+def pipelined(http: Address, grpc: Address, size: int) -> list[int]:
+    """Requests one behind the other without an end, on 8 connections whose answers are not read."""
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda _: _pipeline(http, _SECONDS * size), range(8)))
+    return []
+
+
+def _pipeline(http: Address, seconds: float) -> None:
+    blob, end = b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n" * 4000, time.monotonic() + seconds
+    while time.monotonic() < end:
+        with suppress(OSError), socket.create_connection(http, 10) as connection:
+            connection.settimeout(0.5)
+            connection.sendall(blob)
+        time.sleep(0.05)
+
+
+def unread(http: Address, grpc: Address, size: int) -> list[int]:
+    """Streams of 16 choices that nobody reads."""
+    body = json.dumps({"prompt": "a", "n": 16, "max_tokens": 900, "stream": True, "user": "mallory"}).encode()
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+    connections = [socket.create_connection(http, 10) for _ in range(14)]
+    for connection in connections:
+        connection.sendall(head + body)
+    time.sleep(_SECONDS * size)
+    for connection in connections:
+        connection.close()
+    return []
+
+
+def pings(http: Address, grpc: Address, size: int) -> list[int]:
+    """Pings of HTTP/2 without an end."""
+    for _ in _times(size):
+        with _http2(grpc) as connection:
+            for _ in _times(size):
+                connection.sendall(_frame(_PING, 0, 0, b"12345678") * 200)
+    return []
+
+
+def resets(http: Address, grpc: Address, size: int) -> list[int]:
+    """Calls that are reset at once."""
+    head = b"".join(
+        b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value
+        for name, value in (
+            (b":method", b"POST"),
+            (b":scheme", b"http"),
+            (b":path", b"/specdec.gateway.v1.ModelService/ListModels"),
+            (b":authority", b"x"),
+            (b"te", b"trailers"),
+            (b"content-type", b"application/grpc"),
+        )
+    )
+    for _ in _times(size):
+        with _http2(grpc) as connection:
+            stream = 1
+            for _ in _times(size):
+                frames = b""
+                for _ in range(100):
+                    frames += _frame(_HEADERS, 4, stream, head) + _frame(_RESET, 0, stream, b"\0\0\0\x08")
+                    stream += 2
+                connection.sendall(frames)
+    return []
+
+
+KINDS: Mapping[str, Kind] = {
+    kind.__name__: kind
+    for kind in (newlines, chain, schemas, empty_objects, nested, unused_fields, pipelined, unread, pings, resets)
+}
+
+
+def _times(size: int) -> Iterator[None]:
+    end = time.monotonic() + _SECONDS * size
+    while time.monotonic() < end:
+        yield
+
+
+@contextmanager
+def _http2(grpc: Address) -> Iterator[socket.socket]:
+    """A connection that has greeted; its end by the other side ends the context."""
+    with suppress(OSError), socket.create_connection(grpc, 10) as connection:
+        connection.settimeout(0.5)
+        connection.sendall(_PREFACE + _frame(_SETTINGS, 0, 0))
+        yield connection
+
+
+def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload

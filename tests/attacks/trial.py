@@ -1,0 +1,89 @@
+"""One attack beside a bystander, and a bystander alone; `python -m tests.attacks.trial` runs all kinds, large."""
+
+import asyncio
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.attacks.attacked_gateway import Target, attacked_gateway
+from tests.attacks.bystander import bystander
+from tests.attacks.kinds import KINDS
+
+_LARGE = 8
+"""Size of the large form."""
+_SETTLE = 30.0
+"""Seconds behind a large attack in which memory comes back."""
+_MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Waits:
+    """How long a bystander waited, in seconds, and how the attacker was answered."""
+
+    p95: float
+    longest: float
+    statuses: Sequence[int] = field(default=(), repr=False)
+
+
+async def control(target: Target, seconds: float) -> Waits:
+    """A bystander alone."""
+    async with bystander(target.address) as seen:
+        await asyncio.sleep(seconds)
+    return _waits(seen.waits)
+
+
+async def trial(target: Target, kind: str, size: int) -> Waits:
+    """A bystander beside an attack; one that is refused ends with an error."""
+    async with bystander(target.address) as seen:
+        host, port = target.grpc.split(":")
+        attack = asyncio.get_running_loop().run_in_executor(
+            target.attacker, KINDS[kind], target.address, (host, int(port)), size
+        )
+        statuses = await attack
+    return _waits(seen.waits, statuses)
+
+
+def _waits(waits: Sequence[float], statuses: Sequence[int] = ()) -> Waits:
+    """The waits of callers who come at any time: a wait counts by its length, in which others would have come."""
+    ordered, seen = sorted(waits), 0.0
+    for wait in ordered:
+        seen += wait
+        if seen >= 0.95 * sum(ordered):
+            return Waits(wait, ordered[-1], statuses)
+    raise AssertionError("the bystander was never answered")
+
+
+async def main() -> int:
+    """Run every kind in its large form and print a table; the exit status is 1 where a bystander waited too long."""
+    failed = False
+    with tempfile.TemporaryDirectory() as folder:
+        async with attacked_gateway(Path(folder)) as target:
+            sys.stdout.write("attack           control p95      p95  longest   MiB before  peak  after   answers\n")
+            for kind in KINDS:
+                quiet, before = await control(target, 5.0), target.rss
+                seen, peak = await _watched(target, kind)
+                await asyncio.sleep(_SETTLE)
+                bad = seen.p95 > quiet.p95 + 1.0 or any(status >= 500 for status in seen.statuses)
+                failed = failed or bad
+                memory = "".join(f"{each / _MIB:8.0f}" for each in (before, peak, target.rss))
+                answers = dict(Counter(seen.statuses))
+                line = f"{kind:16}{quiet.p95:10.2f} s {seen.p95:8.2f} {seen.longest:8.2f}     {memory}   {answers}"
+                sys.stdout.write(f"{line}{'  FAILED' if bad else ''}\n")
+                sys.stdout.flush()
+    return int(failed)
+
+
+async def _watched(target: Target, kind: str) -> tuple[Waits, int]:
+    """A large attack, and the gateway's largest memory during it, in bytes."""
+    task, peak = asyncio.create_task(trial(target, kind, _LARGE)), 0
+    while not task.done():
+        peak = max(peak, target.rss)
+        await asyncio.wait({task}, timeout=0.1)
+    return await task, peak
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))
