@@ -1,1 +1,1 @@
-"""What speculative decoding is worth here: peers on one pair of models, measured in turn, as ratios."""
+"""Measurements of speculative decoding: peers on one pair of models, measured in turns, as ratios."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Clients:
-    """What was found of one system."""
+    """Number of clients that one system serves."""
 
     promise: float
     """Tokens a second for each client."""

@@ -27,7 +27,7 @@ class Costs:
     more: float
     """One more token to verify."""
     judging: float
-    """What a round costs more for having a draft at all, however short."""
+    """Additional seconds of a round that has a draft, of any length."""
     draft: Mapping[str, float]
     """A drafted token, by drafter."""
 

@@ -19,7 +19,7 @@ from specdec.sources.counts import COUNTS_FILE, count, load_counts, save_counts
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """What may draft."""
+    """A drafter that is measured."""
 
     name: str
     kind: str

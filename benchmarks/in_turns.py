@@ -107,7 +107,7 @@ class InTurns:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What takes turns in a process of its own."""
+    """Target and drafter that take turns in a process of their own."""
 
     pair: Pair
     steps: tuple[float, float]

@@ -32,7 +32,7 @@ BLOCK_TOKENS = 256
 PIECE = 512
 """Prompt tokens in one pass."""
 GOES_ON = 16
-"""Tokens that both engines say behind the prompt."""
+"""Tokens that both engines generate after the prompt."""
 POSITIONS = 8192
 _DEMO = machine.ROOT / "models" / "demo" / "target"
 _TEXT = """\
@@ -43,7 +43,7 @@ and logits of both are compared to the bit, and so are the greedy tokens that fo
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One length of prompt; times are the seconds to the logits behind the prompt in each run."""
+    """One length of prompt; times are the seconds to the logits after the prompt in each run."""
 
     tokens: int
     mib: float
@@ -53,7 +53,7 @@ class Row:
     equal: bool
     """Whether keys, values and logits are equal to the bit in every run."""
     same: bool
-    """Whether the tokens behind the prompt are the same in every run."""
+    """Whether the generated tokens are the same in every run."""
 
     @property
     def faster(self) -> Ratio:
@@ -134,7 +134,7 @@ def _greedy(engine: NativeEngine, logits: torch.Tensor) -> list[int]:
 
 
 def report(rows: Sequence[Row]) -> Report:
-    """What is written down."""
+    """Return the report."""
     figures = [Figure(f"computing / restoring {row.tokens} tokens", str(row.faster)) for row in rows]
     right = sum(row.equal and row.same for row in rows)
     judged = "yes" if right == len(rows) else "no"
@@ -143,7 +143,7 @@ def report(rows: Sequence[Row]) -> Report:
         (row.tokens, f"{row.mib:.1f}", spread(row.prefill), spread(row.restore), _word(row.equal), _word(row.same))
         for row in rows
     ]
-    head = ("tokens", "MiB", "computed, s", "restored, s", "equal to the bit", "same tokens behind")
+    head = ("tokens", "MiB", "computed, s", "restored, s", "equal to the bit", "same tokens after")
     return Report("kv", _TEXT, figures, [Table(head, [[str(cell) for cell in row] for row in cells])])
 
 

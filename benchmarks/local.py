@@ -27,7 +27,7 @@ def load(path: Path, dtype: str = "float32", threads: int = 1, *, compiled: bool
 
 
 def target_row(name: str, ask: Ask, tokens: tuple[int, ...], draft: Draft | TreeDraft = NO_DRAFT) -> Row:
-    """What the target judges: a draft behind `tokens`, which begin with the ask's prompt."""
+    """A row of the target's batch: a draft after `tokens`, which begin with the ask's prompt."""
     call = GenerationCall(
         tokens=ask.prompt,
         prompt_len=len(ask.prompt),

@@ -1,4 +1,4 @@
-"""What a number was measured on."""
+"""The machine that a benchmark runs on, and its processes."""
 
 import os
 import subprocess

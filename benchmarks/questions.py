@@ -17,7 +17,7 @@ CATEGORIES = ("multi_turn", "translation", "summarization", "qa", "math_reasonin
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a person asks, turn by turn."""
+    """Questions of a conversation, one per turn."""
 
     category: str
     turns: tuple[str, ...]

@@ -65,7 +65,7 @@ class Tally:
     accepted: int = 0
     rejected: int = 0
     seconds: float = 0.0
-    """CPU time behind the prompt's pass, with the time in which a source reads the prompt."""
+    """CPU time after the prompt's pass, plus the time in which a source reads the prompt."""
 
     @property
     def alpha(self) -> float:

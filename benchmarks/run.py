@@ -27,7 +27,7 @@ class Ask:
     policy: GammaPolicy = AUTO
     """How the system chooses where there is no length."""
     drafter: str = ""
-    """What drafts, where a verifier is asked; empty leaves it to its settings."""
+    """Drafter that a verifier is asked to use; empty for that of its settings."""
 
 
 MIXED = "mixed"
@@ -60,7 +60,7 @@ class Run:
     """Tokens drafted and accepted in each round, of the engine in process."""
 
     def after(self, seconds: float) -> int:
-        """Tokens that came later than that behind the request."""
+        """Number of tokens that came more than so many seconds after the request."""
         times = accumulate(self.gaps, initial=self.first)
         return sum(at > seconds for at in times) + (self.opening - 1) * (self.first > seconds)
 
@@ -71,7 +71,7 @@ class Run:
 
     @property
     def pace(self) -> float:
-        """Tokens a second behind the first round, which is mostly the prompt's."""
+        """Tokens per second after the first round, which is mostly the prompt's."""
         return (len(self.tokens) - self.opening) / sum(self.gaps)
 
     @property
@@ -97,7 +97,7 @@ class Slice:
 
 
 def call_of(ask: Ask) -> GenerationCall:
-    """What a verifier is asked; nothing of its prefix cache is used."""
+    """RPC 1 of the ask, without use of the prefix cache."""
     mode = Mode.OFF if ask.gamma == 0 else Mode.REJECTION
     return GenerationCall(
         session_id=secrets.token_hex(8),
@@ -125,5 +125,5 @@ def gaps_of(times: Sequence[float]) -> tuple[float, ...]:
 
 
 def pace(times: Sequence[float], counts: Sequence[int]) -> float:
-    """Tokens a second behind the first round, by when each round came and how many tokens it had."""
+    """Tokens per second after the first round, by the time and the number of tokens of each round."""
     return sum(counts[1:]) / (times[-1] - times[0]) if len(times) > 1 else math.inf

@@ -44,12 +44,12 @@ class Phase:
     seconds: Sequence[float]
     """From each request to the end of its answer."""
     statuses: Counter[int]
-    """Of the loud tenant; empty without it."""
+    """Status codes of the loud tenant; empty without it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loudness:
-    """What the loud tenant sends."""
+    """Requests of the loud tenant."""
 
     rate: float
     """Requests a second."""
@@ -127,7 +127,7 @@ def measure(options: argparse.Namespace) -> dict[str, list[Phase]]:
 
 
 def report(phases: dict[str, list[Phase]], options: argparse.Namespace) -> Report:
-    """The times of the quiet tenant, and what the loud one was told."""
+    """Times of the quiet tenant, and status codes of the loud one."""
     times = {name: [each for one in of_kind for each in one.seconds] for name, of_kind in phases.items()}
     statuses = sum((each.statuses for each in phases[FLOOD]), Counter[int]())
     rows = [

@@ -1,4 +1,4 @@
-"""Texts for sources of drafts: prompts with the output that is replayed behind each, in the order they are asked."""
+"""Texts for sources of drafts: prompts with the output that is replayed after each, in the order of the requests."""
 
 import json
 import random
@@ -43,7 +43,7 @@ def workloads(pair: Pair, turns: int, tokens: int) -> Mapping[str, Sequence[Repl
 
 
 def _halves(texts: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """The beginning of a text as a prompt, and what stands behind it: text that nobody has seen before."""
+    """The beginning of a text as a prompt, and its rest as the output: text that no source has seen."""
     return ((text[:600], text[600:4000]) for text in texts)
 
 

@@ -1,4 +1,4 @@
-"""What Leviathan et al. (arXiv 2211.17192) predict, for the table that holds it against what was measured."""
+"""Predictions of Leviathan et al. (arXiv 2211.17192), for the table that compares them with measurements."""
 
 import math
 

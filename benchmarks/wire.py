@@ -39,7 +39,7 @@ ANY_PORT = {"address": "127.0.0.1:0", "http": "127.0.0.1:0"}
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What one kind of draft cost."""
+    """Cost of one kind of draft."""
 
     kind: str
     sent: float

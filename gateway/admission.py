@@ -3,9 +3,9 @@
 import asyncio
 from typing import Self
 
-from gateway.callers.caller import share_of
+from gateway.callers.caller import place_share
 from gateway.config import AdmissionSettings
-from gateway.fair_queue import FairQueue
+from gateway.fair_queue import FairQueue, Share
 from gateway.metrics import GatewayMetrics
 from specdec.errors import QueueFull
 
@@ -16,16 +16,16 @@ UNIT = 16 * 1024
 class Places:
     """Places that somebody was let in to; left at the end of the context, or before."""
 
-    def __init__(self, queue: FairQueue, tenant: str, count: int) -> None:
+    def __init__(self, queue: FairQueue, share: Share, count: int) -> None:
         self._queue = queue
-        self._tenant = tenant
+        self._share = share
         self._count = count
 
     def leave(self) -> None:
         """Give the places back, once."""
         count, self._count = self._count, 0
         if count:
-            self._queue.leave(self._tenant, count)
+            self._queue.leave(self._share, count)
 
     def __enter__(self) -> Self:
         return self
@@ -48,14 +48,14 @@ class Admission:
         """Wait for places.
 
         Args:
-            tenant: who enters; all users of one key's tenant share what one may have.
+            tenant: who enters; all users of one key's tenant share what one may have, and so do all of one address.
             count: how many places it needs; for 0, nobody waits.
             memory: what is held meanwhile, in bytes; it takes room in the queue.
 
         Raises:
             QueueFull: too much waits already, or no place became free in time.
         """
-        share = share_of(tenant)
+        share = place_share(tenant)
         try:
             if count:
                 with self._waiting.track_inprogress():
@@ -71,5 +71,6 @@ class Admission:
 
     def take(self, tenant: str) -> Places:
         """A place for work that cannot be refused any more, even where none is free."""
-        self._queue.take(share_of(tenant))
-        return Places(self._queue, share_of(tenant), 1)
+        share = place_share(tenant)
+        self._queue.take(share)
+        return Places(self._queue, share, 1)

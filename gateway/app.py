@@ -23,7 +23,7 @@ from gateway.metrics import GatewayMetrics, KeyMetrics
 from gateway.models.routing import load_tokenizers, models_of, searches
 from gateway.request import new_id
 from gateway.rpc import service
-from gateway.rpc.door import KeyInterceptor
+from gateway.rpc.door import CallerInterceptor, KeyInterceptor
 from gateway.store import redis_client
 from gateway.store.check import store_checks
 from gateway.store.limits import Limits
@@ -200,7 +200,7 @@ async def running(
             settings.address,
             lambda server: service.register(server, services),
             service.SERVICES,
-            Access(certificates, door=KeyInterceptor(keys) if keys else None),
+            Access(certificates, door=KeyInterceptor(keys) if keys else None, observer=CallerInterceptor()),
             health_address=settings.health,
             max_message_bytes=settings.max_body_bytes,
         )
@@ -211,7 +211,9 @@ async def running(
         bodies = BodyReader(settings.max_body_bytes, settings.admission.seconds)
         stack.push_async_callback(bodies.close)
         application = routes.build(services, bodies)
-        address = await stack.enter_async_context(http_server(application, settings.http, certificates))
+        address = await stack.enter_async_context(
+            http_server(application, settings.http, certificates, settings.proxies)
+        )
         yield Gateway(address, grpc_server, services)
 
 

@@ -124,6 +124,8 @@ class GatewaySettings(Settings):
     """Origins of web pages whose scripts may call the HTTP API, as `https://app.example`; `*` is every origin."""
     hosts: HostNames = ()
     """Names by which this gateway is called beside those of its machine, where `http` is on loopback without keys."""
+    proxies: HostNames = ()
+    """Addresses or networks of proxies, as `10.0.0.0/8`, whose `X-Forwarded-For` says who calls."""
     page: bool = True
     """Whether `http` has a page at `/`, on which speculation can be watched."""
     admin: Address | None = None

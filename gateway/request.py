@@ -14,7 +14,9 @@ from gateway.lists import check_stops, unique_ids
 from gateway.tools.choice import ToolChoice
 from gateway.tools.conversation import Message, check_messages
 from gateway.tools.formats import ToolFormat
+from gateway.tools.reading import Reading
 from gateway.tools.values import Tool, ToolCall
+from gateway.tools.xml_calls import texts_of
 from specdec.errors import FieldInvalid, FieldRequired, UnsupportedParameter
 from specdec.rules.gamma_policy import AUTO, GammaPolicy
 from specdec.rules.params import MAX_SEED, Mode, SamplingParams, Speculation, check_ids, check_logprobs
@@ -130,10 +132,8 @@ class GenerationRequest:
     """How many of the prompt's last tokens are used; -1 for as many as there is room for, None for all."""
     grammar_param: str = ""
     """The field that the grammar of `sampling` came from."""
-    tool_format: str = ""
-    """The format in which the output is read for calls of tools; empty where there are none to call."""
-    parallel_calls: bool = True
-    """Whether the output may have several calls of tools."""
+    reading: Reading = field(default_factory=Reading)
+    """How the output is read for thinking and calls."""
     model: str = ""
     """The name of the model; empty for the one served."""
     max_tokens: int | None = None
@@ -250,22 +250,18 @@ class GenerationRequest:
             UnsupportedParameter: tools stand beside a form of the output or without a chat, or cannot be forced.
         """
         tools = choice.offered()
-        if not tools:
+        if not isinstance(self.prompt, ChatPrompt) and not tools:
             return self
+        if not tools:
+            return replace(self, reading=Reading(thinking=tool_format.thinking))
         if not isinstance(self.prompt, ChatPrompt):
             raise UnsupportedParameter("tools belong to a chat", "tools")
         if self.sampling.grammar:
             raise UnsupportedParameter(f"{self.grammar_param} is not supported beside tools", self.grammar_param)
         sampling = replace(self.sampling, grammar=choice.grammar(tool_format))
         prompt = replace(self.prompt, tools=tools)
-        return replace(
-            self,
-            prompt=prompt,
-            sampling=sampling,
-            grammar_param="tools",
-            tool_format=tool_format.name,
-            parallel_calls=choice.parallel,
-        )
+        reading = Reading(tool_format.name, texts_of(tools), tool_format.thinking, parallel=choice.parallel)
+        return replace(self, prompt=prompt, sampling=sampling, grammar_param="tools", reading=reading)
 
     def after_calls(self, called: tuple[ToolCall, ...]) -> "GenerationRequest":
         """The same request behind a turn that ended with those calls."""

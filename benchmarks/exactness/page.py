@@ -28,7 +28,7 @@ class Conditions:
     prompts: int
     length: int
     served: int
-    """Tokens behind each speed."""
+    """Number of tokens that each speed is measured over."""
     gamma: int
 
 

@@ -35,7 +35,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Measured:
-    """What one setting came to."""
+    """Results of one setting."""
 
     chance: float
     """α as the mean chance to be kept, Σ min(p, q̂) under the token rule, over judged drafts; NaN where not defined."""
@@ -77,7 +77,7 @@ class Trace:
 
 
 def measure(pair: Pair, setting: Setting, prompts: Sequence[tuple[int, ...]], length: int) -> Measured:
-    """Generate `length` tokens behind every prompt, all prompts in one batch; session i has seed i."""
+    """Generate `length` tokens after every prompt, all prompts in one batch; session i has seed i."""
     traces = [Trace(f"{setting}/{seed}", seed, list(prompt)) for seed, prompt in enumerate(prompts)]
     params = SamplingParams(temperature=setting.temperature)
     seconds: list[float] = []

@@ -33,7 +33,7 @@ PATIENCE = 5.0
 
 @dataclass(frozen=True)
 class Addresses:
-    """Where the two processes answer."""
+    """Addresses of the two processes."""
 
     verifier: str
     drafter_http: str

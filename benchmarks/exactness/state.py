@@ -10,7 +10,7 @@ Value = TypeVar("Value")
 
 
 class Cells:
-    """What has been measured under one configuration; another configuration begins anew."""
+    """Results measured under one configuration; another configuration starts empty."""
 
     def __init__(self, path: Path, configuration: dict[str, Any]) -> None:
         self._path = path

@@ -27,12 +27,12 @@ _NAME = "bench"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is generated, and how often."""
+    """Length of prompt and output, draft length, and number of runs."""
 
     context: int = 256
     """Tokens before the output."""
     tokens: int = 128
-    """Of the output."""
+    """Tokens of the output."""
     gamma: int = 5
     repeats: int = 3
 

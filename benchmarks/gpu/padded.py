@@ -55,7 +55,7 @@ class _Padded:
         self._generator = torch.Generator(device).manual_seed(0)
 
     def config(self) -> dict[str, Any]:
-        """What the configuration says otherwise."""
+        """Fields of the configuration that change."""
         size = self._size
         return {
             "hidden_size": size.hidden,
@@ -98,7 +98,7 @@ class _Padded:
         return made.cpu()
 
     def _heads(self, name: str, shape: tuple[int, int], axis: int) -> Tensor:
-        """The same with query heads along an axis, each of which stays with the key head that it had."""
+        """A matrix with query heads along `axis`; each query head keeps its key head."""
         made = self._new(shape, out=axis == 1)
         if (old := self._weights.get(name)) is not None:
             heads, width, groups = self._old["num_attention_heads"], self._old["head_dim"], self._size.kv_heads

@@ -17,7 +17,7 @@ from specdec.errors import SpecdecError
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What is measured together."""
+    """Sections that are measured in one process."""
 
     sections: tuple[str, ...]
     seconds: float

@@ -37,7 +37,7 @@ class Bench:
     target_bytes: int
     """Bytes of weights that a step of the target reads."""
     drafter_bytes: int
-    """The same of the drafter."""
+    """Bytes of weights that a step of the drafter reads."""
     device: torch.device
 
     def seconds(self, work: Callable[[], object]) -> float:

@@ -16,7 +16,7 @@ _SIZES = {
     "8b": (Size(4096, 14336, 32, 64, 16, 128256), Size(2048, 8192, 16, 32, 8, 128256)),
     "tiny": (Size(256, 640, 16, 4, 2, 2048), Size(256, 640, 2, 4, 2, 2048)),
 }
-"""Of the padded target and drafter."""
+"""Sizes of the padded target and drafter."""
 _KV_BYTES = {"8b": 2**34, "tiny": 2**28}
 _DEMO = machine.ROOT / "models" / "demo"
 _DONE = "done"
@@ -25,7 +25,7 @@ _DONE = "done"
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What every phase is run with."""
+    """Options that every phase is run with."""
 
     shape: Shape
     device: Device

@@ -38,7 +38,7 @@ _HOST_GOALS = (32, 256)
 
 
 def measure(setup: Setup) -> Iterator[Report]:
-    """What passes allow and what is reached; then auto, off and a fixed draft length."""
+    """Measure plain decoding against its passes; then auto, off and a fixed draft length."""
     pair = setup.padded()
     scale = replace(
         Scale(pair), grid_drafters=("model",), grid_temperatures=("0", "1"), grid_gammas=(4,), grid_turns=3,

@@ -1,4 +1,4 @@
-"""What each system did at one number of streams, with whole or streamed answers."""
+"""Results of each system at one number of streams, with whole or streamed answers."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Turn:
     cpu: Mapping[str, float]
     """Microseconds of processor time per token, by role."""
     client: float
-    """The same of the client."""
+    """Microseconds of the client's processor time per token."""
     first: tuple[float, float] | None
     """Seconds to the first token, p50 and p95; None for whole answers."""
     refused: int
@@ -71,7 +71,7 @@ def turn_of(loaded: Loaded, cpu: Mapping[str, float], asked: int, expected: str)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one system did in a cell; a reason stands in place of turns that there are none of."""
+    """Turns of one system in a cell, or the reason that there are none."""
 
     turns: Sequence[Turn] = ()
     reason: str = ""

@@ -1,6 +1,6 @@
 """Many streams of OpenAI completions against one server, from a process that takes little of the cores.
 
-`python -m benchmarks.host_path.load` reads a `Load` as a line of JSON and answers with what came of it. Sockets are
+`python -m benchmarks.host_path.load` reads a `Load` as a line of JSON and answers with a `Loaded`. Sockets are
 read by bare asyncio protocols, and what arrives is only kept while streams run; it is read when all have ended.
 """
 
@@ -43,7 +43,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What came of a load."""
+    """Results of a load."""
 
     seconds: float
     """From the first request to the end of the last answer."""
@@ -54,7 +54,7 @@ class Loaded:
     refused: int
     """Requests without a whole answer."""
     reason: str
-    """What came in place of the first of them."""
+    """Reply to the first of them, or the error of its connection."""
     cpu: float
     """Seconds of processor time of the client."""
     text: str
@@ -75,7 +75,7 @@ class Client(LineProcess):
         super().__init__([sys.executable, "-m", __name__], environment)
 
     def run(self, load: Load) -> Loaded:
-        """Send the load, and return what came of it."""
+        """Send the load, and return its results."""
         return Loaded(**self.ask(asdict(load)))
 
 

@@ -1,4 +1,4 @@
-"""What follows from formulas alone: Tables 1 and 4, Figures 2 to 4 and the figures in the text, each recomputed."""
+"""Results that follow from formulas alone: Tables 1 and 4, Figures 2 to 4, and figures in the text, each recomputed."""
 
 from collections.abc import Callable, Iterator, Sequence
 

@@ -27,7 +27,7 @@ _TRIAL, _LONGEST = 3, 12
 _BACK_OFF = 1.0
 """Weight of the unigram distribution in a bigram row, in counts, as the drafter of counts has it."""
 Law = Callable[[Tensor], Tensor]
-"""Distributions q [N, V] behind each of a row's tokens [N]."""
+"""Distributions q [N, V] after each of a row's tokens [N]."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from specdec.rules.verification import verify
 from specdec.sources.ngram import Ngram
 
 _OVERHEAD = 1.3
-"""What the n-gram document takes a pass of five tokens to cost, in passes of one."""
+"""Cost of a pass of five tokens in the n-gram document, in passes of one."""
 _DEPTH = 4
 _NGRAM = ((0.5, 0.94), (0.7, 2.05), (0.9, 3.28))
 """α, and the number of accepted drafts of four that the n-gram document gives."""
@@ -35,7 +35,7 @@ def accepted_drafts() -> str:
 
 
 def ngram_trace(text: str, context: str, most: int = _DEPTH) -> list[str]:
-    """What the n-gram source drafts behind `context`, once it has read `text`; words are tokens."""
+    """Draft of the n-gram source after `context`, once it has read `text`; words are tokens."""
     words = sorted({*text.split(), *context.split()})
     source = Ngram(512)
     source.read([words.index(word) for word in f"{text} {context}".split()])

@@ -36,7 +36,7 @@ class Engine(LineProcess):
 
 
 def answers() -> TextIO:
-    """Where this process's answers go; what libraries print goes where errors do from now on."""
+    """Stream for this process's answers; output of libraries is redirected to stderr."""
     told = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return told

@@ -1,4 +1,4 @@
-"""What each peer did at one model, temperature and number of streams."""
+"""Results of each peer at one model, temperature and number of streams."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ def reason_of(failure: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one peer did in a cell; a reason stands in place of figures that there are none of."""
+    """Figures of one peer in a cell, or the reason that there are none."""
 
     speeds: Sequence[float] = ()
     """Tokens a second of all streams together, of each turn."""
@@ -40,7 +40,7 @@ class Outcome:
 
     @classmethod
     def of(cls, slices: Sequence[Slice], memory: int) -> "Outcome":
-        """Of the slices of a cell."""
+        """Return the outcome of the slices of a cell."""
         runs = [run for each in slices for run in each.runs]
         gaps = [gap for run in runs for gap in run.gaps] or [0.0]
         return cls(

@@ -76,7 +76,7 @@ class Clock(BaseStreamer):  # type: ignore[misc]
         """Nothing is held back."""
 
     def run(self, tokens: tuple[int, ...]) -> Run:
-        """What was seen, the generation being over now."""
+        """Return the run after the generation has ended."""
         times = self._times[1:]
         return Run(
             tokens,

@@ -34,7 +34,7 @@ class LineProcess:
         return resident_bytes(self._process.pid)
 
     def ask(self, value: object) -> Any:
-        """What the worker answers."""
+        """Send a value and return the worker's answer."""
         if self._process.stdin is None:
             raise InternalError("the worker has no input")
         self._process.stdin.write(json.dumps(value) + "\n")

@@ -23,7 +23,7 @@ _SECONDS = 300.0
 _DATA, _END = b"data:", b"[DONE]"
 
 Pieces = Sequence[tuple[float, bytes]]
-"""What arrived, in order, with the time in seconds of each piece; pieces are cut anywhere."""
+"""Pieces of a reply in order, each with its time of arrival in seconds; pieces are cut anywhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def _staggered(number: int, ask: Ask, streams: int) -> Ask:
 def slice_of(
     asks: Sequence[Ask], answers: Sequence[tuple[float, Pieces]], steady: tuple[int, float] | None = None
 ) -> Slice:
-    """What was streamed from the first request to the last token, or while there was a steady load.
+    """The slice from the first request to the last token, or of the steady load.
 
     Args:
         answers: with the time of their request.
@@ -116,7 +116,7 @@ def slice_of(
 
 
 def run_of(ask: Ask, started: float, pieces: Pieces) -> Run:
-    """The generation that was streamed; times are of its first piece and of the pieces behind it.
+    """The generation that was streamed; times are those of its pieces.
 
     Raises:
         InternalError: the stream says so, or has another number of tokens than was asked for.

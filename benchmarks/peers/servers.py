@@ -71,7 +71,7 @@ class HttpServer:
         return self.client.together(asks, self.off if asks[0].gamma == 0 else {}, streams)
 
     def memory(self) -> int:
-        """Of all its processes."""
+        """Bytes of all its processes."""
         return sum(map(proportional_bytes, family(self.pid)))
 
     def cpu_seconds(self) -> Mapping[str, float]:
@@ -98,7 +98,7 @@ class Sequential:
         return Slice(time.perf_counter() - started, runs)
 
     def memory(self) -> int:
-        """Of its one process."""
+        """Bytes of its one process."""
         return self.worker.resident_bytes()
 
     def signal(self, number: signal.Signals) -> None:
@@ -216,7 +216,7 @@ def vllm_alone(
 
 
 def vllm_environment(python: Path, packages: Path, device: str = "cpu") -> dict[str, str]:
-    """Of a process of vLLM's interpreter, without the network."""
+    """Environment of a process of vLLM's interpreter, without the network."""
     inherited = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     kept = inherited | {"PYTHONPATH": str(packages), "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
     if device != "cpu":
@@ -250,7 +250,7 @@ def _client(url: str) -> OpenAiClient:
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """End it with all its processes, which a parent that is killed leaves behind."""
+    """End it with all its processes, which would outlive a parent that is killed."""
     pids = family(process.pid)
     process.terminate()
     with suppress(subprocess.TimeoutExpired):

@@ -41,7 +41,7 @@ def main() -> None:
     """Serve until the input ends."""
     peer = make(Spec(**json.loads(sys.argv[1])))
     answer = sys.stdout
-    sys.stdout = sys.stderr  # whatever a library prints must not be taken for an answer
+    sys.stdout = sys.stderr  # output of a library must not be taken for an answer
     answer.write("ready\n")
     answer.flush()
     for line in sys.stdin:

@@ -24,7 +24,7 @@ class Kept:
         return cls(ROOT / "build" / "benchmarks" / section / f"{commit()}.jsonl", resume=resume)
 
     def once(self, key: Sequence[Any], make: Callable[[], Any]) -> Any:
-        """What is kept under the key; where nothing is, what `make` returns is kept, a dataclass as its fields."""
+        """Value kept under the key; where there is none, that of `make` is kept, a dataclass as its fields."""
         name = json.dumps(key)
         if name not in self._known:
             self._known[name] = json.loads(json.dumps(make(), default=asdict))

@@ -45,7 +45,7 @@ ORDER = (
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where results go."""
+    """Files and folders that results are written to."""
 
     lines: Path
     results: Path
@@ -86,7 +86,7 @@ def publish(report: Report, command: str, places: Places = REPOSITORY, **about: 
 
 
 def with_section(page: str, name: str, body: str) -> str:
-    """The page with that section replaced, or put behind the others; what is not in it stays as it is."""
+    """The page with that section replaced, or appended; other sections stay as they are."""
     head, *parts = re.split(r"^(?=## )", page, flags=re.MULTILINE)
     bodies = {part.partition("\n")[0]: part.rstrip() + "\n" for part in parts}
     bodies[f"## {name}"] = f"## {name}\n\n{body.rstrip()}\n"

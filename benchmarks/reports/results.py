@@ -1,4 +1,4 @@
-"""What was measured: figures, tables and curves of a section, shown, and kept as one dated line of JSON a run."""
+"""Figures, tables and curves of a section: shown, and kept as one dated line of JSON per run."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ Line = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What a figure is to reach."""
+    """Limit that a figure has to reach."""
 
     limit: float
     at_most: bool = False

@@ -48,7 +48,7 @@ class Timing:
     varying: int
     """Streams below which slices are longer: drafts of so few make the tokens of a second vary."""
     more: int = 0
-    """Most turns of auto and off alone behind those, while they leave open whether auto is as fast as is asked."""
+    """Most further turns of auto and off, while it is open whether auto reaches the goal."""
 
     def slice(self, drafter: str, streams: int) -> float:
         """Seconds of a slice."""

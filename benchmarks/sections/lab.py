@@ -1,4 +1,4 @@
-"""What the sections measure with: peers and the system, started when first asked for, kept for the sections behind."""
+"""Peers and the system that sections measure, started on first use and kept for later sections."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -17,7 +17,7 @@ _FIVE = 5
 
 
 class Lab:
-    """A context manager that ends whatever it started."""
+    """A context manager that ends all that it started."""
 
     def __init__(self, scale: Scale) -> None:
         self.scale = scale

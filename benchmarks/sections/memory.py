@@ -1,4 +1,4 @@
-"""Memory: a verifier whose KV has no room for all sessions at once keeps its budget and loses nobody."""
+"""Memory: a verifier whose KV has no room for all sessions at once keeps its budget and loses no session."""
 
 import time
 from collections.abc import Sequence

@@ -140,7 +140,7 @@ def _cell(lab: Lab, engines: Mapping[str, Engine], temperature: float, streams: 
 
 
 def _warm_up(made: Callable[[int], Batch], turns: int, seconds: float) -> None:
-    """One turn behind the number `turns` of those that count, and more of them for so many seconds."""
+    """Run one turn with prompts of its own, and further ones for so many seconds."""
     started = time.monotonic()
     for turn in count(turns):
         made(turn)

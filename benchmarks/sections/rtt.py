@@ -47,7 +47,7 @@ _LEAST = 0.97
 _LONGER = 1.1
 """Least γ at the longest round trip that is measured, over the one without."""
 _SETTLING = 10
-"""Slices before the γ that it chooses is looked at: behind fewer it still believes in the network that was before."""
+"""Slices before the chosen γ is read: after fewer it still believes in the network that was before."""
 _LONGEST_WAIT = 1.0
 """Seconds that a round waits at most where the choice of γ is shown: longer than any draft takes that would pay."""
 _KEPT = {"push": Goal(0.9)}

@@ -94,7 +94,7 @@ class Scale:
     """Servers that are compared."""
     peers_temperatures: tuple[float, ...] = (0.0, 1.0)
     peers_turns: tuple[int, int] = (5, 2)
-    """Turns of each peer in a cell of the pair, and of the chat model, behind one with half the tokens to warm up."""
+    """Turns of each peer in a cell of the pair, and of the chat model, after one with half the tokens to warm up."""
     peers_alone: int = 4
     """How many times as many turns one stream has alone, whose turns are over soon and differ more."""
     peers_tokens: tuple[int, int] = (96, 32)

@@ -1,4 +1,4 @@
-"""Where drafters apart win, and where drafting in turns on the target's accelerator does, by the closed form."""
+"""Regions in which drafters apart win over drafting in turns on the target's accelerator, by the closed form."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What is asked of the simulated system: where the ratio's knee is, what a lost node costs, whether scaling follows."""
+"""Questions to the simulated system: where the ratio's knee is, what a lost node costs, whether scaling follows."""
 
 import math
 from dataclasses import dataclass, replace

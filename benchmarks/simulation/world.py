@@ -1,4 +1,4 @@
-"""What a simulated system is made of: costs, sessions, servers."""
+"""Parts of a simulated system: costs, sessions, servers."""
 
 from collections import deque
 from dataclasses import dataclass, field

@@ -38,14 +38,14 @@ class DrafterSpec:
     """A drafter to start."""
 
     settings: Mapping[str, str]
-    """Of its environment, without their prefix."""
+    """Variables of its environment, without their prefix."""
     fault: str = ""
     """`slow`, `lying` or `dead`, which starts none."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """What a slowed model takes for a pass, in seconds."""
+    """Duration of a pass of a slowed model, in seconds."""
 
     base: float
     token: float = 0.0
@@ -78,7 +78,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Apart:
-    """A verifier that runs, with a drafter behind each proxy."""
+    """A running verifier, and the proxies through which it reaches its drafters."""
 
     address: str
     proxies: Mapping[str, DelayingProxy]

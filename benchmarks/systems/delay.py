@@ -22,7 +22,7 @@ class DelayingProxy:
         self.round_trip = 0.0
         """Seconds; half of them for each direction. A new value is for what comes from now on."""
         self.address = ""
-        """Where clients dial, once the context is entered."""
+        """Address for clients, once the context is entered."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="delay", daemon=True)
         self._serving: set[asyncio.Task[None]] = set()

@@ -17,7 +17,7 @@ from specdec.rules.draft import MAX_WEIGHT, SparseProbs
 
 Fault = Literal["slow", "lying"]
 _SLOW_SECONDS = 0.1
-"""What each step takes beside its work."""
+"""Additional seconds of each step."""
 _load = app.load_drafter
 
 

@@ -43,9 +43,9 @@ class Stack:
     pids: dict[str, int]
     http: dict[str, str]
     log: Path
-    """What `specdec up` prints."""
+    """File with the output of `specdec up`."""
     pid: int = 0
-    """Of `specdec up`, which has started all other processes."""
+    """Process of `specdec up`, which has started all others."""
     roles: Mapping[int, str] = field(default_factory=dict)
     """The role of each process that it has started, by pid."""
 
@@ -77,7 +77,7 @@ class Stack:
         return {role: resident_bytes(pid) for role, pid in self.pids.items()}
 
     def metrics(self, role: str) -> dict[str, float]:
-        """What a process counts: a sample's name, with its labels' values behind slashes, to its value."""
+        """Metrics of a process by the sample's name, followed by its labels' values after slashes."""
         with urllib.request.urlopen(f"http://{self.http[role]}/metrics", timeout=10) as reply:
             families = text_string_to_metric_families(reply.read().decode())
         return {"/".join([each.name, *each.labels.values()]): each.value for one in families for each in one.samples}

@@ -22,7 +22,7 @@ _CANCELLED_SECONDS = 0.1
 
 @dataclass
 class _Arrived:
-    """What came of the answers of all clients."""
+    """Tokens that all clients have received."""
 
     answer: Answer
     silent: set[int]
@@ -48,7 +48,7 @@ async def steady_rate(
 ) -> float:
     """Tokens a second of `streams` clients and bursts.
 
-    Each client takes every `streams`-th ask, and begins again behind the last. The first answers are shorter, each by
+    Each client takes every `streams`-th ask, and starts over after the last. The first answers are shorter, each by
     another share, so that the clients do not begin anew together. What is counted begins once all have had a token,
     with a burst.
     """
@@ -82,7 +82,7 @@ def rate(times: Sequence[float], seconds: float) -> float:
     """Tokens a second by when each of those came that came in so many seconds.
 
     It is the slope of their number over time, where that has one: tokens of a pass come together, so that it would
-    matter for a mere count whether a slice ends just before or behind a pass.
+    matter for a mere count whether a slice ends just before or after a pass.
     """
     if len(set(times)) < _LINE:
         return len(times) / seconds

@@ -7,8 +7,10 @@ every endpoint finds it. From there on it is passed on as a value.
 import hashlib
 from contextvars import ContextVar
 from dataclasses import dataclass
+from ipaddress import IPv6Address, ip_address, ip_network
 
 from gateway.callers.priority import PriorityClass
+from gateway.fair_queue import Share
 from specdec.errors import FieldInvalid, PriorityNotAllowed
 
 MAX_NAME = 256
@@ -43,7 +45,20 @@ class ApiKey:
         return bool(self.requests or self.tokens or self.concurrency)
 
 
+_CLIENT: ContextVar[str] = ContextVar("client", default="")
 _CALLING: ContextVar[ApiKey | None] = ContextVar("api_key", default=None)
+
+
+def called_from(host: str) -> None:
+    """Set the address from which the call of this task comes; of IPv6, a host has a whole network of 64 bits."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        _CLIENT.set(host)
+        return
+    if isinstance(address, IPv6Address):
+        address = address.ipv4_mapped or ip_network((address, 64), strict=False).network_address
+    _CLIENT.set(str(address))
 
 
 def calling_key() -> ApiKey | None:
@@ -97,8 +112,18 @@ def allowed_priority(asked: PriorityClass, key: ApiKey | None, param: str) -> Pr
 
 
 def share_of(tenant: str) -> str:
-    """Who shares places and memory: with keys, all users of a key's tenant together; without, each user alone."""
+    """Who shares memory: with keys, all users of a key's tenant together; without, each user alone."""
     return tenant.partition(_USER)[0] if tenant.startswith(_KEYED) else tenant
+
+
+def place_share(tenant: str) -> Share:
+    """Who gets places and time in turn with others, for the call of this task.
+
+    With keys that is the tenant of a key. Without, callers are told apart by their addresses, and those of one address
+    by the users that they name: who makes up users shares the places of one address.
+    """
+    share = share_of(tenant)
+    return Share(share) if tenant.startswith(_KEYED) else Share(_CLIENT.get(), share)
 
 
 def cache_domain(tenant: str, salt: str) -> str:

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from starlette.requests import Request
 
-from gateway.callers.caller import calling_tenant
-from gateway.fair_queue import FairQueue
+from gateway.callers.caller import calling_tenant, place_share
+from gateway.fair_queue import FairQueue, Share
 from gateway.http.body import Body, body_chunks, parse_json, read_body
 from gateway.http.shape import is_quick
 from gateway.workers.process import WorkerLost, WorkerProcess
@@ -46,14 +46,14 @@ class BodyReader:
             QueueFull: too many large bodies are on their way.
         """
         encoded = "content-encoding" in request.headers  # then the length says little of the body
-        tenant, length = calling_tenant(), None if encoded else request.headers.get("content-length")
+        share, length = place_share(calling_tenant()), None if encoded else request.headers.get("content-length")
         async with AsyncExitStack() as stack:
-            chunks = self._let_in(body_chunks(request), tenant, length, stack)
+            chunks = self._let_in(body_chunks(request), share, length, stack)
             raw = await read_body(chunks, length, self._limit)
             if is_quick(raw):
                 return kind.parse(parse_json(raw))
-            await self._enter(self._turns, tenant, 1)
-            stack.callback(self._turns.leave, tenant)
+            await self._enter(self._turns, share, 1)
+            stack.callback(self._turns.leave, share)
             return await self._read(kind, raw)
 
     async def close(self) -> None:
@@ -61,7 +61,7 @@ class BodyReader:
         await self._worker.close()
 
     async def _let_in(
-        self, chunks: AsyncIterator[bytes], tenant: str, length: str | None, stack: AsyncExitStack
+        self, chunks: AsyncIterator[bytes], share: Share, length: str | None, stack: AsyncExitStack
     ) -> AsyncIterator[bytes]:
         """The chunks of a body; behind the first unit, once it has places for as much as it may have, until the end."""
         size, held = 0, False
@@ -70,14 +70,14 @@ class BodyReader:
             if size > _UNIT and not held:
                 declared = int(length) if length and length.isdecimal() else self._limit
                 places, held = _units(min(declared, self._limit)), True
-                await self._enter(self._places, tenant, places)
-                stack.callback(self._places.leave, tenant, places)
+                await self._enter(self._places, share, places)
+                stack.callback(self._places.leave, share, places)
             yield chunk
 
-    async def _enter(self, queue: FairQueue, tenant: str, places: int) -> None:
+    async def _enter(self, queue: FairQueue, share: Share, places: int) -> None:
         try:
             async with asyncio.timeout(self._patience):
-                await queue.enter(tenant, places)
+                await queue.enter(share, places)
         except TimeoutError as error:
             raise QueueFull(f"too many large bodies came for {self._patience:g} s") from error
 

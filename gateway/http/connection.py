@@ -9,7 +9,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from gateway.http.half_closed import LeavingClient
 from gateway.http.offers import SteadyParser
 from gateway.http.problems import error_body
-from specdec.errors import DeadlineExceeded, FieldInvalid, MessageTooLarge, SpecdecError
+from specdec.errors import DeadlineExceeded, FieldInvalid, MessageTooLarge, QueueFull, SpecdecError
 
 HEAD_BYTES = 64 * 1024
 """Largest head of a request, and most bytes in a row that are no part of a body."""
@@ -17,6 +17,10 @@ ARRIVAL_SECONDS = 6.0
 """Seconds in which a request must have arrived, from its first byte on, or from the connection's beginning."""
 BYTES_PER_SECOND = 16 * 1024
 """A request has another second to arrive for each so many bytes of its body."""
+MAX_PIPELINED = 16
+"""Most requests of a connection that wait behind the one that is answered; clients of today send none."""
+UNREAD_SECONDS = 60.0
+"""Seconds for which a client may leave an answer unread; then its connection is closed, and its work ends."""
 _BUSY = 0.1
 """Seconds by which the loop may miss a deadline; where it misses by more, the request may have arrived unread."""
 
@@ -41,10 +45,13 @@ class BoundedConnection(HttpToolsProtocol):
         self._due = math.inf
         """When the request must have arrived, in the loop's time; infinite while none arrives."""
         self._timer: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
         self._begin()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end()
+        self._read_again()
+        self.pipeline.clear()
         if self._leaving is not None:
             self._leaving.close()
         super().connection_lost(exc)
@@ -72,6 +79,8 @@ class BoundedConnection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         if not self.parser.should_upgrade():  # else the head comes again, without the offer
             super().on_headers_complete()
+        if len(self.pipeline) > MAX_PIPELINED:
+            raise ValueError("too many requests at once")  # the parser reports it as an invalid request
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -86,6 +95,19 @@ class BoundedConnection(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         self._count(len(name) + len(value))
         super().on_header(name, value)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread = self._unread or self.loop.call_later(UNREAD_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._read_again()
+        super().resume_writing()
+
+    def _read_again(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
 
     def on_body(self, body: bytes) -> None:
         self._beside = 0
@@ -103,6 +125,8 @@ class BoundedConnection(HttpToolsProtocol):
         """Answer bytes that are no request, in OpenAI's format."""
         if self._head > HEAD_BYTES:
             self._refuse(431, MessageTooLarge(f"the head of a request must be at most {HEAD_BYTES} bytes"))
+        elif len(self.pipeline) > MAX_PIPELINED:
+            self._refuse(429, QueueFull(f"a connection may have {MAX_PIPELINED} requests waiting"))
         else:
             self._refuse(400, FieldInvalid("the bytes are no HTTP request"))
 

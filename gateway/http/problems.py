@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.contextvars import bound_contextvars
 
+from gateway.callers.caller import called_from
 from gateway.http.replies import ErrorBody, ErrorDetail
 from gateway.metrics import GatewayMetrics
 from gateway.request import new_id
@@ -96,6 +97,7 @@ class Edge:
         good = GOOD_REQUEST_ID.fullmatch(given) is not None
         request_id = given if good else new_id()
         scope.setdefault("state", {})["request_id"] = request_id
+        called_from((scope.get("client") or ("",))[0])
         status, began = 0, time.perf_counter()
 
         async def send_with_id(message: Message) -> None:

@@ -98,6 +98,10 @@ class AssistantMessage(BaseModel):
     content: str | None
     """Null where there are calls and no text."""
     refusal: None
+    reasoning_content: str | None = None
+    """What the model thought before its answer; only where it did."""
+    reasoning: str | None = None
+    """The same."""
     tool_calls: list[CalledTool] | None = None
 
 
@@ -125,6 +129,8 @@ class Delta(BaseModel):
 
     role: Literal["assistant"] | None = None
     content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
     tool_calls: list[CalledToolPart] | None = None
 
 

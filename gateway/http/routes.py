@@ -157,7 +157,7 @@ class _Api:
 
     async def _request(self, request_id: str, body: CompletionBody | ChatBody) -> GenerationRequest:
         """The request of a body; calls of tools are read and written in the format of its model."""
-        if not isinstance(body, ChatBody) or not body.tools:
+        if not isinstance(body, ChatBody):
             return body.request(request_id)
         tenant = calling_tenant(body.user or "")
         model = await self._sessions.model_of(body.model or "", body.session or "", tenant)

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 
 import structlog
@@ -33,8 +33,13 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def http_server(app: ASGIApp, address: str, certificates: Certificates | None = None) -> AsyncIterator[str]:
+async def http_server(
+    app: ASGIApp, address: str, certificates: Certificates | None = None, proxies: Sequence[str] = ()
+) -> AsyncIterator[str]:
     """Serve until the context ends; the value is the bound `host:port`.
+
+    Args:
+        proxies: addresses or networks of proxies that are believed who calls.
 
     Raises:
         ConfigError: the address cannot be bound, or the certificate cannot be used.
@@ -46,7 +51,7 @@ async def http_server(app: ASGIApp, address: str, certificates: Certificates | N
         listener = socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
         raise ConfigError(f"cannot listen on {address}: {error.strerror}") from error
-    server = _Server(_config(app, context))
+    server = _Server(_config(app, context, proxies))
     async with AsyncExitStack() as stack:
         if certificates and context:
             stack.push_async_callback(cancel_and_wait, asyncio.create_task(_reload(certificates, context)))
@@ -58,7 +63,7 @@ async def http_server(app: ASGIApp, address: str, certificates: Certificates | N
             await task
 
 
-def _config(app: ASGIApp, context: ssl.SSLContext | None) -> uvicorn.Config:
+def _config(app: ASGIApp, context: ssl.SSLContext | None, proxies: Sequence[str]) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=BoundedConnection,
@@ -67,6 +72,8 @@ def _config(app: ASGIApp, context: ssl.SSLContext | None) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=bool(proxies),
+        forwarded_allow_ips=list(proxies),
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=round(CLOSE_GRACE),
         ssl_context_factory=(lambda config, default: context) if context else None,

@@ -1,4 +1,4 @@
-"""Writes chats in which the model may call tools: chunks and answers have the calls that were read from its text."""
+"""Writes chats in which the model may think and call tools: answers have what was read from its text."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -19,7 +19,7 @@ from gateway.turns.events import Event, Finished, Output, OutputRound, Started
 
 
 class ToolChatWriter(ChatWriter):
-    """Writes the answers of /v1/chat/completions to a request with tools."""
+    """Writes the answers of /v1/chat/completions of a model that thinks, or to a request with tools."""
 
     def __init__(self, started: Started, answer_format: AnswerFormat, tokenizer: ModelTokenizer) -> None:
         super().__init__(started, answer_format, tokenizer)
@@ -38,7 +38,7 @@ class ToolChatWriter(ChatWriter):
     def _message_part(self, choice: int, message: MessageDelta) -> dict[str, Any]:
         content = {"content": message.content} if message.content else {}
         calls = {"tool_calls": [_call_part(call) for call in message.calls]} if message.calls else {}
-        return self._delta(choice, self._taken(choice), content | calls)
+        return self._delta(choice, self._taken(choice), content | _thought(message.reasoning) | calls)
 
     def _part(self, choice: int, tokens: Sequence[OutputToken], finished: Finished | None) -> dict[str, Any]:
         return self._delta(choice, self._taken(choice), {}, finished)
@@ -58,7 +58,7 @@ class ToolChatWriter(ChatWriter):
         read = output.message or ReadMessage("", ())
         calls: dict[str, Any] = {"tool_calls": [_call(call) for call in read.calls]} if read.calls else {}
         content = read.content if read.content or not read.calls else None
-        message = AssistantMessage(role="assistant", content=content, refusal=None, **calls)
+        message = AssistantMessage(role="assistant", content=content, refusal=None, **_thought(read.reasoning), **calls)
         logprobs = chat_logprobs(output.tokens, self._tokenizer.token_bytes)
         return ChatChoice(**self._choice(index, output.tokens, output.finished), message=message, logprobs=logprobs)
 
@@ -66,9 +66,14 @@ class ToolChatWriter(ChatWriter):
 def writer_for(started: Started, tokenizer: ModelTokenizer, answer_format: AnswerFormat | None) -> Writer:
     """A writer of that format, or for None of the one that the generation began with."""
     chosen = answer_format or AnswerFormat.parse(started.header.answer_format)
-    if started.header.tool_format:
+    if started.header.reading:
         return ToolChatWriter(started, chosen, tokenizer)
     return (ChatWriter if chosen.chat else CompletionWriter)(started, chosen, tokenizer)
+
+
+def _thought(text: str) -> dict[str, Any]:
+    """What the model thought, under both names by which clients know it."""
+    return {"reasoning_content": text, "reasoning": text} if text else {}
 
 
 def _call(call: ToolCall) -> CalledTool:

@@ -1,19 +1,42 @@
-"""The door of the gRPC API: without an API key, nothing is served but health."""
+"""The door of the gRPC API: who calls, and that nothing but health is served without an API key."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
+from urllib.parse import unquote
 
+import grpc
 import structlog
 from grpc_status import rpc_status
 
-from gateway.callers.caller import let_in
+from gateway.callers.caller import called_from, let_in
 from gateway.callers.key_file import KeyFile
 from specdec.errors import KeyRefused
-from specdec.serving.access import DoorInterceptor, Handler
+from specdec.serving.access import DoorInterceptor
+from specdec.serving.decoding import Context, Handler, HandlerInterceptor, rebuilt
 from specdec.serving.status import rich_status
 
 _log = structlog.get_logger()
+
+
+class CallerInterceptor(HandlerInterceptor):
+    """Makes the address of each call known to its task."""
+
+    def changed(self, handler: Handler, details: grpc.HandlerCallDetails) -> Handler:
+        return rebuilt(handler, handler.request_deserializer, handler.response_serializer, around=_called)
+
+
+@asynccontextmanager
+async def _called(context: Context) -> AsyncIterator[None]:
+    called_from(host_of(context.peer()))
+    yield
+
+
+def host_of(peer: str) -> str:
+    """The host of a peer as gRPC writes it, such as `ipv4:192.0.2.1:1234` or `ipv6:%5B::1%5D:1234`."""
+    kind, _, rest = unquote(peer).partition(":")
+    return rest.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else peer
 
 
 class KeyInterceptor(DoorInterceptor):

@@ -11,17 +11,22 @@ from functools import cache, partial
 from typing import Any, TypeVar
 
 from redis.asyncio import Redis
-from redis.exceptions import InvalidResponse, NoScriptError, ReadOnlyError, RedisError, ResponseError
+from redis.exceptions import InvalidResponse, NoScriptError, RedisError, ResponseError
 
 from gateway.store import lua
 from gateway.store.checked_scripts import Reply, arguments_of, checked, reply_of
 from specdec.errors import SessionStoreDown, SessionStoreFull, SessionStoreReadOnly
 
-_FULL = {
-    "command not allowed when used memory >": "the session store is full: it refuses to write",
-    "MISCONF": "the session store cannot write to its disk, which is full or fails, and takes no new work",
-}
-"""What the server says of a write that it has no room for, also of one in a script, and what callers are told."""
+_REFUSALS: Sequence[tuple[str, type[SessionStoreDown], str]] = (
+    ("command not allowed when used memory >", SessionStoreFull, "the session store is full: it refuses to write"),
+    (
+        "MISCONF",
+        SessionStoreFull,
+        "the session store cannot write to its disk, which is full or fails, and takes no new work",
+    ),
+    ("read only replica", SessionStoreReadOnly, "the session store is a replica, which takes no writes"),
+)
+"""What the server says of a write that it refuses, also of one in a script, and what callers are told."""
 
 TRIES = 3
 """How often a script is run when its reply does not fit, before the store counts as down."""
@@ -187,12 +192,10 @@ async def guarded(answer: Awaitable[_Answer]) -> _Answer:
         return await answer
     except SessionStoreDown:
         raise
-    except ReadOnlyError as error:
-        raise SessionStoreReadOnly("the session store is a replica, which takes no writes") from error
     except ResponseError as error:
-        for said, message in _FULL.items():
+        for said, kind, message in _REFUSALS:
             if said in str(error):
-                raise SessionStoreFull(message) from error
+                raise kind(message) from error
         raise SessionStoreDown(f"the session store cannot be used: {error}") from error
     except (RedisError, OSError) as error:
         raise SessionStoreDown(f"the session store cannot be used: {error}") from error

@@ -82,6 +82,10 @@ class Detokenizer:
         self._begun = any(map(decode.inner, before))
         self._pending = _half_character(decode, before)
 
+    def special(self, token: int) -> str:
+        """The name of a special token; empty for any other token."""
+        return self._decode.special.get(token, "")
+
     def mark(self, token: int) -> str:
         """What stands for a special token that has no text, and in no text; empty for any other token."""
         return _mark(token) if token in self._decode.special else ""

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from gateway.fair_queue import FairQueue
+from gateway.callers.caller import place_share
+from gateway.fair_queue import FairQueue, Share
 from gateway.workers.process import WorkerLost, WorkerProcess
 from specdec.errors import FieldInvalid, QueueFull
 from specdec.rules.grammar import Grammar
@@ -53,7 +54,7 @@ class _Lane:
         self._worker = WorkerProcess(_WORKER)
 
     async def ask(
-        self, tenant: str, grammar: Grammar, seconds: float, known: Callable[[], _Outcome | None]
+        self, tenant: Share, grammar: Grammar, seconds: float, known: Callable[[], _Outcome | None]
     ) -> _Outcome:
         """The outcome of a grammar; `known` tells whether another question has found it meanwhile.
 
@@ -85,7 +86,7 @@ class GrammarChecker:
         self._outcomes: OrderedDict[str, _Outcome] = OrderedDict()
         """By digest, the latest last."""
         self._quick, self._slow = _Lane("grammars"), _Lane("slow grammars")
-        self._late: dict[str, Sequence[tuple[float, float]]] = {}
+        self._late: dict[Share, Sequence[tuple[float, float]]] = {}
         """By caller, when its grammars of the last period were late, and for how many seconds they were compiled."""
 
     async def check(self, grammar: Grammar | None, param: str, tenant: str = "") -> Grammar | None:
@@ -102,7 +103,7 @@ class GrammarChecker:
         if grammar is None:
             return None
         digest = grammar.digest
-        outcome = self._outcomes.get(digest) or await self._compiled(grammar, tenant, digest)
+        outcome = self._outcomes.get(digest) or await self._compiled(grammar, place_share(tenant), digest)
         self._outcomes[digest] = outcome
         self._outcomes.move_to_end(digest)
         if len(self._outcomes) > _REMEMBERED:
@@ -117,7 +118,7 @@ class GrammarChecker:
         """End the processes."""
         await asyncio.gather(self._quick.close(), self._slow.close())
 
-    async def _compiled(self, grammar: Grammar, tenant: str, digest: str) -> _Outcome:
+    async def _compiled(self, grammar: Grammar, tenant: Share, digest: str) -> _Outcome:
         def known() -> _Outcome | None:
             return self._outcomes.get(digest)
 
@@ -138,12 +139,12 @@ class GrammarChecker:
             _log.warning("grammar_too_complex", digest=digest, error=str(error))
             return _Outcome(error=_COMPLEX)
 
-    def _of(self, tenant: str) -> Sequence[tuple[float, float]]:
+    def _of(self, tenant: Share) -> Sequence[tuple[float, float]]:
         """What the caller's late grammars of the last period took."""
         since = self._clock() - _PERIOD
         return [late for late in self._late.get(tenant, ()) if late[0] > since]
 
-    def _note(self, tenant: str, seconds: float) -> None:
+    def _note(self, tenant: Share, seconds: float) -> None:
         self._late[tenant] = [*self._of(tenant), (self._clock(), seconds)]
         if len(self._late) > _REMEMBERED:
             self._late = {each: late for each in self._late if (late := self._of(each))}

@@ -8,6 +8,7 @@ import json
 
 from llguidance.gbnf_to_lark import any_to_lark
 
+from gateway.tools.formats import TAGS
 from gateway.workers.serving import serve
 from specdec.grammar.compiler import GrammarCompiler
 from specdec.grammar.mistakes import mistake
@@ -34,7 +35,7 @@ def examined(compiler: GrammarCompiler, kind: GrammarKind, text: str) -> dict[st
 
 def main() -> None:
     """Answer until the input ends."""
-    compiler = GrammarCompiler.of_bytes()
+    compiler = GrammarCompiler.of_bytes(sorted(TAGS))
 
     def answer(question: bytes) -> bytes:
         asked = json.loads(question)

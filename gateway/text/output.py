@@ -19,6 +19,8 @@ class OutputToken:
     origin: Origin
     logprobs: TokenLogprobs | None = None
     """None when the request asked for none."""
+    special: str = ""
+    """The name of a special token, which is no text."""
 
 
 def text_of(tokens: Iterable[OutputToken]) -> str:
@@ -73,7 +75,8 @@ class OutputText:
         """
         released: list[OutputToken] = []
         for token, origin, own in zip(tokens, origins, logprobs or (None,) * len(tokens), strict=True):
-            added = OutputToken(token, self._detokenizer.push(token), origin, own)
+            text, special = self._detokenizer.push(token), self._detokenizer.special(token)
+            added = OutputToken(token, text, origin, own, special)
             self.length += 1
             if not (self._stops or self._held or self._detokenizer.incomplete):
                 released.append(added)

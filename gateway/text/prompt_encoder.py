@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
 
+from gateway.callers.caller import place_share
 from gateway.fair_queue import FairQueue
 from gateway.request import GenerationRequest, Prompt, TextPrompt, TokenPrompt
 from gateway.text.fit import check_count, check_fits, memory_of
@@ -49,9 +50,10 @@ class TokenizingLane:
         Raises:
             QueueFull: the queue, or the tenant's share of it, is full.
         """
-        await self._queue.enter(tenant, size=max(size, LEAST_SIZE))
+        share = place_share(tenant)
+        await self._queue.enter(share, size=max(size, LEAST_SIZE))
         done = asyncio.get_running_loop().run_in_executor(self._threads, work)
-        done.add_done_callback(lambda _: self._queue.leave(tenant))
+        done.add_done_callback(lambda _: self._queue.leave(share))
         return await asyncio.shield(done)
 
 

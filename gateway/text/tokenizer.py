@@ -13,8 +13,8 @@ from gateway.text.control_names import ControlNames
 from gateway.text.token_bytes import decode_of, longest_token, token_bytes
 from gateway.tools.arguments import HugeNumbers, arguments_object
 from gateway.tools.conversation import Message
-from gateway.tools.formats import format_of
-from gateway.tools.template import Turn, described, knows_tools
+from gateway.tools.formats import format_of, knows_tools
+from gateway.tools.template import Turn, described
 from gateway.tools.values import ToolCall
 from specdec.errors import ConfigError, ContextLengthExceeded, FieldInvalid, UnsupportedParameter
 from specdec.rules.vocabulary import fingerprint
@@ -39,7 +39,7 @@ class ModelTokenizer:
         """Hash of the vocabulary; every verifier must have the same."""
         self.longest_token = longest_token(tokenizer)
         """Bytes of the longest token."""
-        self.tool_format = format_of(str(tokenizer.chat_template or ""))
+        self.tool_format = format_of(str(tokenizer.chat_template or ""), self.decode.special.values())
         """How the model writes calls of tools, as its chat template says."""
 
     @classmethod
@@ -104,6 +104,10 @@ class ModelTokenizer:
     def written(self, tokens: Sequence[int]) -> list[str]:
         """Each token as the vocabulary writes it."""
         return [str(each) for each in self._tokenizer.convert_ids_to_tokens(list(tokens))]
+
+    def spelled(self, tokens: Sequence[int]) -> str:
+        """The text of token ids, with the names of special tokens."""
+        return b"".join(map(self.token_bytes, tokens)).decode(errors="replace")
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes of one token on its own; for a special token, those of its name."""

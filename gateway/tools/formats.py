@@ -1,35 +1,42 @@
 """The ways in which models write calls, by name; a new one is added to `FORMATS`."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
-from gateway.tools.json_calls import read_list, read_objects
-from gateway.tools.parsers import LeadingParser, TaggedParser, ToolParser, read_python
+from gateway.tools.harmony import HarmonyParser
+from gateway.tools.json_calls import read_objects, read_python
+from gateway.tools.parsers import JSON_HEAD, LeadingParser, PlainParser, TaggedParser, ToolParser
 from gateway.tools.schemas import simplified
-from gateway.tools.structured import WHITESPACE, literal
-from gateway.tools.values import Tool
+from gateway.tools.thinking import thinking_of
+from gateway.tools.values import Tool, ToolCall
+from gateway.tools.writing import NUMBER, arguments_of, text_without, values_of, written
+from gateway.tools.xml_calls import FUNCTION, PAIRS, Texts, XmlParser
 from specdec.errors import UnsupportedParameter
 from specdec.rules.grammar import Grammar, GrammarKind
 
 
-@dataclass(frozen=True, slots=True)
-class ToolFormat:
+@dataclass(frozen=True, kw_only=True)
+class ToolFormat(ABC):
     """How a model writes calls."""
 
     name: str
-    mark: str
-    """What the chat templates of its models say, by which it is known."""
-    parser: Callable[[], ToolParser]
-    call: tuple[str, str, str] | None
-    """What stands before a call's name, between name and arguments, and behind them; None when they are no JSON."""
+    marks: Sequence[str]
+    """What the chat templates of its models say, all of it, by which it is known."""
+    parser: Callable[[Texts], ToolParser]
+    """Makes a parser, of tools some of whose parameters are texts."""
+    tags: Sequence[str] = ()
+    """The tags that may be special tokens."""
+    special: Collection[str] = ()
+    """Those that are, in the vocabulary of the model."""
     around: tuple[str, str, str] = ("", "", "")
     """What stands before the first call, between two, and behind the last."""
     text: str = ""
-    """The terminal, in Lark's notation, of a text without a call."""
-    mixed: str = "{calls} | TEXT"
-    """How calls and text may follow each other, in Lark's notation."""
+    """The terminal of a text without a call, where no tag tells them apart."""
+    thinking: str = ""
+    """The name of the format in which the model thinks."""
 
     def grammar(self, tools: Sequence[Tool], *, forced: bool, parallel: bool) -> Grammar:
         """Calls of these tools whose arguments are of their schemas.
@@ -40,57 +47,246 @@ class ToolFormat:
             parallel: whether there may be several calls.
 
         Raises:
-            UnsupportedParameter: a call in this format has no JSON.
+            UnsupportedParameter: a call in this format cannot be bound to a grammar.
         """
-        if self.call is None:
-            raise UnsupportedParameter(f"calls in the format {self.name} cannot be forced", "tool_choice")
-        before, between, behind = self.around
-        more = f" ({literal(between)} call)*" if parallel else ""
-        calls = f"{literal(before)} call{more} {literal(behind)}"
-        rules = [f"start: {calls}" if forced else f"start: {self.mixed.format(calls=calls)}\nTEXT: {self.text}"]
+        before, between, behind = (written(each, self.special) for each in self.around)
+        calls = f"{before} call{f' ({between} call)*' if parallel else ''} {behind}"
+        if forced:
+            rules = [f"start: {calls}"]
+        elif self.text:
+            rules = [f"start: {calls} | TEXT", f"TEXT: {self.text}"]
+        else:
+            text = text_without(self.tags[0] if self.tags else "", self.special)
+            rules = [f"start: TEXT | {calls} | TEXT {calls}", f"TEXT: {text}"]
         rules.append("call: " + " | ".join(f"call_{index}" for index in range(len(tools))))
         for index, tool in enumerate(tools):
-            schema = simplified({"type": "object"} | tool.schema, f"tools[{index}].function.parameters")
-            schema["x-guidance"] = {"whitespace_pattern": WHITESPACE} | schema.get("x-guidance", {})
-            head = self.call[0] + json.dumps(tool.name) + self.call[1]
-            rules.append(f"call_{index}: {literal(head)} args_{index} {literal(self.call[2])}")
-            rules.append(f"args_{index}: %json {json.dumps(schema, ensure_ascii=False)}")
+            free = not forced and not tool.strict
+            rules += self._call(index, tool, f"tools[{index}].function.parameters", free)
         return Grammar(GrammarKind.LARK, "\n".join(rules))
 
+    @abstractmethod
+    def _call(self, index: int, tool: Tool, place: str, free: bool) -> Iterator[str]:
+        """The rules of a call of one tool, whose arguments may be any where it is `free`."""
 
-_HERMES = ("<tool_call>", "</tool_call>")
-_ALL = (
-    ToolFormat(
-        "hermes",
-        "<tool_call>",
-        partial(TaggedParser, *_HERMES),
-        ('<tool_call>\n{"name": ', ', "arguments": ', "}\n</tool_call>"),
-        ("", "\n", ""),
-        "/(?s:.*)/ & ~/(?s:.*<tool_call>.*)/",
-        "TEXT | {calls} | TEXT {calls}",
-    ),
-    ToolFormat(
-        "llama",
-        "python_tag",
-        partial(LeadingParser, ("<|python_tag|>", "{"), read_objects, r"(<\|python_tag\|>)?", "; \n"),
-        ('{"name": ', ', "parameters": ', "}"),
-        ("", "; ", ""),
-        r"/(?s:[^{\s].*)?/",
-    ),
-    ToolFormat(
-        "mistral",
-        "[TOOL_CALLS]",
-        partial(LeadingParser, ("[TOOL_CALLS]", "[{"), read_list, r"(\[TOOL_CALLS\])?\s*\[", ", \n]"),
-        ('{"name": ', ', "arguments": ', "}"),
-        ("[", ", ", "]"),
-        r"/(?s:[^\[\s].*)?/",
-    ),
-    ToolFormat("pythonic", "func_name1(", partial(LeadingParser, ("[",), read_python), None),
+
+@dataclass(frozen=True, kw_only=True)
+class JsonFormat(ToolFormat):
+    """Arguments are an object of JSON."""
+
+    call: tuple[str, str, str]
+    """What stands before a call's name, between name and arguments, and behind them."""
+    quoted: bool = False
+    """Whether the name is a text of JSON."""
+
+    def _call(self, index: int, tool: Tool, place: str, free: bool) -> Iterator[str]:
+        name = json.dumps(tool.name) if self.quoted else tool.name
+        head, end = written(self.call[0] + name + self.call[1], self.special), written(self.call[2], self.special)
+        yield f"call_{index}: {head} args_{index} {end}"
+        yield f"args_{index}: {arguments_of(tool, place, free=free)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class XmlFormat(ToolFormat):
+    """Arguments are written one by one, in the order of the schema."""
+
+    call: tuple[str, str, str]
+    """What stands before a call's name, behind it, and behind the arguments."""
+    argument: tuple[str, str, str]
+    """The same of an argument."""
+
+    def _call(self, index: int, tool: Tool, place: str, free: bool) -> Iterator[str]:
+        schema = simplified(tool.schema, place)
+        properties = schema.get("properties", {})
+        known = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
+        required, arguments = schema.get("required", ()), []
+        for at, (key, value) in enumerate(properties.items()):
+            head, end = written(self.argument[0] + key + self.argument[1], self.special), self.argument[2]
+            yield f"arg_{index}_{at}: {head} value_{index}_{at} {written(end, self.special)}"
+            values = values_of(value if isinstance(value, dict) else {}, end.strip(), known)
+            is_text = not values.startswith("%json")
+            yield f"value_{index}_{at}: {f'VALUE_{index}_{at}' if is_text else values}"
+            if is_text:
+                yield f"VALUE_{index}_{at}: {values}"
+            arguments.append(f"arg_{index}_{at}" + ("" if key in required else "?"))
+        head = written(self.call[0] + tool.name + self.call[1], self.special)
+        yield f"call_{index}: {head} {' '.join(arguments)} {written(self.call[2], self.special)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnboundFormat(ToolFormat):
+    """Calls are read, where a model writes them, and not forced."""
+
+    def grammar(self, tools: Sequence[Tool], *, forced: bool, parallel: bool) -> Grammar:
+        raise UnsupportedParameter(f"calls in the format {self.name} cannot be forced", "tool_choice")
+
+    def _call(self, index: int, tool: Tool, place: str, free: bool) -> Iterator[str]:
+        raise UnsupportedParameter(f"calls in the format {self.name} cannot be forced", "tool_choice")
+
+
+def _tagged(opening: str, closing: str, head: str, *sections: str) -> Callable[[Texts], ToolParser]:
+    return lambda _: TaggedParser(opening, closing, read_objects, head=head, sections=sections)
+
+
+def _leading(*openings: str, lead: str, between: str, tag: str, closing: str = "") -> Callable[[Texts], ToolParser]:
+    def read(text: str) -> list[ToolCall]:
+        return read_objects(text.removeprefix(tag).removesuffix(closing).removeprefix("functools"))
+
+    return lambda _: LeadingParser(openings, read, lead, between, tag, closing)
+
+
+_NAME = r"\s*(?P<name>[A-Za-z0-9_.:/-]+)\s*"
+_LIST_CALL = ('{"name": ', ', "arguments": ', "}")
+_DEEPSEEK = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
+_DEEPSEEK_CALL = ("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>")
+_KIMI = ("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>")
+_KIMI_CALL = ("<|tool_call_begin|>", "<|tool_call_end|>")
+_KIMI_HEAD = r"\s*(?:functions\.)?(?P<name>[^<\s]+?)(?::\d+)?\s*<\|tool_call_argument_begin\|>\s*"
+_XML_TAGS = ("<tool_call>", "</tool_call>")
+
+HERMES = JsonFormat(
+    name="hermes",
+    marks=("<tool_call>",),
+    parser=_tagged(*_XML_TAGS, JSON_HEAD),
+    tags=_XML_TAGS,
+    around=("", "\n", ""),
+    call=('<tool_call>\n{"name": ', ', "arguments": ', "}\n</tool_call>"),
+    quoted=True,
 )
-FORMATS: Mapping[str, ToolFormat] = {each.name: each for each in _ALL}
-DEFAULT = FORMATS["hermes"]
+_ALL: Sequence[ToolFormat] = (
+    JsonFormat(
+        name="gpt-oss",
+        marks=("<|channel|>", "to=functions"),
+        parser=lambda _: HarmonyParser(),
+        tags=("<|channel|>", "<|constrain|>", "<|message|>", "<|start|>", "<|end|>", "<|call|>", "<|return|>"),
+        call=("<|channel|>commentary to=functions.", " <|constrain|>json<|message|>", ""),
+        around=("", "<|call|><|start|>assistant", ""),
+    ),
+    JsonFormat(
+        name="kimi",
+        marks=("<|tool_call_begin|>",),
+        parser=_tagged(*_KIMI_CALL, _KIMI_HEAD, *_KIMI),
+        tags=(*_KIMI, *_KIMI_CALL, "<|tool_call_argument_begin|>"),
+        around=(_KIMI[0], "", _KIMI[1]),
+        call=(_KIMI_CALL[0] + "functions.", f":{NUMBER}<|tool_call_argument_begin|>", _KIMI_CALL[1]),
+    ),
+    JsonFormat(
+        name="deepseek_v3",
+        marks=(_DEEPSEEK_CALL[0], "```json"),
+        parser=_tagged(*_DEEPSEEK_CALL, r"\s*(?:function<｜tool▁sep｜>)?" + _NAME + r"```json\s*", *_DEEPSEEK),
+        tags=(*_DEEPSEEK, *_DEEPSEEK_CALL, "<｜tool▁sep｜>"),
+        around=(_DEEPSEEK[0], "\n", _DEEPSEEK[1]),
+        call=(_DEEPSEEK_CALL[0] + "function<｜tool▁sep｜>", "\n```json\n", "\n```" + _DEEPSEEK_CALL[1]),
+    ),
+    JsonFormat(
+        name="deepseek_v31",
+        marks=(_DEEPSEEK_CALL[0],),
+        parser=_tagged(*_DEEPSEEK_CALL, _NAME + r"<｜tool▁sep｜>\s*", *_DEEPSEEK),
+        tags=(*_DEEPSEEK, *_DEEPSEEK_CALL, "<｜tool▁sep｜>"),
+        around=(_DEEPSEEK[0], "", _DEEPSEEK[1]),
+        call=(_DEEPSEEK_CALL[0], "<｜tool▁sep｜>", _DEEPSEEK_CALL[1]),
+    ),
+    XmlFormat(
+        name="qwen3_coder",
+        marks=("<function=", "<parameter="),
+        parser=partial(XmlParser, FUNCTION),
+        tags=_XML_TAGS,
+        around=("", "\n", ""),
+        call=("<tool_call>\n<function=", ">\n", "</function>\n</tool_call>"),
+        argument=("<parameter=", ">\n", "\n</parameter>\n"),
+    ),
+    XmlFormat(
+        name="glm",
+        marks=("<arg_key>",),
+        parser=partial(XmlParser, PAIRS),
+        tags=(*_XML_TAGS, "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
+        around=("", "\n", ""),
+        call=("<tool_call>", "\n", "</tool_call>"),
+        argument=("<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>\n"),
+    ),
+    JsonFormat(
+        name="mistral_v11",
+        marks=("[ARGS]",),
+        parser=_tagged("[TOOL_CALLS]", "", r"\s*(?P<name>[A-Za-z0-9_.:/-]+)(?:\[CALL_ID\][^\[]*)?\[ARGS\]\s*"),
+        tags=("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
+        call=("[TOOL_CALLS]", "[ARGS]", ""),
+    ),
+    JsonFormat(
+        name="mistral",
+        marks=("[TOOL_CALLS]",),
+        parser=_leading("[TOOL_CALLS]", "[{", lead=r"(\[TOOL_CALLS\])?\s*\[", between=", \n]", tag="[TOOL_CALLS]"),
+        tags=("[TOOL_CALLS]",),
+        around=("[TOOL_CALLS][", ", ", "]"),
+        call=_LIST_CALL,
+        quoted=True,
+    ),
+    JsonFormat(
+        name="phi4",
+        marks=("<|tool|>",),
+        parser=_leading(
+            *("<|tool_call|>", "functools", "[{"),
+            lead=r"(<\|tool_call\|>)?\s*(functools)?\s*\[",
+            between=", \n]",
+            tag="<|tool_call|>",
+            closing="<|/tool_call|>",
+        ),
+        tags=("<|tool_call|>", "<|/tool_call|>"),
+        around=("<|tool_call|>[", ", ", "]<|/tool_call|>"),
+        call=_LIST_CALL,
+        quoted=True,
+    ),
+    JsonFormat(
+        name="granite",
+        marks=("<|tool_call|>",),
+        parser=_leading(
+            *("<|tool_call|>", "[{"), lead=r"(<\|tool_call\|>)?\s*\[", between=", \n]", tag="<|tool_call|>"
+        ),
+        tags=("<|tool_call|>",),
+        around=("<|tool_call|>[", ", ", "]"),
+        call=_LIST_CALL,
+        quoted=True,
+    ),
+    HERMES,
+    JsonFormat(
+        name="llama",
+        marks=("python_tag",),
+        parser=lambda _: LeadingParser(
+            ("<|python_tag|>", "{"), read_objects, r"(<\|python_tag\|>)?", "; \n", "<|python_tag|>"
+        ),
+        tags=("<|python_tag|>",),
+        around=("", "; ", ""),
+        call=('{"name": ', ', "parameters": ', "}"),
+        quoted=True,
+        text=r"/(?s:[^{\s].*)?/",
+    ),
+    UnboundFormat(
+        name="pythonic",
+        marks=("func_name1(",),
+        parser=lambda _: LeadingParser(("[", "<|python_start|>"), read_python, tag="<|python_start|>"),
+        tags=("<|python_start|>", "<|python_end|>"),
+    ),
+)
+UNKNOWN = UnboundFormat(name="unknown", marks=(), parser=lambda _: PlainParser())
+"""The format of a chat template that renders tools in a way that is not known here."""
+FORMATS: Mapping[str, ToolFormat] = {each.name: each for each in (*_ALL, UNKNOWN)}
+TAGS = frozenset(tag for each in _ALL for tag in each.tags)
+"""All tags that may be special tokens."""
+DEFAULT = HERMES
 
 
-def format_of(template: str | None) -> ToolFormat:
-    """The format that a chat template speaks of; the default where it speaks of none."""
-    return next((each for each in _ALL if each.mark in (template or "")), DEFAULT)
+def format_of(template: str | None, special: Collection[str] = ()) -> ToolFormat:
+    """The format that a chat template speaks of; the default where it does not know tools.
+
+    Args:
+        template: the chat template.
+        special: the names of the special tokens of the vocabulary.
+    """
+    found = next((each for each in _ALL if all(mark in (template or "") for mark in each.marks)), None)
+    if found is None:
+        found = UNKNOWN if knows_tools(template or "") else DEFAULT
+    thinking = found.name if found.name == "gpt-oss" else thinking_of(template)
+    return replace(found, special=tuple(sorted(set(found.tags) & set(special))), thinking=thinking)
+
+
+def knows_tools(template: str) -> bool:
+    """Whether a chat template renders tools by itself."""
+    return "tools" in template or "tool_calls" in template

@@ -1,36 +1,32 @@
-"""Calls of tools that models write as JSON: whole ones, and one that is read while it is written."""
+"""Calls of tools that models write as JSON or as Python: whole ones, and how far one has been read."""
 
+import ast
 import json
-import re
 from typing import Any
 
+from gateway.tools.arguments import arguments_text
 from gateway.tools.values import ToolCall
-
-_HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)+")\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)', re.DOTALL)
-"""What stands before the arguments, where the name comes first."""
-
-
-def head_of(text: str) -> tuple[str, int] | None:
-    """The name of the call with which the text begins, and where its arguments begin; None where none begins yet."""
-    match = _HEAD.match(text)
-    if match is None:
-        return None
-    try:
-        return json.loads(match[1]), match.end()
-    except ValueError:
-        return None
 
 
 class JsonObject:
     """How far an object of JSON has been read; what it holds is not checked."""
 
-    def __init__(self, depth: int = 0) -> None:
-        """`depth` is 1 for an object that is open already."""
+    def __init__(self) -> None:
         self.ended = False
         """Whether it is closed, or what came cannot be a part of it."""
-        self._depth = depth
+        self._depth = 0
         self._string = False
         self._escaped = False
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is closed."""
+        return self.ended and self._depth == 0
+
+    @property
+    def inside(self) -> bool:
+        """Whether a string in it is open."""
+        return self._string
 
     def take(self, text: str) -> int:
         """How many of the next characters belong to it."""
@@ -62,10 +58,19 @@ class JsonObject:
 
 
 def call_of(value: Any) -> ToolCall:
-    """The call that a JSON object is; raises ValueError when it is none."""
+    """The call that a JSON object is; raises ValueError when it is none.
+
+    Missing arguments are an empty object, and those that are encoded twice are decoded.
+    """
     match value:
-        case {"name": str(name), "arguments": dict(given)} | {"name": str(name), "parameters": dict(given)} if name:
-            return ToolCall(name, json.dumps(given, ensure_ascii=False))
+        case {"function": dict(inner)} if len(value) == 1 or value.get("type") == "function":
+            return call_of(inner)
+        case {"name": str(name), **others} if name:
+            given = others.get("arguments", others.get("parameters"))
+            if given is None or isinstance(given, dict):
+                return ToolCall(name, json.dumps(given or {}, ensure_ascii=False))
+            if isinstance(given, str) and isinstance(json.loads(given or "{}"), dict | str):
+                return ToolCall(name, arguments_text(given))
     raise ValueError("a call has a name and an object of arguments")
 
 
@@ -74,14 +79,21 @@ def read_objects(text: str) -> list[ToolCall]:
     decoder, calls, rest = json.JSONDecoder(), [], text.removeprefix("<|python_tag|>").lstrip()
     while rest:
         value, end = decoder.raw_decode(rest)
-        calls.append(call_of(value))
-        rest = rest[end:].lstrip("; \n")
+        calls += [call_of(each) for each in (value if isinstance(value, list) else [value])]
+        rest = rest[end:].lstrip("; \n\t,")
     return calls
 
 
-def read_list(text: str) -> list[ToolCall]:
-    """A JSON list of calls; raises ValueError where there is something else."""
-    values = json.loads(text.removeprefix("[TOOL_CALLS]"))
-    if not isinstance(values, list) or not values:
+def read_python(text: str) -> list[ToolCall]:
+    """A Python list of calls with named, literal arguments; raises ValueError where there is something else."""
+    tree = ast.parse(text.removeprefix("<|python_start|>").removesuffix("<|python_end|>"), mode="eval").body
+    if not isinstance(tree, ast.List) or not tree.elts:
         raise ValueError("no list of calls")
-    return [call_of(value) for value in values]
+    return [_python_call(each) for each in tree.elts]
+
+
+def _python_call(node: ast.expr) -> ToolCall:
+    if not isinstance(node, ast.Call) or node.args:
+        raise ValueError("no call with named arguments")
+    arguments = {str(each.arg): ast.literal_eval(each.value) for each in node.keywords}
+    return ToolCall(ast.unparse(node.func), json.dumps(arguments, ensure_ascii=False))

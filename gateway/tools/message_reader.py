@@ -1,11 +1,12 @@
-"""Reads the message that a model writes to a caller who offered tools: its text, and its calls with their names."""
+"""Reads the message that a model writes: its text, what it thinks before that, and its calls with their names."""
 
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from gateway.tools.parsers import Piece, ToolParser
-from gateway.tools.values import CallDelta, MessageDelta, ToolCall
+from gateway.tools.parsers import Piece
+from gateway.tools.reading import Reading
+from gateway.tools.values import CallDelta, MessageDelta, Thought, ToolCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,46 +17,60 @@ class ReadMessage:
     """The text around the calls."""
     calls: tuple[ToolCall, ...]
     """The last one is incomplete where the output was cut."""
+    reasoning: str = ""
+    """What the model thought before its answer."""
 
 
 class MessageReader:
     """One answer, whose text comes in pieces."""
 
-    def __init__(self, parser: ToolParser, generation: str, *, parallel: bool = True) -> None:
-        """Read an answer.
-
-        Args:
-            generation: public id of the answer's generation, from which the ids of its calls are made.
-            parallel: whether calls behind the first are read, too; the caller may take only one.
-        """
-        self._parser = parser
-        self._parallel = parallel
+    def __init__(self, reading: Reading, generation: str) -> None:
+        """`generation` is the public id of the answer's generation, from which the ids of its calls are made."""
+        self.tags = reading.tags
+        """The special tokens that are read, by their names, which stand for them in the text."""
+        self._parser = reading.parser()
+        self._parallel = reading.parallel
+        self._thinking = reading.thinking_reader()
         self._generation = generation
-        self.called = False
-        """Whether a call has begun."""
+        self._called = False
+
+    @property
+    def called(self) -> bool:
+        """Whether there are calls, and each is whole."""
+        return self._called and not self._parser.cut
 
     def feed(self, text: str) -> MessageDelta:
         """What is certain now that more text has come."""
-        return self._delta(self._parser.feed(text))
+        parts = [text] if self._thinking is None else self._thinking.feed(text)
+        return self._delta(self._read(parts))
 
     def end(self) -> MessageDelta:
         """What is left when no more comes."""
-        return self._delta(self._parser.end())
+        parts = [] if self._thinking is None else self._thinking.end()
+        return self._delta([*self._read(parts), *self._parser.end()])
+
+    def _read(self, parts: Iterable[Thought | str]) -> list[Piece]:
+        pieces: list[Piece] = []
+        for part in parts:
+            pieces += [part] if isinstance(part, Thought) else self._parser.feed(part)
+        return pieces
 
     def _delta(self, pieces: Iterable[Piece]) -> MessageDelta:
-        content, calls = "", dict[int, CallDelta]()
+        content, reasoning, calls = "", "", dict[int, CallDelta]()
         for piece in pieces:
-            if isinstance(piece, str):
-                content += piece
-            elif piece.index and not self._parallel:
-                continue
-            elif piece.index in calls:
-                begun = calls[piece.index]
-                calls[piece.index] = replace(begun, arguments=begun.arguments + piece.arguments)
-            else:
-                calls[piece.index] = replace(piece, id=self._id(piece.index)) if piece.name else piece
-        self.called = self.called or bool(calls)
-        return MessageDelta(content, tuple(calls.values()))
+            match piece:
+                case str():
+                    content += piece
+                case Thought(text):
+                    reasoning += text
+                case CallDelta(index) if index and not self._parallel:
+                    pass  # the caller may take only one
+                case CallDelta(index) if index in calls:
+                    calls[index] = replace(calls[index], arguments=calls[index].arguments + piece.arguments)
+                case CallDelta(index):
+                    calls[index] = replace(piece, id=self._id(index)) if piece.name else piece
+        self._called = self._called or bool(calls)
+        return MessageDelta(content, tuple(calls.values()), reasoning)
 
     def _id(self, index: int) -> str:
         return f"call_{hashlib.sha256(f'{self._generation} {index}'.encode()).hexdigest()[:24]}"
@@ -63,10 +78,11 @@ class MessageReader:
 
 def joined_message(deltas: Iterable[MessageDelta]) -> ReadMessage:
     """The message of which those are all parts."""
-    content, calls = "", dict[int, ToolCall]()
+    content, reasoning, calls = "", "", dict[int, ToolCall]()
     for delta in deltas:
         content += delta.content
+        reasoning += delta.reasoning
         for part in delta.calls:
             begun = calls.setdefault(part.index, ToolCall(part.name, "", part.id))
             calls[part.index] = replace(begun, arguments=begun.arguments + part.arguments)
-    return ReadMessage(content, tuple(calls.values()))
+    return ReadMessage(content, tuple(calls.values()), reasoning)

@@ -4,20 +4,19 @@ What a parser has returned is a function of the text so far, however that was cu
 what is missing and no more.
 """
 
-import ast
 import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
-from gateway.tools.json_calls import JsonObject, call_of, head_of, read_objects
-from gateway.tools.values import CallDelta, ToolCall
+from gateway.tools.json_calls import JsonObject
+from gateway.tools.values import CallDelta, Thought, ToolCall
 
-Piece = str | CallDelta
+Piece = str | CallDelta | Thought
 Reader = Callable[[str], list[ToolCall]]
 """Reads a whole text that consists of calls; raises ValueError when it does not."""
 
-_NO_CALLS = (ValueError, SyntaxError, TypeError, RecursionError, MemoryError)
+NO_CALLS = (ValueError, SyntaxError, TypeError, KeyError, RecursionError, MemoryError)
 
 
 class ToolParser(ABC):
@@ -25,6 +24,8 @@ class ToolParser(ABC):
 
     def __init__(self, begin: Callable[[], list[Piece] | None]) -> None:
         """`begin` reads the beginning of what is held, or waits for more and returns None; it may set the next step."""
+        self.cut = False
+        """Whether a call was cut, or is not whole."""
         self._held = ""
         self._step = begin
         self._calls = 0
@@ -38,9 +39,15 @@ class ToolParser(ABC):
             pieces += found
         return pieces
 
-    @abstractmethod
     def end(self) -> list[Piece]:
         """What is left when no more comes."""
+        self.cut = self.cut or self._step == self._read_arguments
+        rest = self._ended(self._take())
+        return [piece for piece in rest if piece]
+
+    @abstractmethod
+    def _ended(self, rest: str) -> list[Piece]:
+        """What the rest of the text is."""
 
     @abstractmethod
     def _end_call(self) -> None:
@@ -54,12 +61,16 @@ class ToolParser(ABC):
         self._calls += 1
         return CallDelta(self._calls - 1, name=call.name, arguments=call.arguments)
 
-    def _begin_call(self, text: str) -> list[Piece] | None:
-        """The name of the call with which the text, the end of what is held, begins; None where none begins yet."""
-        head = head_of(text)
-        if head is None:
-            return None
-        name, self._held = head[0], text[head[1] :]
+    def _whole(self, read: Reader, inner: str, text: str) -> list[Piece]:
+        """The calls that a text consists of, or the text around them as it was written."""
+        try:
+            return [self._call(call) for call in read(inner)] or [text]
+        except NO_CALLS:
+            return [text]
+
+    def _begin_call(self, name: str, rest: str) -> list[Piece]:
+        """Begin a call whose arguments are a JSON object, with which the rest begins."""
+        self._held = rest
         self._arguments, self._step = JsonObject(), self._read_arguments
         return [self._call(ToolCall(name, ""))]
 
@@ -67,55 +78,94 @@ class ToolParser(ABC):
         taken = self._arguments.take(self._held)
         more, self._held = self._held[:taken], self._held[taken:]
         if self._arguments.ended:
+            self.cut = self.cut or not self._arguments.whole
             self._end_call()
         return [CallDelta(self._calls - 1, arguments=more)] if more else []
 
 
 class TaggedParser(ToolParser):
-    """Calls between two tags, each a JSON object; text may stand around them, less the white space beside them."""
+    """Calls that begin and end with tags; text may stand around them, less the white space beside them."""
 
-    def __init__(self, opening: str, closing: str) -> None:
+    def __init__(self, opening: str, closing: str, read: Reader, *, head: str = "(?!)", sections: Sequence[str] = ()):
+        """Read calls.
+
+        Args:
+            opening: the tag that a call begins with.
+            closing: the tag behind it; empty where there is none.
+            read: reads a whole text between tags that does not begin with a head and arguments.
+            head: matches what stands behind the opening tag before arguments that are an object of JSON, with the
+                name as the group `name`.
+            sections: the tags around all calls, which say nothing more.
+        """
         super().__init__(self._read_text)
-        self._opening, self._closing = opening, closing
+        self._opening, self._closing, self._read = opening, closing, read
+        self._head = re.compile(rf"{head}(?=\{{)", re.DOTALL)
+        self._tags = (opening, *sections)
         self._behind_call = False
 
-    def end(self) -> list[Piece]:
-        rest = self._take()
+    def _ended(self, rest: str) -> list[Piece]:
         if self._step == self._read_text:
-            return self._text(rest)
+            return list(self._text(rest))
         if self._step == self._read_call:
-            return self._whole(rest, self._opening + rest)
-        rest = rest.strip().removeprefix("}").lstrip()
+            found = self._whole(self._read, rest, self._opening + rest)
+            return found if rest.strip() else [self._opening + rest]
+        if self._step == self._read_arguments:
+            return []
+        rest = self._left(rest)
         return [] if self._closing.startswith(rest) else [rest]
 
     def _end_call(self) -> None:
         self._step = self._read_closing
 
     def _read_text(self) -> list[Piece] | None:
-        text, opening, rest = self._held.partition(self._opening)
-        if opening:
-            self._held, self._step = rest, self._read_call
+        found = min(((at, tag) for tag in self._tags if (at := self._held.find(tag)) >= 0), default=None)
+        if found is not None:
+            text, self._held = self._held[: found[0]], self._held[found[0] + len(found[1]) :]
+            if found[1] == self._opening:
+                self._step = self._read_call
+            else:
+                self._behind_call = True
             return self._text(text.rstrip())
-        certain = text[: len(text) - overlap(text, self._opening)].rstrip()
-        self._held = text[len(certain) :]
+        certain = self._held[: len(self._held) - max(overlap(self._held, tag) for tag in self._tags)].rstrip()
+        self._held = self._held[len(certain) :]
         return self._text(certain) if certain else None
 
     def _read_call(self) -> list[Piece] | None:
-        begun = self._begin_call(self._held)
-        if begun is not None:
-            return begun
-        inner, closing, behind = self._held.partition(self._closing)
-        if not closing:
+        if begun := self._head.match(self._held):
+            return self._begin_call(_name(begun["name"]), self._held[begun.end() :])
+        inner = self._inner()
+        if inner is None:
             return None
-        self._held, self._step = behind, self._read_text
-        return self._whole(inner, self._opening + inner + closing)
+        self._held, self._step = self._held[len(inner) + len(self._closing) :], self._read_text
+        self._behind_call = True
+        return self._whole(self._read, inner, self._opening + inner + self._closing)
+
+    def _inner(self) -> str | None:
+        """What stands before the first closing tag that is in no text of JSON; None where it may still come."""
+        at = self._held.find(self._closing) if self._closing else -1
+        while at >= 0:
+            inner, scan = self._held[:at], JsonObject()
+            if not inner.lstrip().startswith("{") or scan.take(inner) < len(inner) or not scan.inside:
+                return inner
+            at = self._held.find(self._closing, at + 1)
+        return None
 
     def _read_closing(self) -> list[Piece] | None:
-        _, closing, behind = self._held.partition(self._closing)
+        if not self._closing:
+            self._step, self._behind_call = self._read_text, True
+            return []
+        text, closing, behind = self._held.partition(self._closing)
+        rest = self._left(text)
+        if rest.startswith("{") and (begun := self._head.match(rest)):
+            return self._begin_call(_name(begun["name"]), rest[begun.end() :] + closing + behind)
         if not closing:
             return None
         self._held, self._step, self._behind_call = behind, self._read_text, True
-        return []
+        return self._whole(self._read, rest, rest) if rest else []
+
+    def _left(self, text: str) -> str:
+        """What stands behind arguments, without what is a call's own there."""
+        return text.strip().removeprefix("}").removeprefix("```").lstrip(" \t\r\n,;")
 
     def _text(self, text: str) -> list[Piece]:
         if self._behind_call:
@@ -123,20 +173,13 @@ class TaggedParser(ToolParser):
         self._behind_call = self._behind_call and not text
         return [text] if text else []
 
-    def _whole(self, inner: str, text: str) -> list[Piece]:
-        """The call that stands between two tags, or the text that it is."""
-        try:
-            call = call_of(json.loads(inner))
-        except (ValueError, RecursionError):
-            return [text]
-        self._behind_call = True
-        return [self._call(call)]
-
 
 class LeadingParser(ToolParser):
-    """Calls that an answer begins with, or it has none: then it is all text."""
+    """Calls in a list, or between semicolons, that an answer begins with, or that begin with a tag in it."""
 
-    def __init__(self, openings: Sequence[str], read: Reader, lead: str = "", between: str = "") -> None:
+    def __init__(
+        self, openings: Sequence[str], read: Reader, lead: str = "", between: str = "", tag: str = "", closing: str = ""
+    ) -> None:
         """Read calls whole, or as they come where they are JSON.
 
         Args:
@@ -144,25 +187,24 @@ class LeadingParser(ToolParser):
             read: reads them all.
             lead: a regular expression of what may stand before the first JSON object.
             between: the characters that may stand behind each; empty where calls are no JSON.
+            tag: the opening that begins calls anywhere; empty where none does.
+            closing: what may stand behind the last call.
         """
         super().__init__(self._read_beginning)
-        self._openings, self._between = openings, between
+        self._openings, self._between, self._tag, self._closing = openings, between, tag, closing
         self._read = read
         self._lead = re.compile(lead)
+        self._head = re.compile(JSON_HEAD + r"(?=\{)", re.DOTALL)
 
-    def end(self) -> list[Piece]:
-        rest, read = self._take(), self._read
+    def _ended(self, rest: str) -> list[Piece]:
         if self._step == self._read_next:
-            rest, read = rest.strip(self._between), read_objects
+            rest = rest.strip(self._between).removesuffix(self._closing)
         elif self._step != self._read_beginning:
-            return []
-        try:
-            return [self._call(call) for call in read(rest.strip())] if rest else []
-        except _NO_CALLS:
             return [rest]
+        return self._whole(self._read, rest.strip(), rest) if rest else []
 
     def _end_call(self) -> None:
-        self._arguments, self._step = JsonObject(depth=1), self._read_rest
+        self._step = self._read_rest
 
     def _read_beginning(self) -> list[Piece] | None:
         begun = self._held.lstrip()
@@ -170,39 +212,69 @@ class LeadingParser(ToolParser):
             self._step = self._read_plain
             return []
         lead = self._lead.match(begun)
-        return self._begin_call(begun[lead.end() :]) if lead and self._between else None
+        return self._begun(begun[lead.end() :]) if lead and self._between else None
 
-    def _read_rest(self) -> list[Piece]:
-        """What stands in a call behind its arguments, which is nothing of use."""
-        self._held = self._held[self._arguments.take(self._held) :]
-        if self._arguments.ended:
-            self._step = self._read_next
+    def _begun(self, text: str) -> list[Piece] | None:
+        begun = self._head.match(text)
+        return self._begin_call(_name(begun["name"]), text[begun.end() :]) if begun else None
+
+    def _read_rest(self) -> list[Piece] | None:
+        """What stands in a call behind its arguments."""
+        rest = self._held.lstrip()
+        if not rest:
+            return None
+        self._held, self._step = rest.removeprefix("}"), self._read_next if rest.startswith("}") else self._read_plain
         return []
 
     def _read_next(self) -> list[Piece] | None:
         rest = self._held.lstrip(self._between)
         if rest and not rest.startswith("{"):
-            self._held, self._step = rest, self._read_plain
+            if len(rest) < len(self._closing) and self._closing.startswith(rest):
+                return None
+            self._held, self._step = rest.removeprefix(self._closing), self._read_plain
             return []
-        return self._begin_call(rest)
+        return self._begun(rest)
+
+    def _read_plain(self) -> list[Piece] | None:
+        if not self._tag:
+            return [self._take()]
+        text, tag, rest = self._held.partition(self._tag)
+        if tag:
+            self._held, self._step = tag + rest, self._read_beginning
+            return [text.rstrip()] if text.strip() else []
+        certain = text[: len(text) - overlap(text, self._tag)]
+        self._held = text[len(certain) :]
+        return [certain] if certain else None
+
+
+class PlainParser(ToolParser):
+    """Text alone, of a model whose calls nobody can read."""
+
+    def __init__(self) -> None:
+        super().__init__(self._read_plain)
 
     def _read_plain(self) -> list[Piece]:
         return [self._take()]
 
+    def _ended(self, rest: str) -> list[Piece]:
+        return [rest]
 
-def read_python(text: str) -> list[ToolCall]:
-    """A Python list of calls with named, literal arguments; raises ValueError where there is something else."""
-    tree = ast.parse(text, mode="eval").body
-    if not isinstance(tree, ast.List) or not tree.elts:
-        raise ValueError("no list of calls")
-    return [_python_call(each) for each in tree.elts]
+    def _end_call(self) -> None:
+        """There are no calls."""
 
 
-def _python_call(node: ast.expr) -> ToolCall:
-    if not isinstance(node, ast.Call) or node.args:
-        raise ValueError("no call with named arguments")
-    arguments = {str(each.arg): ast.literal_eval(each.value) for each in node.keywords}
-    return ToolCall(ast.unparse(node.func), json.dumps(arguments, ensure_ascii=False))
+JSON_HEAD = r'\s*\{\s*"name"\s*:\s*(?P<name>"(?:[^"\\]|\\.)+")\s*,\s*"(?:arguments|parameters)"\s*:\s*'
+"""What stands before the arguments of a call that is JSON, where the name comes first."""
+
+
+def _name(text: str) -> str:
+    """A name that is written as a text of JSON or plainly."""
+    if text.startswith('"'):
+        try:
+            return str(json.loads(text))
+        except ValueError:
+            return text.strip('"')
+    return text.strip()
 
 
 def overlap(text: str, tag: str) -> int:

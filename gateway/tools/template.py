@@ -12,11 +12,6 @@ Turn = dict[str, object]
 """A message as a chat template reads it."""
 
 
-def knows_tools(template: str) -> bool:
-    """Whether a chat template renders tools by itself."""
-    return "tools" in template or "tool_calls" in template
-
-
 def described(turns: Sequence[Turn], tools: Sequence[Tool]) -> list[Turn]:
     """The turns with roles and contents alone."""
     plain = [{"role": "user" if turn["role"] == "tool" else turn["role"], "content": _content(turn)} for turn in turns]

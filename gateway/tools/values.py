@@ -65,6 +65,13 @@ class CallDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class Thought:
+    """What the model writes before its answer, for itself."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class MessageDelta:
     """What more of a message is known."""
 
@@ -72,6 +79,8 @@ class MessageDelta:
     """The next characters of the text that stands around the calls."""
     calls: tuple[CallDelta, ...] = ()
     """The next parts of calls, at most one of each call."""
+    reasoning: str = ""
+    """The next characters of what the model thinks before its answer."""
 
     def __bool__(self) -> bool:
-        return bool(self.content or self.calls)
+        return bool(self.content or self.calls or self.reasoning)

@@ -1,14 +1,14 @@
 """The events of a generation, in order: one Started, any number of OutputRounds, one Finished."""
 
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Container, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
 from gateway.text.detokenizer import Decode
 from gateway.text.output import OutputToken, text_of
-from gateway.tools.formats import FORMATS
 from gateway.tools.message_reader import MessageReader, ReadMessage, joined_message
+from gateway.tools.reading import Reading
 from gateway.tools.values import MessageDelta
 from gateway.turns.statistics import Summary
 from gateway.turns.turn import Header, Turn
@@ -81,7 +81,7 @@ class OutputRound:
     choice: int = 0
     """Index of the generation among the choices of its request."""
     message: MessageDelta | None = None
-    """What more of the message is known by these tokens; None where there are no tools to call."""
+    """What more of the message is known by these tokens; None where only text is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +99,9 @@ class Finished:
     choice: int = 0
     """Index of the generation among the choices of its request."""
     message: MessageDelta | None = None
-    """What is left of the message; None where there are no tools to call."""
+    """What is left of the message; None where only text is read."""
     called: bool = False
-    """Whether the message has a call of a tool."""
+    """Whether the message has calls of tools, and each is whole."""
 
 
 Event = Started | OutputRound | Finished
@@ -116,27 +116,27 @@ class Output:
     rounds: tuple[RoundReport, ...] = ()
     """Its rounds, when the request asks for them."""
     message: ReadMessage | None = None
-    """The text and the calls; None where there were no tools to call."""
+    """The text and the calls; None where only text was read."""
 
 
 async def without_first(events: AsyncGenerator[Event], count: int) -> AsyncGenerator[Event]:
     """The events of one generation without its first `count` output tokens; `events` is closed with this iterator.
 
-    Where there were tools to call, the whole output is read for calls, so that the reader gets the rest of a call of
-    which it has the beginning.
+    Where there is thinking to read, or calls, the whole output is read for them, so that the reader gets the rest of a
+    call of which it has the beginning.
     """
     skip, reader = count, None
     async with aclosing(events):
         async for event in events:
             match event:
                 case Started(turn, header):
-                    reader = header.tool_format and _reader(header, turn)
+                    reader = header.reading and MessageReader(Reading.parse(header.reading), turn.name)
                     yield event
                 case OutputRound(tokens=tokens):
                     rest = _without(event, skip)
                     if reader:
-                        reader.feed(text_of(tokens[:skip]))
-                        rest = replace(rest, message=reader.feed(rest.text))
+                        reader.feed(_read_text(tokens[:skip], reader.tags))
+                        rest = replace(rest, message=reader.feed(_read_text(rest.tokens, reader.tags)))
                     if rest.tokens or not skip:
                         yield rest
                     skip = max(0, skip - len(tokens))
@@ -144,9 +144,9 @@ async def without_first(events: AsyncGenerator[Event], count: int) -> AsyncGener
                     yield replace(event, message=reader.end(), called=reader.called) if reader else event
 
 
-def _reader(header: Header, turn: Turn) -> MessageReader:
-    parser = FORMATS[header.tool_format].parser()
-    return MessageReader(parser, turn.name, parallel=header.parallel_calls)
+def _read_text(tokens: Iterable[OutputToken], tags: Container[str]) -> str:
+    """The text of tokens, in which the names of tags stand for special tokens."""
+    return "".join(token.special if token.special in tags else token.text for token in tokens)
 
 
 def _without(event: OutputRound, skip: int) -> OutputRound:

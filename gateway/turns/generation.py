@@ -39,6 +39,9 @@ from specdec.errors import (
     SessionNotFound,
 )
 
+_LAST = 32
+"""Tokens at the end of a prompt that show whether it opens the thinking."""
+
 _log = structlog.get_logger()
 
 
@@ -184,6 +187,10 @@ class Generator:
         added = await model.prompts.encode_request(request, info.context_length, history)
         clamp = services.settings.max_tokens_over_room == "clamp"
         predicted = await model.prompts.encode_prediction(request.prediction, request.tenant, info.context_length)
+        reading = request.reading
+        if reading.thinking:
+            reading = reading.behind(model.tokenizer.spelled((*history, *added)[-_LAST:]))
+            request = replace(request, sampling=reading.bound(request.sampling))
         header = Header(
             call=make_call(request, (*history, *added), info, services.settings.mode, predicted, clamp=clamp),
             stop=request.stop,
@@ -192,8 +199,7 @@ class Generator:
             created=int(time.time()),
             priority=request.priority,
             answer_format=request.answer_format,
-            tool_format=request.tool_format,
-            parallel_calls=request.parallel_calls,
+            reading=reading.text(),
             in_session=bool(request.session),
             resumable=request.resumable,
             choices=request.number,

@@ -71,10 +71,8 @@ class Header:
     priority: PriorityClass = PriorityClass.DEFAULT
     answer_format: str = ""
     """How the answer is written, as the API that took the request spells it; only that API reads it."""
-    tool_format: str = ""
-    """The format in which the output is read for calls of tools; empty where there are none to call."""
-    parallel_calls: bool = True
-    """Whether the output may have several calls."""
+    reading: str = ""
+    """How the output is read for thinking and calls; empty where it is read for none."""
     in_session: bool = False
     """Whether the caller named the session."""
     resumable: bool = True

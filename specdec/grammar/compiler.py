@@ -2,7 +2,7 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Self
 
 import structlog
@@ -10,8 +10,9 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from specdec.errors import FieldInvalid
 from specdec.grammar.state import GrammarState
-from specdec.grammar.tokens import grammar_tokenizer
-from specdec.rules.grammar import Grammar, GrammarKind
+from specdec.grammar.thinking import behind
+from specdec.grammar.tokens import GrammarTokens
+from specdec.rules.grammar import Grammar, GrammarKind, token_name
 
 _log = structlog.get_logger()
 
@@ -31,8 +32,17 @@ _LIMITS = LLParserLimits(max_items_in_row=300, step_max_items=10_000, initial_le
 class GrammarCompiler:
     """Compiled grammars over one vocabulary, the most recent ones kept by their digests."""
 
-    def __init__(self, tokenizer: LLTokenizer, vocab_size: int, end_ids: Collection[int]) -> None:
-        """`vocab_size` is the width of the logits; `end_ids` are allowed where a sentence is complete."""
+    def __init__(
+        self, tokenizer: LLTokenizer, vocab_size: int, end_ids: Collection[int], special: Collection[str] = ()
+    ) -> None:
+        """Compile for a tokenizer.
+
+        Args:
+            vocab_size: the width of the logits.
+            end_ids: what is allowed where a sentence is complete.
+            special: the names of the special tokens.
+        """
+        self._special = frozenset(special)
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._end_ids = frozenset(end_ids)
@@ -45,16 +55,18 @@ class GrammarCompiler:
         if content is None:
             return None
         try:
-            tokenizer = grammar_tokenizer(content, vocab_size, end_ids)
+            tokens = GrammarTokens(content, vocab_size, end_ids)
+            tokenizer = LLTokenizer(TokenizerWrapper(tokens), eos_token=sorted(end_ids) or None)
         except Exception as error:  # noqa: BLE001 - the tokenizers library raises nothing more particular
             _log.warning("grammars_unsupported", error=str(error))
             return None
-        return cls(tokenizer, vocab_size, end_ids)
+        return cls(tokenizer, vocab_size, end_ids, tokens.special)
 
     @classmethod
-    def of_bytes(cls) -> Self:
-        """For a vocabulary of all bytes, whose end token is 256."""
-        return cls(LLTokenizer(TokenizerWrapper(_Bytes())), 257, (256,))
+    def of_bytes(cls, special: Sequence[str] = ()) -> Self:
+        """For a vocabulary of all bytes, whose end token is 256, and special tokens behind it."""
+        tokens = _Bytes(special)
+        return cls(LLTokenizer(TokenizerWrapper(tokens)), len(tokens.tokens), (256,), special)
 
     def compile(self, grammar: Grammar) -> GrammarState:
         """The state of a grammar before the first token.
@@ -77,6 +89,8 @@ class GrammarCompiler:
     def _matcher(self, grammar: Grammar) -> LLMatcher:
         try:
             source = _SERIALIZE[grammar.kind](grammar.text)
+            if grammar.behind:
+                source = behind(grammar.behind, source, self._special)
             matcher = LLMatcher(self._tokenizer, source, log_level=0, limits=_LIMITS)
         except ValueError as error:  # a schema that is no JSON
             raise FieldInvalid(str(error), "grammar") from error
@@ -90,8 +104,11 @@ class _Bytes:
 
     eos_token_id = 256
     bos_token_id = None
-    tokens = (*(bytes([value]) for value in range(256)), b"<|end|>")
-    special_token_ids = (256,)
+
+    def __init__(self, special: Sequence[str]) -> None:
+        names = (token_name(name).encode() for name in special)
+        self.tokens = (*(bytes([value]) for value in range(256)), b"<|end|>", *names)
+        self.special_token_ids = tuple(range(256, len(self.tokens)))
 
     def __call__(self, text: str | bytes) -> list[int]:
         return list(text.encode() if isinstance(text, str) else text)

@@ -2,8 +2,10 @@
 
 from collections.abc import Collection
 
-from llguidance import LLTokenizer, TokenizerWrapper
+from llguidance import LLTokenizer
 from tokenizers import Tokenizer
+
+from specdec.rules.grammar import token_name
 
 _LEAD = "\n"
 """Stands before a text for tokenizers that put a space before the first word."""
@@ -29,12 +31,15 @@ class GrammarTokens:
         self._tokenizer.encode_special_tokens = True
         added = self._tokenizer.get_added_tokens_decoder()
         known = set(self._tokenizer.get_vocab().values())
-        self.tokens = tuple(
-            added[index].content.encode() if index in added else self._bytes(index) if index in known else b""
-            for index in range(vocab_size)
-        )
         special = {index for index, token in added.items() if token.special} | set(end_ids)
         self.special_token_ids = tuple(sorted(index for index in special if index < vocab_size))
+        tokens = [self._bytes(index) if index in known else b"" for index in range(vocab_size)]
+        for index, token in added.items():
+            if index < vocab_size:
+                tokens[index] = (token_name(token.content) if index in special else token.content).encode()
+        self.tokens = tuple(tokens)
+        self.special = tuple(added[index].content for index in special if index in added)
+        """The names of the special tokens."""
         self.eos_token_id = min(end_ids, default=0)
         self._lead = self._encode(_LEAD)
         self._no_text = frozenset(self.special_token_ids)
@@ -61,9 +66,3 @@ class GrammarTokens:
 
     def _bytes(self, index: int) -> bytes:
         return bytes(self._letters.decode_bytes([index]))
-
-
-def grammar_tokenizer(content: str, vocab_size: int, end_ids: Collection[int]) -> LLTokenizer:
-    """The tokenizer that grammars are compiled for; raises ValueError as `GrammarTokens` does."""
-    tokens = GrammarTokens(content, vocab_size, end_ids)
-    return LLTokenizer(TokenizerWrapper(tokens), eos_token=sorted(end_ids) or None)

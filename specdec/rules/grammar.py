@@ -5,6 +5,7 @@ lowest bit of each byte first, in whole words of 8 bytes.
 """
 
 import hashlib
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -17,6 +18,12 @@ MAX_GRAMMAR_BYTES = 64 * 1024
 def mask_bytes(vocab_size: int) -> int:
     """Length of a mask."""
     return -(-vocab_size // 64) * 8
+
+
+def token_name(name: str) -> str:
+    """How grammars in Lark's notation name a special token."""
+    inside = re.sub(r"[<>\s]", "_", name)
+    return name if re.fullmatch(r"<[^<>\[\]\s]+>", name) else f"<|{inside}|>"
 
 
 class GrammarKind(StrEnum):
@@ -37,6 +44,11 @@ class Grammar:
 
     kind: GrammarKind
     text: str
+    behind: str = ""
+    """The tag behind which it begins, or on two lines those around what may stand before it; empty for the beginning.
+
+    Before it any text is allowed, and no end.
+    """
 
     def __post_init__(self) -> None:
         size = len(self.text.encode(errors="replace"))
@@ -46,4 +58,5 @@ class Grammar:
     @property
     def digest(self) -> str:
         """SHA-256 in hex; services with equal digests mask the same tokens."""
-        return hashlib.sha256(f"{self.kind}\n{self.text}".encode(errors="replace")).hexdigest()
+        behind = f"\n\0{self.behind}" if self.behind else ""
+        return hashlib.sha256(f"{self.kind}\n{self.text}{behind}".encode(errors="replace")).hexdigest()

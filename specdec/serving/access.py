@@ -42,6 +42,8 @@ class Access:
     token: SecretStr = NO_TOKEN
     door: grpc.aio.ServerInterceptor | None = None
     """Decides, besides the token, who is served."""
+    observer: grpc.aio.ServerInterceptor | None = None
+    """Notes who calls."""
 
     @classmethod
     def of(cls, tls: TlsSettings, token: SecretStr) -> "Access":
@@ -52,7 +54,7 @@ class Access:
     def doors(self) -> Sequence[grpc.aio.ServerInterceptor]:
         """What a call to this process must pass, before its messages are read."""
         token = (TokenInterceptor(self.token),) if self.token else ()
-        return (*token, self.door) if self.door else token
+        return (*token, *filter(None, (self.observer, self.door)))
 
     @property
     def metadata(self) -> Metadata:

@@ -18,7 +18,7 @@ _KINDS = EnumCodec[GrammarKind | None](GrammarKind, pb.GrammarKind.DESCRIPTOR, u
 def grammar_to_pb(grammar: Grammar | None) -> pb.Grammar | None:
     if grammar is None:
         return None
-    return pb.Grammar(kind=_KINDS.to_pb(grammar.kind), text=grammar.text, digest=grammar.digest)
+    return pb.Grammar(kind=_KINDS.to_pb(grammar.kind), text=grammar.text, digest=grammar.digest, behind=grammar.behind)
 
 
 def grammar_from_pb(message: pb.Grammar) -> Grammar | None:
@@ -32,7 +32,7 @@ def grammar_from_pb(message: pb.Grammar) -> Grammar | None:
     kind = _KINDS.from_pb(message.kind)
     if kind is None:
         raise FieldInvalid(f"unknown kind of grammar {message.kind}", "sampling.grammar")
-    grammar = Grammar(kind, message.text)
+    grammar = Grammar(kind, message.text, message.behind)
     if grammar.digest != message.digest:
         raise FieldInvalid("the grammar is not the one that its digest was made of", "sampling.grammar")
     return grammar

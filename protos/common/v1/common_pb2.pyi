@@ -304,22 +304,28 @@ class Grammar(_message.Message):
     KIND_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
     DIGEST_FIELD_NUMBER: _builtins.int
+    BEHIND_FIELD_NUMBER: _builtins.int
     kind: Global___GrammarKind.ValueType
     """What the text is written in."""
     text: _builtins.str
     """At most 65536 bytes."""
     digest: _builtins.str
-    """SHA-256 in hex of kind and text: a service that reads another grammar than was written refuses it."""
+    """SHA-256 in hex of kind, text and behind: a service that reads another grammar than was written refuses it."""
+    behind: _builtins.str
+    """The tag behind which the grammar begins, or on two lines those around what may stand before it; empty for the
+    beginning of the output. Before it any text is allowed, and no end.
+    """
     def __init__(
         self,
         *,
         kind: Global___GrammarKind.ValueType = ...,
         text: _builtins.str = ...,
         digest: _builtins.str = ...,
+        behind: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "kind", b"kind", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["behind", b"behind", "digest", b"digest", "kind", b"kind", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -63,9 +63,9 @@ async def test_who_waits_too_long_is_refused_and_a_running_generation_can_be_res
     verifier = ScriptedVerifier(script=replace(LONG, pause=0.1))
     async with replicas(server.url, verifier, 1, admission=few) as (replica,):
         heard = Heard()
-        taken = [asyncio.create_task(replica.stream(Heard())) for _ in range(13)]
+        taken = [asyncio.create_task(replica.stream(Heard())) for _ in range(8)]
         await replica.stream(heard, enough=2)
-        await until(lambda: len(verifier.calls) == 14)  # the last that a user gets of sixteen
+        await until(lambda: len(verifier.calls) == 9)  # the last that a user gets of sixteen
         full = await replica.post()
         assert (full.status_code, full.json()["error"]["code"]) == (429, "queue_full")
         async with grpc.aio.insecure_channel(replica.gateway.grpc) as channel:

@@ -2,11 +2,16 @@
 
 import asyncio
 import json
+import socket
+import time
+from contextlib import suppress
 from typing import Any
 
 import httpx2
 import pytest
 
+from gateway.http import connection
+from gateway.http.connection import MAX_PIPELINED
 from specdec.cli.ports import free
 from specdec.errors import InternalError
 from tests.gateway_fakes import Script, until
@@ -302,3 +307,46 @@ async def test_what_cannot_finish_in_time_is_told_so() -> None:
     last = json.loads(answer.text.rstrip("\n").split("\n\n")[-1].removeprefix("data: "))
     assert last["error"]["code"] == "draining"
     assert here.store.only.owner == ""
+
+
+async def test_a_connection_has_so_many_requests_waiting(here: Stage) -> None:
+    host, port = here.gateway.http.split(":")
+    one = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
+    for count, whole in ((MAX_PIPELINED, True), (2000, False)):
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(one * (count - 1) + one.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+        try:
+            answers = (await reader.read()).count(b"HTTP/1.1 200")
+        except ConnectionError:
+            answers = 0
+        writer.close()
+        assert (answers == count) is whole
+        assert answers <= MAX_PIPELINED + 1
+    async with httpx2.AsyncClient(base_url=here.url) as client:
+        assert (await client.get("/livez")).status_code == 200
+
+
+async def test_who_does_not_read_loses_the_connection(here: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "UNREAD_SECONDS", 0.2)
+    host, port = here.gateway.http.split(":")
+    with socket.socket() as unread:
+        unread.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        unread.connect((host, int(port)))
+        unread.setblocking(False)
+        with suppress(BlockingIOError):
+            unread.send(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * MAX_PIPELINED)
+        state = await asyncio.to_thread(_closed, unread)
+        assert state == "closed"
+
+
+def _closed(unread: socket.socket) -> str:
+    """Write without reading until the other end closes the connection."""
+    for _ in range(1000):
+        try:
+            unread.send(b"\r\n")
+        except BlockingIOError:
+            pass
+        except ConnectionError:
+            return "closed"
+        time.sleep(0.01)
+    return "open"

@@ -16,7 +16,7 @@ _VOCABULARY = 64
 class Lengths:
     """An engine that computes nothing and remembers how long its session is."""
 
-    vocab_size = 100
+    vocab_size = _VOCABULARY
 
     def __init__(self) -> None:
         self._length = 0

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gateway.fair_queue import FairQueue
+from gateway.fair_queue import FairQueue, Share
 from specdec.errors import QueueFull
 
 
@@ -13,9 +13,9 @@ class Door:
 
     def __init__(self, places: int, capacity: int = 100) -> None:
         self.queue = FairQueue("things", places, capacity)
-        self.entered: list[str] = []
+        self.entered: list[Share | str] = []
 
-    async def come(self, tenant: str, places: int = 1) -> "asyncio.Task[None]":
+    async def come(self, tenant: Share | str, places: int = 1) -> "asyncio.Task[None]":
         """A task that enters as soon as it may."""
 
         async def enter() -> None:
@@ -26,7 +26,7 @@ class Door:
         await asyncio.sleep(0)
         return task
 
-    async def leave(self, tenant: str, places: int = 1) -> None:
+    async def leave(self, tenant: Share | str, places: int = 1) -> None:
         self.queue.leave(tenant, places)
         await asyncio.sleep(0)
 
@@ -114,3 +114,39 @@ async def test_whoever_leaves_the_queue_frees_what_it_was_given_and_wakes_those_
     await asyncio.gather(given, return_exceptions=True)
     await asyncio.gather(narrow, await door.come("e"))
     assert door.entered == ["a", "c", "e"]
+
+
+async def test_a_client_with_users_gets_three_in_four_and_so_does_each_user_within_that() -> None:
+    door, loud, quiet = Door(places=64), Share("a", "loud"), Share("a", "quiet")
+    waiting = [await door.come(loud) for _ in range(40)]
+    assert len(door.entered) == 36, "3 in 4 of 48, which are 3 in 4 of 64"
+    waiting += [await door.come(quiet) for _ in range(12)]
+    assert 1 < door.entered.count(quiet) < 12
+    waiting += [await door.come(Share("b", "another")) for _ in range(4)]
+    assert door.entered.count(Share("b", "another")) == 4
+    for task in waiting:
+        task.cancel()
+
+
+async def test_users_that_a_client_makes_up_get_no_more_turns() -> None:
+    door = Door(places=1)
+    tasks = [await door.come("first")]
+    tasks += [await door.come(Share("a", str(user))) for user in range(5)]
+    tasks += [await door.come(Share("b", "only")) for _ in range(2)]
+    for share in ("first", Share("a", "0"), Share("b", "only"), Share("a", "1"), Share("b", "only"), Share("a", "2")):
+        await door.leave(share)
+    assert door.entered[1:5] == [Share("a", "0"), Share("b", "only"), Share("a", "1"), Share("b", "only")]
+    for task in tasks:
+        task.cancel()
+
+
+async def test_all_users_of_a_client_have_half_of_the_queue() -> None:
+    door = Door(places=1, capacity=8)
+    tasks = [await door.come("first"), *[await door.come(Share("a", str(user % 2))) for user in range(4)]]
+    with pytest.raises(QueueFull, match="of this user"):
+        await door.queue.enter(Share("a", "0"))
+    with pytest.raises(QueueFull, match="of this user"):
+        await door.queue.enter(Share("a", "made up"))
+    tasks.append(await door.come(Share("b", "0")))
+    for task in tasks:
+        task.cancel()

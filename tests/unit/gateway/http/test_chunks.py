@@ -49,8 +49,8 @@ def writer(answer_format: AnswerFormat, *, logprobs: bool, detail: bool, tools: 
     begun = header()
     speculation = replace(begun.call.speculation, detail=detail)
     call = replace(begun.call, logprobs=2 if logprobs else None, speculation=speculation)
-    tool_format = "hermes" if tools else ""
-    begun = replace(begun, call=call, tool_format=tool_format, choices=choices, in_session=True, model='a "model" é')
+    reading = "hermes" if tools else ""
+    begun = replace(begun, call=call, reading=reading, choices=choices, in_session=True, model='a "model" é')
     started = Started(Turn("0" * 32, "ann", 3), begun, ((97, 98), (99,))[:choices])
     return writer_for(started, ByteTokenizer(), answer_format)
 

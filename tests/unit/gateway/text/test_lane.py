@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 
+from gateway.callers.caller import called_from
 from gateway.text.prompt_encoder import LEAST_SIZE, TokenizingLane
 from specdec.errors import QueueFull
 
@@ -40,12 +41,18 @@ async def test_a_tenants_flood_waits_behind_anothers_single_request() -> None:
     assert [name for name in gate.order if name != "quiet"] == [f"loud {index}" for index in range(10)]
 
 
-async def test_a_tenant_has_half_of_the_queue_and_the_other_half_is_for_others() -> None:
+async def test_an_address_has_half_of_the_queue_a_user_half_of_that_and_the_rest_is_for_others() -> None:
     lane, gate = TokenizingLane("test", 10 * LEAST_SIZE), Gate()
-    taken = [await started(lane, "loud", gate, "loud") for _ in range(6)]  # one runs, five wait
+    called_from("192.0.2.1")
+    taken = [await started(lane, "loud", gate, "loud") for _ in range(3)]  # one runs, two wait
     with pytest.raises(QueueFull):
         await lane.run("loud", 1, partial(gate.work, "too much"))
+    taken += [await started(lane, tenant, gate, tenant) for tenant in "abc"]
+    with pytest.raises(QueueFull):
+        await lane.run("made up", 1, partial(gate.work, "too much"))
+    called_from("192.0.2.2")
     taken += [await started(lane, tenant, gate, tenant) for tenant in "abcde"]
+    called_from("192.0.2.3")
     with pytest.raises(QueueFull):
         await lane.run("f", 1, partial(gate.work, "too much"))
     gate.opened.set()

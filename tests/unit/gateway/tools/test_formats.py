@@ -5,9 +5,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from gateway.tools.formats import DEFAULT, FORMATS, format_of
-from gateway.tools.template import described, knows_tools
-from gateway.tools.values import CallDelta, Tool, ToolCall
+from gateway.tools.formats import DEFAULT, FORMATS, TAGS, ToolFormat, format_of, knows_tools
+from gateway.tools.template import described
+from gateway.tools.values import CallDelta, Thought, Tool, ToolCall
+from gateway.tools.xml_calls import texts_of
 from specdec.errors import UnsupportedParameter
 from specdec.grammar.compiler import GrammarCompiler
 
@@ -18,12 +19,30 @@ TOOLS = (
     Tool("b", "", '{"type": "object", "additionalProperties": false}', False),
 )
 HERMES = '<tool_call>\n{"name": "a", "arguments": {"x": 1}}\n</tool_call>'
+LISTED = '[{"name": "a", "arguments": {"x": 1}}, {"name": "b", "arguments": {}}]'
 TEXTS = {
     "hermes": f'{HERMES}\n<tool_call>\n{{"name": "b", "arguments": {{}}}}\n</tool_call>',
     "llama": '{"name": "a", "parameters": {"x": 1}}; {"name": "b", "parameters": {}}',
-    "mistral": '[{"name": "a", "arguments": {"x": 1}}, {"name": "b", "arguments": {}}]',
+    "mistral": f"[TOOL_CALLS]{LISTED}",
+    "mistral_v11": '[TOOL_CALLS]a[ARGS]{"x": 1}[TOOL_CALLS]b[ARGS]{}',
     "pythonic": "[a(x=1), b()]",
+    "phi4": f"<|tool_call|>{LISTED}<|/tool_call|>",
+    "granite": f"<|tool_call|>{LISTED}",
+    "qwen3_coder": "<tool_call>\n<function=a>\n<parameter=x>\n1\n</parameter>\n</function>\n</tool_call>\n"
+    "<tool_call>\n<function=b>\n</function>\n</tool_call>",
+    "glm": "<tool_call>a\n<arg_key>x</arg_key>\n<arg_value>1</arg_value>\n</tool_call>\n<tool_call>b\n</tool_call>",
+    "deepseek_v3": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>a\n```json\n"
+    '{"x": 1}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>b\n```json\n{}\n```'
+    "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    "deepseek_v31": '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>a<｜tool▁sep｜>{"x": 1}<｜tool▁call▁end｜>'
+    "<｜tool▁call▁begin｜>b<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    "kimi": "<|tool_calls_section_begin|><|tool_call_begin|>functions.a:0<|tool_call_argument_begin|>"
+    '{"x": 1}<|tool_call_end|><|tool_call_begin|>functions.b:1<|tool_call_argument_begin|>{}<|tool_call_end|>'
+    "<|tool_calls_section_end|>",
+    "gpt-oss": '<|channel|>commentary to=functions.a <|constrain|>json<|message|>{"x": 1}<|call|><|start|>assistant'
+    "<|channel|>commentary to=functions.b <|constrain|>json<|message|>{}",
 }
+BOUND = [name for name in TEXTS if name != "pythonic"]
 END = 256
 
 
@@ -32,31 +51,35 @@ Read = str | ToolCall
 
 def read(name: str, text: str, size: int) -> list[Read]:
     """What a parser makes of a text that comes in pieces of that size; parts that belong to each other are joined."""
-    parser = FORMATS[name].parser()
+    parser = FORMATS[name].parser(texts_of(TOOLS))
     pieces = [piece for start in range(0, len(text), size) for piece in parser.feed(text[start : start + size])]
     joined: list[Read] = []
     for piece in [*pieces, *parser.end()]:
         match joined[-1:], piece:
-            case [str(before)], str():
+            case [str(before)], str() if not before.endswith(")"):
                 joined[-1] = before + piece
+            case [str(before)], Thought(thought):
+                joined[-1] = f"{before.removesuffix(')')}{thought})"
             case _, str():
                 joined.append(piece)
             case [ToolCall(before, arguments)], CallDelta(name="", arguments=more):
                 joined[-1] = ToolCall(before, arguments + more)
+            case _, Thought(thought):
+                joined.append(f"({thought})")
             case _, CallDelta(name=name, arguments=arguments):
                 joined.append(ToolCall(name, arguments))
     return joined
 
 
 @pytest.mark.parametrize("size", [1, 3, 1000])
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", TEXTS)
 def test_calls_are_read_however_their_text_is_cut(name: str, size: int) -> None:
     assert read(name, TEXTS[name], size) == [A, B]
 
 
 @pytest.mark.parametrize("name", ["hermes", "llama", "mistral"])
 def test_a_name_and_then_arguments_come_before_the_call_is_complete(name: str) -> None:
-    parser, text = FORMATS[name].parser(), TEXTS[name]
+    parser, text = FORMATS[name].parser({}), TEXTS[name]
     place = text.index("{", text.index("{") + 1)
     parts = parser.feed(text[: place + 1])
     assert parts == [CallDelta(0, name="a"), CallDelta(0, arguments="{")]
@@ -70,7 +93,7 @@ def test_a_name_and_then_arguments_come_before_the_call_is_complete(name: str) -
     ("name", "text", "expected"),
     [
         ("hermes", '<tool_call>{"arguments": {"x": 1}, "name": "a"}</tool_call>', [A]),
-        ("hermes", '<tool_call>{"name": "a", "arguments": {"x": 1}, "more": {}}</tool_call>.', [A, "."]),
+        ("hermes", '<tool_call>{"name": "a", "arguments": {"x": 1}, "more": {}}</tool_call>.', [A, '"more": {}}.']),
         ("hermes", '<tool_call>{"name": "a", "arguments": {"x": 1</tool_call>.', [ToolCall("a", '{"x": 1'), "."]),
         ("hermes", '<tool_call>{"name": "a", "arguments": {"x": 1}} and then', [A, "and then"]),
         ("llama", '{"name": "a", "parameters": {"x": 1}} Done', [A, "Done"]),
@@ -96,7 +119,7 @@ def test_what_is_no_call_is_text(name: str, text: str, expected: Sequence[Read])
         assert read(name, text, size) == expected
 
 
-@pytest.mark.parametrize("name", ["hermes", "llama", "mistral"])
+@pytest.mark.parametrize("name", BOUND)
 @pytest.mark.parametrize("forced", [True, False])
 def test_a_grammar_allows_calls_of_the_schemas_and_text_unless_a_call_must_be(name: str, forced: bool) -> None:
     state = GrammarCompiler.of_bytes().compile(FORMATS[name].grammar(TOOLS, forced=forced, parallel=True))
@@ -106,9 +129,30 @@ def test_a_grammar_allows_calls_of_the_schemas_and_text_unless_a_call_must_be(na
         return last is not None and bool(last[END // 8] >> END % 8 & 1)
 
     assert allowed(TEXTS[name])
-    assert not allowed(TEXTS[name].replace("1", '"1"'))
-    assert not allowed(TEXTS[name].replace('"a"', '"c"'))
+    assert not allowed(TEXTS[name].replace("1", '"1"', 1))
     assert allowed("Hello") is not forced
+
+
+@pytest.mark.parametrize("name", BOUND)
+@pytest.mark.parametrize("special", [True, False])
+def test_tags_that_are_special_tokens_are_those_tokens_in_a_call_that_must_be(name: str, special: bool) -> None:
+    tags = sorted(TAGS) if special else []
+    form = format_of("tools" + " ".join(FORMATS[name].marks), tags)
+    assert form.name == name
+    state = GrammarCompiler.of_bytes(tags).compile(form.grammar(TOOLS, forced=True, parallel=True))
+    last = state.masks((), spelled(form, TEXTS[name], tags))[-1]
+    assert last is not None
+    assert last[END // 8] >> END % 8 & 1
+
+
+def spelled(form: ToolFormat, text: str, tags: Sequence[str]) -> list[int]:
+    """The text in bytes, with the tokens of its tags."""
+    ids: list[int] = []
+    while text:
+        tag = next((tag for tag in form.special if text.startswith(tag)), "")
+        ids += [END + 1 + tags.index(tag)] if tag else text[0].encode()
+        text = text[len(tag) or 1 :]
+    return ids
 
 
 def test_one_call_is_all_where_calls_are_not_parallel() -> None:
@@ -123,9 +167,65 @@ def test_calls_that_are_no_json_cannot_be_forced() -> None:
 
 
 def test_a_format_is_known_by_the_chat_template() -> None:
-    templates = ["{{ '<tool_call>' }}", "[TOOL_CALLS]", "<|python_tag|>", "[func_name1(params)]", "", None]
-    names = [format_of(template).name for template in templates]
-    assert names == ["hermes", "mistral", "llama", "pythonic", "hermes", "hermes"]
+    marks = {name: "".join(FORMATS[name].marks) for name in TEXTS}
+    assert {name: format_of(f"{{% if tools %}}{text}").name for name, text in marks.items()} == {n: n for n in marks}
+    assert [format_of(template).name for template in ("", None, "{{ messages }}")] == ["hermes"] * 3
+
+
+def test_an_unknown_format_is_text_and_refused_by_name_where_a_call_must_be() -> None:
+    form = format_of("{% if tools %}{{ tools }}{% endif %}")
+    assert read(form.name, HERMES, 3) == [HERMES]
+    with pytest.raises(UnsupportedParameter, match="format unknown"):
+        form.grammar(TOOLS, forced=True, parallel=True)
+
+
+@pytest.mark.parametrize("size", [1, 4, 1000])
+def test_what_is_thought_in_a_channel_is_apart(size: int) -> None:
+    text = "<|channel|>analysis<|message|>I call a.<|end|><|start|>assistant<|channel|>final<|message|>Done."
+    assert read("gpt-oss", text, size) == ["(I call a.)", "Done."]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("qwen3_coder", TEXTS["qwen3_coder"].replace("1", "</tool_call>"), ToolCall("a", '{"x": "</tool_call>"}')),
+        ("glm", TEXTS["glm"].replace("1", "</tool_call>"), ToolCall("a", '{"x": "</tool_call>"}')),
+        ("hermes", HERMES.replace("1", '"</tool_call>"'), ToolCall("a", '{"x": "</tool_call>"}')),
+        (
+            "hermes",
+            '<tool_call>{"arguments": {"x": "</tool_call>"}, "name": "a"}</tool_call>',
+            ToolCall("a", '{"x": "</tool_call>"}'),
+        ),
+        ("hermes", '<tool_call>{"name": "a", "arguments": "{\\"x\\": 1}"}</tool_call>', A),
+        ("hermes", '<tool_call>{"name": "b"}</tool_call>', B),
+    ],
+)
+def test_calls_that_are_written_oddly_are_read(name: str, text: str, expected: ToolCall) -> None:
+    for size in (1, 1000):
+        assert read(name, text, size)[0] == expected
+
+
+def test_several_calls_in_one_tag_are_all_read() -> None:
+    text = HERMES.replace("\n</tool_call>", '\n{"name": "b", "arguments": {}}\n</tool_call>')
+    assert read("hermes", text, 1) == read("hermes", text, 1000) == [A, B]
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_cut_call_is_told_and_nothing_is_lost(name: str) -> None:
+    for end in range(len(TEXTS[name])):
+        text = TEXTS[name][:end]
+        parser = FORMATS[name].parser(texts_of(TOOLS))
+        pieces = [*parser.feed(text), *parser.end()]
+        calls = [piece for piece in pieces if isinstance(piece, CallDelta)]
+        arguments = ["".join(call.arguments for call in calls if call.index == index) for index in (0, 1)]
+        whole = [bool(each) and each.endswith("}") for each in arguments if each or calls]
+        assert parser.cut or not calls or all(whole[: calls[-1].index + 1]), text
+        if not calls and '"name"' not in text:
+            assert (
+                "".join(piece for piece in pieces if isinstance(piece, str)).strip()
+                or not text.strip()
+                or name in (*("kimi", "gpt-oss", "deepseek_v3", "deepseek_v31"),)
+            )
 
 
 def test_a_template_that_knows_no_tools_gets_them_in_words() -> None:

@@ -1,0 +1,52 @@
+"""The channels in which gpt-oss writes: its thinking, its answer, and its calls."""
+
+import re
+
+from gateway.tools.parsers import Piece, ToolParser, overlap
+from gateway.tools.values import Thought
+
+_TAGS = ("<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>", "<|return|>", "<|call|>")
+_CALLED = re.compile(r"\bto=(?:functions\.)?(?P<name>[A-Za-z0-9_.:/-]+)")
+
+
+class HarmonyParser(ToolParser):
+    """Messages of one answer, each with a header before its text."""
+
+    def __init__(self) -> None:
+        super().__init__(self._read_body)
+        self._channel = "final"
+
+    def _ended(self, rest: str) -> list[Piece]:
+        return self._shown(rest) if self._step == self._read_body else []
+
+    def _end_call(self) -> None:
+        self._channel, self._step = "behind", self._read_body
+
+    def _read_body(self) -> list[Piece] | None:
+        found = min(((at, tag) for tag in _TAGS if (at := self._held.find(tag)) >= 0), default=None)
+        if found is None:
+            certain = self._held[: len(self._held) - max(overlap(self._held, tag) for tag in _TAGS)]
+            self._held = self._held[len(certain) :]
+            return self._shown(certain) if certain else None
+        text, self._held = self._held[: found[0]], self._held[found[0] + len(found[1]) :]
+        if found[1] in ("<|start|>", "<|channel|>"):
+            self._held, self._step = found[1] + self._held, self._read_header
+        return self._shown(text)
+
+    def _read_header(self) -> list[Piece] | None:
+        header, message, rest = self._held.partition("<|message|>")
+        if not message:
+            return None
+        called = _CALLED.search(header)
+        if called is not None and rest.lstrip().startswith("{"):
+            return self._begin_call(called["name"], rest.lstrip())
+        if called is not None and not rest.strip():
+            return None
+        self._held, self._step = rest, self._read_body
+        self._channel = "analysis" if "analysis" in header else "final"
+        return []
+
+    def _shown(self, text: str) -> list[Piece]:
+        if not text or (self._channel == "behind" and not text.strip()):
+            return []
+        return [Thought(text) if self._channel == "analysis" else text]

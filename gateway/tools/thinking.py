@@ -1,0 +1,104 @@
+"""The ways in which models write what they think before an answer, by name; a new one is added to `THINKING`."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from gateway.tools.parsers import overlap
+from gateway.tools.values import Thought
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkingFormat:
+    """What stands around the thinking."""
+
+    name: str
+    opening: str
+    closing: str
+
+    @property
+    def tags(self) -> tuple[str, str]:
+        """What may be special tokens."""
+        return self.opening, self.closing
+
+    def begun_in(self, prompt: str) -> bool:
+        """Whether the end of a prompt opens the thinking."""
+        return _ends(prompt, self.opening) and not self.closed_in(prompt)
+
+    def closed_in(self, prompt: str) -> bool:
+        """Whether the end of a prompt closes the thinking, so that there is none."""
+        return _ends(prompt, self.closing)
+
+
+_NEAR = 8
+"""Characters that may stand between a tag and the end of the prompt."""
+_ALL = (
+    ThinkingFormat("think", "<think>", "</think>"),
+    ThinkingFormat("mistral", "[THINK]", "[/THINK]"),
+    ThinkingFormat("kimi", "◁think▷", "◁/think▷"),
+    ThinkingFormat("granite", "Here is my thought process:", "Here is my response:"),
+)
+THINKING: Mapping[str, ThinkingFormat] = {each.name: each for each in _ALL}
+
+
+def _ends(prompt: str, tag: str) -> bool:
+    """Whether a prompt ends with a tag and little more; what a user wrote has the end of its message behind it."""
+    return tag in prompt[-len(tag) - _NEAR :]
+
+
+def thinking_of(template: str | None) -> str:
+    """The name of the format that a chat template speaks of; empty where it speaks of none."""
+    return next((each.name for each in _ALL if any(tag in (template or "") for tag in each.tags)), "")
+
+
+class ThinkingReader:
+    """Parts the text of an answer into what is thought before it and the rest, as it comes."""
+
+    def __init__(self, form: ThinkingFormat, begun: bool) -> None:
+        """`begun` says whether the prompt opened the thinking."""
+        self._form = form
+        self._held = ""
+        self._step: Callable[[], list[Thought | str] | None] = self._read_thought if begun else self._read_beginning
+
+    def feed(self, text: str) -> list[Thought | str]:
+        """What is certain now that more text has come."""
+        self._held += text
+        pieces: list[Thought | str] = []
+        while self._held and (found := self._step()) is not None:
+            pieces += found
+        return pieces
+
+    def end(self) -> list[Thought | str]:
+        """What is left when no more comes."""
+        rest, self._held = self._held, ""
+        if not rest:
+            return []
+        return [Thought(rest) if self._step == self._read_thought else rest]
+
+    def _read_beginning(self) -> list[Thought | str] | None:
+        begun = self._held.lstrip()
+        if begun.startswith(self._form.opening):
+            self._held, self._step = begun.removeprefix(self._form.opening).lstrip("\n"), self._read_thought
+        elif self._form.opening.startswith(begun):
+            return None
+        else:
+            self._step = self._read_answer
+        return []
+
+    def _read_thought(self) -> list[Thought | str] | None:
+        thought, closing, rest = self._held.partition(self._form.closing)
+        if closing:
+            self._held, self._step = rest, self._read_behind
+            return [Thought(thought.rstrip("\n"))] if thought.rstrip("\n") else []
+        certain = thought[: len(thought) - overlap(thought, self._form.closing)].rstrip("\n")
+        self._held = thought[len(certain) :]
+        return [Thought(certain)] if certain else None
+
+    def _read_behind(self) -> list[Thought | str] | None:
+        """Without the lines between the thinking and the answer."""
+        self._held = self._held.lstrip("\n")
+        self._step = self._read_answer if self._held else self._read_behind
+        return [] if self._held else None
+
+    def _read_answer(self) -> list[Thought | str]:
+        text, self._held = self._held, ""
+        return [text]
