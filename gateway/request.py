@@ -142,6 +142,10 @@ class GenerationRequest:
     """As `max_tokens`, but it is lowered where the context has less room, instead of refused."""
     stop: tuple[str, ...] = ()
     """Strings that end the output."""
+    shows_stop: bool = False
+    """Whether the text ends with the stop string that ended it."""
+    shows_special: bool = False
+    """Whether special tokens are shown by their names."""
     stop_token_ids: tuple[int, ...] = ()
     """Token ids that end the output, beside those of the model."""
     ignore_eos: bool = False

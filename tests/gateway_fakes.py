@@ -40,7 +40,8 @@ class ByteTokenizer:
     tool_format = FORMATS["hermes"]
 
     def __init__(self) -> None:
-        self.decode = Decode(self.piece, {EOS: "<end>"})
+        with_special = Decode(lambda token, first: "<end>" if token == EOS else self.piece(token, first))
+        self.decode = Decode(self.piece, {EOS: "<end>"}, with_special=with_special)
 
     def piece(self, token: int, first: bool) -> bytes:
         return bytes([token]) if token < EOS else b""

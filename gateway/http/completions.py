@@ -24,7 +24,6 @@ from gateway.http.fields import (
     Name,
     Nothing,
     Off,
-    On,
     PredictedField,
     Prompts,
     SessionId,
@@ -94,9 +93,6 @@ class _DefaultOnlyFields(Body):
 
     best_of: JustOne | None = None
     use_beam_search: Off | None = None
-    include_stop_str_in_output: Off | None = None
-    skip_special_tokens: On | None = None
-    spaces_between_special_tokens: On | None = None
     priority: JustZero | None = None
 
 
@@ -112,6 +108,9 @@ class GenerationBody(SamplingBody, StructuredBody, _DefaultOnlyFields):
     stop: StopField = ()
     stop_token_ids: Ids | None = None
     ignore_eos: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     speculation: SpeculationBody | None = None
@@ -150,6 +149,8 @@ class GenerationBody(SamplingBody, StructuredBody, _DefaultOnlyFields):
             max_tokens=limits[0],
             cap_tokens=limits[1],
             stop=self.stop,
+            shows_stop=bool(self.include_stop_str_in_output),
+            shows_special=self.skip_special_tokens is False,
             stop_token_ids=tuple(self.stop_token_ids or ()),
             ignore_eos=bool(self.ignore_eos),
             mode=Mode(speculation.mode) if speculation.mode else None,

@@ -200,7 +200,9 @@ class CompletionWriter(Writer):
             yield self._text_chunk(index, self._prompt_text(index))
 
     def _prompt_text(self, choice: int) -> str:
-        return self._tokenizer.decode.settled(self._started.prompt(choice))
+        decode = self._tokenizer.decode
+        shown = decode.with_special if self._started.header.shows_special else decode
+        return shown.settled(self._started.prompt(choice))
 
     def _part(self, choice: int, tokens: Sequence[OutputToken], finished: Finished | None) -> dict[str, Any]:
         prompt_ids = {} if choice in self._written else self._prompt_ids(choice)

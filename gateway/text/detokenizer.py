@@ -22,7 +22,13 @@ Spell = Callable[[int, bool], Piece]
 class Decode:
     """Gives the text of token ids when it is called, and the piece of each; it remembers the pieces."""
 
-    def __init__(self, spell: Spell, special: Mapping[int, str] = MappingProxyType({}), bytewise: bool = False) -> None:
+    def __init__(
+        self,
+        spell: Spell,
+        special: Mapping[int, str] = MappingProxyType({}),
+        bytewise: bool = False,
+        with_special: "Decode | None" = None,
+    ) -> None:
         """Spell tokens one by one.
 
         Args:
@@ -30,7 +36,9 @@ class Decode:
             special: the names of the special tokens, by their ids.
             bytewise: whether every byte that is part of no character is a replacement character of its own, as where a
                 tokenizer falls back to bytes; otherwise the bytes that began a character are one together.
+            with_special: decodes the same with special tokens shown by their names; None where this one does.
         """
+        self.with_special = with_special or self
         self.special = special
         self.special_ids = {name: token for token, name in special.items()}
         self.names = re.compile("|".join(map(re.escape, sorted(self.special_ids, key=len, reverse=True))) or "(?!)")

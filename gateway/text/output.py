@@ -34,8 +34,10 @@ class OutputText:
     Stop strings are looked for in the text, and those that name special tokens also among these.
     """
 
-    def __init__(self, detokenizer: Detokenizer, stops: Sequence[str] = (), min_tokens: int = 0) -> None:
-        """`stops` are looked for behind the first `min_tokens` tokens."""
+    def __init__(
+        self, detokenizer: Detokenizer, stops: Sequence[str] = (), min_tokens: int = 0, shows_stop: bool = False
+    ) -> None:
+        """`stops` are looked for behind the first `min_tokens` tokens; `shows_stop` shows the one that is found."""
         self.length = 0
         """Tokens of the output so far; tokens behind a stop string are not part of it."""
         self.stop = ""
@@ -43,6 +45,7 @@ class OutputText:
         self._own = 0
         """Tokens at the end of the output that are the stop string's own."""
         self._detokenizer = detokenizer
+        self._shows_stop = shows_stop
         self._stops = tuple(stops)
         self._marked = {marked: stop for stop in stops if (marked := detokenizer.marked(stop)) != stop}
         """Stop strings in which special tokens are named, by their marked form."""
@@ -112,8 +115,9 @@ class OutputText:
             return False
         for texts, stops in self._views():
             if match := find_stop("".join(texts), stops):
-                start, self.stop = match[0], self._marked.get(match[1], match[1])
-                self._cut(texts, start)
+                start, found = match
+                self.stop = self._marked.get(found, found)
+                self._cut(texts, start + len(found) if self._shows_stop else start)
                 return True
         return False
 
@@ -128,7 +132,7 @@ class OutputText:
                 own = min(own, index)
         while own and not texts[own - 1] and not self._detokenizer.mark(self._held[own - 1].id):
             own -= 1  # half of the first character
-        self._own = len(texts) - own
+        self._own = 0 if self._shows_stop else len(texts) - own
 
     def _final(self) -> int:
         """How many of the held tokens have text that no later token can change or cut."""

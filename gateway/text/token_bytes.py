@@ -43,10 +43,12 @@ class Spelling:
         return _decoded(self._tokenizer, tokens, self._skip)
 
 
-def decode_of(tokenizer: Any, special: bool = False) -> Decode:
-    """Decodes what a tokenizer decodes, as it does; `special` shows special tokens by their names."""
+def decode_of(tokenizer: Any) -> Decode:
+    """Decodes what a tokenizer decodes, as it does, without special tokens and with them."""
     names = {token: added.content for token, added in tokenizer.added_tokens_decoder.items() if added.special}
-    return Decode(Spelling(tokenizer, special), {} if special else names, _falls_back_to_bytes(tokenizer))
+    bytewise = _falls_back_to_bytes(tokenizer)
+    with_special = Decode(Spelling(tokenizer, special=True), bytewise=bytewise)
+    return Decode(Spelling(tokenizer), names, bytewise, with_special)
 
 
 def token_bytes(tokenizer: Any, token: int) -> bytes:

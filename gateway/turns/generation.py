@@ -204,6 +204,8 @@ class Generator:
             resumable=request.resumable,
             choices=request.number,
             prompts=request.of_prompts,
+            shows_stop=request.shows_stop,
+            shows_special=request.shows_special,
         )
         with services.metrics.store_seconds.labels("open").time():
             opened = await services.sessions.open(

@@ -30,7 +30,7 @@ class Transcript:
         self._cached = 0
         """Tokens of the prompt that the first verifier did not compute anew."""
         self._decode = decode
-        self._text = OutputText(Detokenizer(decode, header.prompt), header.stop, _least(header))
+        self._text = _text_of(header, decode)
         self._rounds: Counter[tuple[int, int, str]] = Counter()
         self._speedup = Speedup()
         self._drafters: dict[str, Tally] = {}
@@ -61,6 +61,8 @@ class Transcript:
         shown = self._text.take(verified.tokens, verified.origins, verified.logprobs)
         if verified.finish or self._text.stop:
             shown += self._text.finish()
+            if not (self._text.stop or self.header.shows_stop):
+                shown = self._without_end(shown)
         self.finish = FinishReason.STOP if self._text.stop else verified.finish
         kept = self._cut(verified, self._text.length - self.committed)
         self.tokens += kept.tokens
@@ -95,6 +97,13 @@ class Transcript:
             finish=self.finish,
         )
 
+    def _without_end(self, shown: tuple[OutputToken, ...]) -> tuple[OutputToken, ...]:
+        """The tokens without the name of the one that ends the output, where special tokens have names."""
+        if not (shown and self.header.shows_special and shown[-1].id in self.header.call.stop_token_ids):
+            return shown
+        name = self._decode.special.get(shown[-1].id, "")
+        return (*shown[:-1], replace(shown[-1], text=shown[-1].text.removesuffix(name)))
+
     def _output_round(self, kept: Round, shown: tuple[OutputToken, ...]) -> OutputRound:
         rejected = kept.draft[kept.accepted :]
         return OutputRound(
@@ -117,13 +126,14 @@ def history_of(last: TurnView, decode: Decode) -> tuple[int, ...]:
     tokens, header = log_of(last), header_from_bytes(last.params, last.prompt)
     if not header.stop:
         return tokens
-    begin, text = len(header.prompt), OutputText(Detokenizer(decode, header.prompt), header.stop, _least(header))
+    begin, text = len(header.prompt), _text_of(header, decode)
     text.take(tokens[begin:], [Origin.PLAIN] * (len(tokens) - begin))
     if not text.stop:
         text.finish()
     return tokens[: begin + text.kept]
 
 
-def _least(header: Header) -> int:
-    """Output tokens behind which stop strings are looked for."""
-    return header.call.sampling.min_tokens
+def _text_of(header: Header, decode: Decode) -> OutputText:
+    """The text of a turn's output, before it has any."""
+    detokenizer = Detokenizer(decode.with_special if header.shows_special else decode, header.prompt)
+    return OutputText(detokenizer, header.stop, header.call.sampling.min_tokens, header.shows_stop)

@@ -81,6 +81,10 @@ class Header:
     """How many generations the request has; this is one of them."""
     prompts: int = 1
     """How many prompts the request has; each has as many choices."""
+    shows_stop: bool = False
+    """Whether the text ends with the stop string that ended it, which is not cut."""
+    shows_special: bool = False
+    """Whether special tokens are shown by their names, less the one that ends the output."""
 
     @property
     def prompt(self) -> tuple[int, ...]:

@@ -130,12 +130,19 @@ def test_both_names_of_max_tokens_are_taken() -> None:
     assert refused.value.param == "max_completion_tokens"
 
 
+def test_what_is_shown_beside_the_text_is_asked_for() -> None:
+    plain, shown = completion(), completion(skip_special_tokens=False, include_stop_str_in_output=True)
+    assert (plain.shows_special, plain.shows_stop) == (False, False)
+    assert (shown.shows_special, shown.shows_stop) == (True, True)
+
+
 @pytest.mark.parametrize(
     "fields",
     [
         {"n": 1, "best_of": 1, "echo": False, "logprobs": None, "suffix": None},
         {"suffix": "", "priority": 0, "top_k": -1, "use_beam_search": False},
         {"skip_special_tokens": True, "include_stop_str_in_output": False, "add_special_tokens": True},
+        {"spaces_between_special_tokens": False},
         {"user": "me", "metadata": {"a": "b"}, "store": True, "service_tier": "auto", "prompt_cache_key": "k"},
         {"temperature": None, "max_tokens": None, "stop": None, "seed": None, "stream": None, "stream_options": None},
         {"temperature": 1},

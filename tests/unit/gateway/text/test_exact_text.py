@@ -61,7 +61,8 @@ FAMILIES = ("byte-level", "byte fallback", "unigram", "word pieces")
 
 @cache
 def decoder(family: str, special: bool = False) -> Decode:
-    return decode_of(tokenizer_of(family), special)
+    decode = decode_of(tokenizer_of(family))
+    return decode.with_special if special else decode
 
 
 def special_ids(tokenizer: PreTrainedTokenizerFast) -> list[int]:

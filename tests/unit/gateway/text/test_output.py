@@ -134,6 +134,23 @@ def test_the_tokens_of_a_stop_string_are_its_own(words: tuple[str, ...], stops: 
     assert output.length == len(words)
 
 
+@pytest.mark.parametrize(
+    ("stops", "tokens", "shown"),
+    [
+        (["lo u"], [0, 2, 4], "hello u"),
+        (["<|im_end|>"], [0, 3, 4], "hello"),
+        (["more"], [0, 4], "hello more"),
+        (["xyz"], [0, 4], "hello more"),
+    ],
+)
+def test_a_stop_string_may_be_shown(stops: list[str], tokens: list[int], shown: str) -> None:
+    words = of_words("hello", "", " user", "", " more", special={3: "<|im_end|>"})
+    output = OutputText(Detokenizer(words), stops, shows_stop=True)
+    released = [token for each in tokens if not output.stop for token in output.take([each], plain([each]))]
+    assert text([*released, *(() if output.stop else output.finish())]) == shown
+    assert output.kept == output.length
+
+
 def test_half_a_character_with_which_a_stop_string_begins_is_its_own() -> None:
     output = make(["éé!"])
     for token in "aéé!".encode():

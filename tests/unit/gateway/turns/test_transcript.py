@@ -12,7 +12,7 @@ from specdec.errors import InternalError
 from specdec.rules.judged import JudgedToken
 from specdec.rules.params import FinishReason, Origin
 from specdec.wire.generation import Round, RoundDetail, Speedup, Timing
-from tests.gateway_fakes import ByteTokenizer
+from tests.gateway_fakes import EOS, ByteTokenizer
 from tests.unit.gateway.turns.in_memory import PROMPT, TURN, header
 
 
@@ -133,3 +133,24 @@ def test_a_round_comes_with_a_report_where_the_request_asks() -> None:
     read_back = Transcript(TURN, asked, ByteTokenizer().decode).take(round_from(stored, 6))[1].report
     assert read_back is not None
     assert [(token.text, token.p) for token in read_back.drafted] == [("a", None), ("b", None), ("A", None)]
+
+
+@pytest.mark.parametrize(
+    ("shows_stop", "shows_special", "stop", "text"),
+    [
+        (False, False, (), "abc"),
+        (False, True, (), "abc"),
+        (True, True, (), "abc<end>"),
+        (True, False, ("b",), "ab"),
+        (False, True, ("<end>",), "abc"),
+        (True, True, ("<end>",), "abc<end>"),
+    ],
+)
+def test_a_special_token_and_a_stop_string_are_shown_where_they_are_asked_for(
+    shows_stop: bool, shows_special: bool, stop: tuple[str, ...], text: str
+) -> None:
+    asked = replace(header(stop), shows_stop=shows_stop, shows_special=shows_special)
+    transcript = Transcript(TURN, asked, ByteTokenizer().decode)
+    tokens = (*b"abc", EOS)
+    done = Round(base_len=len(PROMPT), tokens=tokens, origins=(Origin.PLAIN,) * 4, finish=FinishReason.STOP)
+    assert transcript.take(done)[1].text == text
