@@ -4,9 +4,9 @@ Work on an answer ends when its client disconnects. A stream is pinged in silenc
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 from fastapi import Request
@@ -16,18 +16,16 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from gateway.http.cursor import cursor
-from gateway.http.problems import CLIENT_GONE, error_body
-from gateway.http.tool_writer import writer_for
-from gateway.http.writers import AnswerFormat, Writer
+from gateway.http.problems import CLIENT_GONE
 from gateway.models.served import ServedModels
 from gateway.tasks import cancel_and_wait
-from gateway.turns.events import Event, Finished, OutputRound, Started, collect
+from gateway.text.tokenizer import ModelTokenizer
+from gateway.turns.events import Event, Finished, Output, OutputRound, Started, collect
 from specdec.errors import InternalError, SpecdecError
 from specdec.serving.status import logged_error, status_of
 
 _HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 _PING = b": ping\n"
-_DONE = b"data: [DONE]\n\n"
 _log = structlog.get_logger()
 
 
@@ -56,17 +54,49 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
-async def whole(events: AsyncGenerator[Event], models: ServedModels, answer_format: AnswerFormat) -> Response:
+class AnswerWriter(Protocol):
+    """From the events of one request to its answer, in the form of one API."""
+
+    sparse: bool
+    """Whether the whole answer leaves out the fields that nobody set."""
+    ending: bytes
+    """What ends a stream that is whole."""
+
+    @property
+    def choices(self) -> int:
+        """How many generations the request has."""
+
+    def whole(self, outputs: Sequence[Output]) -> BaseModel:
+        """The answer in one piece."""
+
+    def opening(self) -> Iterator[bytes]:
+        """The chunks before the first round, as JSON."""
+
+    def chunks(self, event: Event) -> Iterator[bytes]:
+        """The chunks of an event, as JSON."""
+
+    def framed(self, chunk: bytes) -> bytes:
+        """A chunk as an event of a stream."""
+
+    def failure(self, error: SpecdecError) -> bytes:
+        """The last event of a stream that failed."""
+
+
+WriterMaker = Callable[[Started, ModelTokenizer], AnswerWriter]
+"""Makes the writer of a request whose generations have begun, with the tokenizer of their model."""
+
+
+async def whole(events: AsyncGenerator[Event], models: ServedModels, make: WriterMaker) -> Response:
     """The answer in one piece."""
     started, outputs = await collect(events)
-    answer = _writer(started, models, answer_format).whole(outputs)
-    return json_response(answer, exclude_unset=True, headers=started.limits)
+    writer = _writer(started, models, make)
+    return json_response(writer.whole(outputs), exclude_unset=writer.sparse, headers=started.limits)
 
 
 async def streamed(
     events: AsyncGenerator[Event],
     models: ServedModels,
-    answer_format: AnswerFormat | None,
+    make: WriterMaker,
     ping: float,
     after: Sequence[int],
     *,
@@ -75,7 +105,7 @@ async def streamed(
     """The answer as a stream; it begins with the first round, so that an error before it has an HTTP status.
 
     Args:
-        answer_format: None for the one that the generation began with.
+        make: makes the writer of the answer.
         ping: seconds of silence after which a comment is sent.
         after: for each choice, how many output tokens `events` leaves out; empty for none.
         ids: whether each event has an id, with which its reader can come back.
@@ -85,7 +115,7 @@ async def streamed(
         started = await pending.take()
         if not isinstance(started, Started):
             raise InternalError("a generation did not begin with Started")
-        writer = _writer(started, models, answer_format)
+        writer = _writer(started, models, make)
         if await pending.ready(ping):
             pending.raise_if_failed()
     except BaseException:
@@ -145,7 +175,7 @@ class EventStream(StreamingResponse):
 
 
 async def _stream(
-    pending: Pending, writer: Writer, name: str, ping: float, after: Sequence[int]
+    pending: Pending, writer: AnswerWriter, name: str, ping: float, after: Sequence[int]
 ) -> AsyncIterator[bytes]:
     """The bytes of the answer, from the first chunk to [DONE]; an error ends it without [DONE].
 
@@ -158,7 +188,7 @@ async def _stream(
     positions = list(after) or [0] * writer.choices
     try:
         for chunk in writer.opening() if not any(positions) else ():
-            yield _event(name, positions, chunk)
+            yield _id(name, positions) + writer.framed(chunk)
         running = writer.choices
         while running:
             while not await pending.ready(ping):
@@ -168,26 +198,21 @@ async def _stream(
             if isinstance(event, OutputRound):
                 positions[event.choice] += len(event.tokens)
             for chunk in writer.chunks(event):
-                yield _event(name, positions, chunk)
-        yield _DONE
+                yield _id(name, positions) + writer.framed(chunk)
+        yield writer.ending
     except SpecdecError as error:
         log = _log.warning if status_of(error).http >= 500 else _log.info
         log("stream_failed", **logged_error(error))
-        yield _failure(error)
+        yield writer.failure(error)
     except Exception as error:  # noqa: BLE001 - the headers are sent, so that only the stream can say it
         _log.error("stream_failed", exc_info=error)
-        yield _failure(InternalError("internal error; the log knows more under this answer's x-request-id"))
+        yield writer.failure(InternalError("internal error; the log knows more under this answer's x-request-id"))
 
 
-def _writer(started: Started, models: ServedModels, answer_format: AnswerFormat | None) -> Writer:
+def _writer(started: Started, models: ServedModels, make: WriterMaker) -> AnswerWriter:
     """The writer of a generation, which spells tokens as the model of the generation does."""
-    return writer_for(started, models.of_turn(started.header.model).tokenizer, answer_format)
+    return make(started, models.of_turn(started.header.model).tokenizer)
 
 
-def _event(name: str, positions: Sequence[int], chunk: bytes) -> bytes:
-    event_id = f"id: {cursor(name, positions)}\n".encode() if name else b""
-    return b"%bdata: %b\n\n" % (event_id, chunk)
-
-
-def _failure(error: SpecdecError) -> bytes:
-    return f"data: {error_body(error).model_dump_json()}\n\n".encode()
+def _id(name: str, positions: Sequence[int]) -> bytes:
+    return f"id: {cursor(name, positions)}\n".encode() if name else b""

@@ -26,7 +26,9 @@ class Door:
         if scope["type"] == "http" and scope["path"] not in OPEN and not is_of_page(scope["path"]):
             request = Request(scope)
             try:
-                let_in(self._keys.key_of(request.headers.getlist("authorization")))
+                given = request.headers.getlist("authorization")
+                anthropic = [f"Bearer {key}" for key in request.headers.getlist("x-api-key")]  # its clients' header
+                let_in(self._keys.key_of(given or anthropic))
             except KeyRefused as error:
                 response = await on_error(request, error)
                 await response(scope, receive, send)

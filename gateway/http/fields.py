@@ -104,7 +104,7 @@ Prompts = Annotated[tuple[Prompt, ...], PlainValidator(_parse_prompts), WithJson
 Choices = Annotated[int, WithJsonSchema({"type": "integer", "minimum": 1, "maximum": MAX_CHOICES})]
 Lenience = Annotated[float, WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "maximum": 1})]
 Logprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
-Length = Annotated[int, WithJsonSchema(_whole(-1, 2**63 - 1))]
+Length = Annotated[int, WithJsonSchema(_whole(-1, bound="context"))]
 """Most tokens of an output; -1 for as many as there is room for."""
 Truncation = Annotated[int, Field(ge=-1, le=MAX_INT), WithJsonSchema({"anyOf": [{"const": -1}, _whole(1)]})]
 Natural = Annotated[int, WithJsonSchema(_whole(0))]

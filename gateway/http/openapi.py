@@ -12,7 +12,9 @@ from gateway.callers.caller import MAX_NAME
 from gateway.http.body import Body
 from gateway.http.completions import ChatBody, CompletionBody
 from gateway.http.fields import BOUND
+from gateway.http.messages_api.body import CountBody, MessagesBody
 from gateway.http.replies import ChatCompletionChunk, ErrorBody
+from gateway.http.responses.body import ResponsesBody
 from gateway.http.session_replies import SessionBody
 from gateway.http.token_bodies import DetokenizeBody, TokenizeBody
 
@@ -26,7 +28,16 @@ _HEADERS: tuple[tuple[str, str, dict[str, Any], str], ...] = (
 """Headers that endpoints of a kind read: the kind, the name, the schema and the meaning."""
 
 _REF = "#/components/schemas/{model}"
-_BODIES: tuple[type[Body], ...] = (ChatBody, CompletionBody, DetokenizeBody, SessionBody, TokenizeBody)
+_BODIES: tuple[type[Body], ...] = (
+    ChatBody,
+    CompletionBody,
+    CountBody,
+    DetokenizeBody,
+    MessagesBody,
+    ResponsesBody,
+    SessionBody,
+    TokenizeBody,
+)
 _REPLIES: tuple[type[BaseModel], ...] = (ChatCompletionChunk, ErrorBody)
 """What is described apart from the answers of routes."""
 _REFUSAL = {"application/json": {"schema": {"$ref": _REF.format(model=ErrorBody.__name__)}}}
@@ -40,7 +51,7 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
         409: "Conflict",
         410: "Not kept any more",
         413: "Body too large",
-        415: "A page sent a body that is not JSON by its type",
+        415: "Body in an unknown encoding, or sent by a page and not JSON by its type",
         422: "Idempotency key of another request",
         429: "Too much work, or more than the key may ask for",
         500: "Internal error",

@@ -3,6 +3,7 @@
 import math
 import re
 import time
+from typing import Any
 
 import structlog
 from starlette.datastructures import Headers, MutableHeaders
@@ -30,6 +31,8 @@ from specdec.serving.interceptors import GOOD_REQUEST_ID, logged_id
 from specdec.serving.status import logged_error, status_of
 from specdec.serving.tracing import TraceSpan, served_span
 
+MESSAGES = "/v1/messages"
+"""Where the paths of Anthropic's API begin, whose errors have its form."""
 CLIENT_GONE = 499
 """Status of a request whose client disconnected; it is sent to nobody, and only counted and logged."""
 
@@ -43,7 +46,7 @@ def error_body(error: SpecdecError) -> ErrorBody:
     return ErrorBody(error=ErrorDetail(message=error.message, type=shown.type, param=param or None, code=shown.code))
 
 
-def error_response(error: SpecdecError) -> Response:
+def error_response(error: SpecdecError, *, anthropic: bool = False) -> Response:
     """The response to a request that failed before anything was sent."""
     shown = status_of(error)
     headers = {"retry-after": f"{math.ceil(shown.retry_after)}"} if shown.retry_after else {}
@@ -54,12 +57,30 @@ def error_response(error: SpecdecError) -> Response:
             headers["www-authenticate"] = "Bearer"
         case RateLimited():
             headers |= error.headers
-    return JSONResponse(error_body(error).model_dump(), status_code=shown.http, headers=headers)
+    body = anthropic_error(error) if anthropic else error_body(error).model_dump()
+    return JSONResponse(body, status_code=shown.http, headers=headers)
 
 
 def _mended_by_retry(error: SpecdecError) -> bool:
     """Whether the same request can succeed after a conflict: the session may have become idle."""
     return isinstance(error, SessionBusy) and not isinstance(error, TurnConflict)
+
+
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+
+
+def anthropic_error(error: SpecdecError) -> dict[str, Any]:
+    """Anthropic's error object, with the fields of OpenAI's."""
+    status = status_of(error).http
+    kind = _ANTHROPIC_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
+    return {"type": "error", "error": error_body(error).error.model_dump() | {"type": kind}}
 
 
 async def on_error(request: Request, error: Exception) -> Response:
@@ -69,7 +90,7 @@ async def on_error(request: Request, error: Exception) -> Response:
     log = _log.warning if status_of(error).http >= 500 else _log.info
     log("request_refused", **logged_error(error))
     _log.debug("refusal", message=error.message)
-    return error_response(error)
+    return error_response(error, anthropic=request.url.path.startswith(MESSAGES))
 
 
 async def on_http_error(request: Request, error: Exception) -> Response:

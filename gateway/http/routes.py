@@ -14,15 +14,20 @@ from starlette.middleware.cors import CORSMiddleware
 from gateway.callers.caller import allowed_priority, calling_key, calling_tenant
 from gateway.config import GatewaySettings
 from gateway.http import openapi, page, probes, sessions
-from gateway.http.answers import json_response, streamed, while_connected, whole
+from gateway.http.answers import WriterMaker, json_response, streamed, while_connected, whole
 from gateway.http.bodies import BodyReader
 from gateway.http.browsers import BrowserGuard
 from gateway.http.completions import ChatBody, CompletionBody
 from gateway.http.cursor import idempotency_key, received, retries, wants_ids
 from gateway.http.door import Door
+from gateway.http.messages_api.body import CountBody, MessagesBody
+from gateway.http.messages_api.replies import MessageReply, MessagesWriter, TokenCount
 from gateway.http.problems import Edge, on_error, on_http_error
 from gateway.http.replies import ChatCompletion, Completion, Model, ModelList, Text, Tokens, known_drafter
+from gateway.http.responses.body import ResponsesBody
+from gateway.http.responses.replies import ResponseReply, ResponsesWriter
 from gateway.http.token_bodies import DetokenizeBody, TokenizeBody
+from gateway.http.tool_writer import writer_for
 from gateway.http.writers import AnswerFormat
 from gateway.models.served import ServedModel
 from gateway.request import GenerationRequest
@@ -80,6 +85,9 @@ class _Api:
         """Add the routes."""
         openapi.add(app, "POST /v1/completions", self.completions, Completion, CompletionBody, events=True)
         openapi.add(app, "POST /v1/chat/completions", self.chat_completions, ChatCompletion, ChatBody, events=True)
+        openapi.add(app, "POST /v1/responses", self.responses, ResponseReply, ResponsesBody, events=True)
+        openapi.add(app, "POST /v1/messages", self.messages, MessageReply, MessagesBody, events=True)
+        openapi.add(app, "POST /v1/messages/count_tokens", self.count_tokens, TokenCount, CountBody)
         for root in ("", "/v1"):
             openapi.add(app, f"POST {root}/tokenize", self.tokenize, Tokens, TokenizeBody)
             openapi.add(app, f"POST {root}/detokenize", self.detokenize, Text, DetokenizeBody)
@@ -93,6 +101,24 @@ class _Api:
     async def chat_completions(self, request: Request) -> Response:
         """Continue a conversation."""
         return await self._generate(request, await self._bodies.read(request, ChatBody))
+
+    async def responses(self, request: Request) -> Response:
+        """Answer an input, or the next one behind an earlier response."""
+        body = await self._bodies.read(request, ResponsesBody)
+        return await self._generate(request, body.chat(), lambda started, _: ResponsesWriter(started, body))
+
+    async def messages(self, request: Request) -> Response:
+        """Continue a conversation, as Anthropic's API has it."""
+        body = await self._bodies.read(request, MessagesBody)
+        return await self._generate(request, body.chat(), lambda started, _: MessagesWriter(started))
+
+    async def count_tokens(self, request: Request) -> Response:
+        """Count the tokens of a conversation, as Anthropic's API has it."""
+        chat = (await self._bodies.read(request, CountBody)).chat()
+        asked = await self._request(request.state.request_id, chat)
+        model = self._services.models.named(asked.model)
+        tokens = await model.prompts.encode(asked.prompt, calling_tenant(), model.pool.info.context_length)
+        return json_response(TokenCount(input_tokens=len(tokens)))
 
     async def tokenize(self, request: Request) -> Response:
         """Show the tokens of a text or a conversation."""
@@ -134,7 +160,10 @@ class _Api:
             drafters=[known_drafter(each) for each in model.pool.drafters],
         )
 
-    async def _generate(self, request: Request, body: CompletionBody | ChatBody) -> Response:
+    async def _generate(
+        self, request: Request, body: CompletionBody | ChatBody, make: WriterMaker | None = None
+    ) -> Response:
+        """The answer to a body; `make` makes its writer, None for one of OpenAI's completions."""
         answer_format, key = answer_format_of(body), idempotency_key(request.headers)
         ids = bool(body.stream and (wants_ids(request.headers) or body.options.resumable))
         asked, caller = await self._request(request.state.request_id, body), calling_key()
@@ -147,12 +176,12 @@ class _Api:
             answer_format=answer_format.text(),
             resumable=bool(ids or key or body.session),
         )
-        models = self._services.models
+        models, make = self._services.models, make or partial(writer_for, answer_format=answer_format)
         if not body.stream:
-            return await while_connected(request, whole(self._generator.stream(wanted), models, answer_format))
+            return await while_connected(request, whole(self._generator.stream(wanted), models, make))
         after = received(request.headers)
         events = self._generator.stream(wanted, after=after)
-        answer = streamed(events, models, answer_format, self._services.settings.ping, after, ids=ids)
+        answer = streamed(events, models, make, self._services.settings.ping, after, ids=ids)
         return await while_connected(request, answer)
 
     async def _request(self, request_id: str, body: CompletionBody | ChatBody) -> GenerationRequest:

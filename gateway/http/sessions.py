@@ -1,5 +1,6 @@
 """The endpoints that name a session or a generation: `/v1/sessions` and `/v1/generations`."""
 
+from functools import partial
 from typing import Annotated
 
 from fastapi import FastAPI, Request
@@ -20,6 +21,7 @@ from gateway.http.session_replies import (
     SessionReply,
     session_reply,
 )
+from gateway.http.tool_writer import writer_for
 from gateway.turns.generation import Generator
 from gateway.turns.services import Services
 from gateway.turns.sessions import DEFAULT_PAGE, MAX_PAGE, UserSessions
@@ -79,7 +81,8 @@ class _Routes:
         after = cursor.received(request.headers, id) or ((count,) if count else ())
         stream = self._generator.resume(id, calling_tenant(user), after)
         models, ping = self._services.models, self._services.settings.ping
-        return await while_connected(request, streamed(stream, models, None, ping, after, ids=True))
+        as_begun = partial(writer_for, answer_format=None)
+        return await while_connected(request, streamed(stream, models, as_begun, ping, after, ids=True))
 
     async def cancel(self, id: str, user: Name = "") -> Response:
         """End a generation with what is committed."""

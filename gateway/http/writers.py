@@ -9,6 +9,7 @@ from typing import Any
 
 from gateway.http.chunks import ChunkTemplate, TextTemplate
 from gateway.http.logprobs import chat_logprobs, completion_logprobs
+from gateway.http.problems import error_body
 from gateway.http.replies import (
     Answer,
     AssistantMessage,
@@ -23,6 +24,7 @@ from gateway.text.output import OutputToken, text_of
 from gateway.text.tokenizer import ModelTokenizer
 from gateway.turns.events import Event, Finished, Output, OutputRound, Started
 from gateway.turns.statistics import total
+from specdec.errors import SpecdecError
 from specdec.wire.report import RoundReport
 
 
@@ -57,6 +59,8 @@ class AnswerFormat:
 class Writer(ABC):
     """Writes the generations of one request; every request has a writer of its own."""
 
+    sparse = True
+    ending = b"data: [DONE]\n\n"
     id_prefix: str
     chunk_object: str
     """The type of object that a chunk says to be."""
@@ -88,6 +92,14 @@ class Writer(ABC):
     def opening(self) -> Iterator[bytes]:
         """The chunks before the first round, as JSON."""
         return iter(())
+
+    def framed(self, chunk: bytes) -> bytes:
+        """A chunk as an event of a stream."""
+        return b"data: %b\n\n" % chunk
+
+    def failure(self, error: SpecdecError) -> bytes:
+        """The last event of a stream that failed; nothing comes behind it."""
+        return self.framed(error_body(error).model_dump_json().encode())
 
     @abstractmethod
     def _part(self, choice: int, tokens: Sequence[OutputToken], finished: Finished | None) -> dict[str, Any]:

@@ -22,9 +22,11 @@ BETWEEN_FIELDS = (
     "chat_template_kwargs",
     "received",
     "Last-Event-ID",
+    "messages",
+    "system",
 )
 
-INSIDE = ("messages[", "tools", "tool_choice", "response_format", "structured_outputs", "guided_")
+INSIDE = ("messages[", "input[", "tools", "tool_choice", "response_format", "structured_outputs", "guided_")
 """Beginnings of the fields whose content follows rules of its own: roles, tools and grammars."""
 
 

@@ -1,0 +1,89 @@
+"""A message as a sequence of blocks, text or one call each, for APIs whose answers are lists of items."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from gateway.text.output import text_of
+from gateway.tools.message_reader import ReadMessage
+from gateway.tools.values import CallDelta
+from gateway.turns.events import Finished, Output, OutputRound
+
+
+@dataclass(slots=True)
+class Block:
+    """A text, or a call of a tool, as far as it has come."""
+
+    index: int
+    kind: Literal["text", "call"]
+    content: str = ""
+    """The text, or the arguments of the call."""
+    id: str = ""
+    """The id of the call."""
+    name: str = ""
+    """The name of the tool."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockEvent:
+    """A block begins, goes on, or ends."""
+
+    what: Literal["begin", "more", "end"]
+    block: Block
+    more: str = ""
+    """The next characters of its content."""
+
+
+@dataclass(slots=True)
+class Blocks:
+    """The blocks of one answer, from the events of its generation."""
+
+    known: list[Block] = field(default_factory=list)
+    _open: Block | None = None
+
+    def take(self, event: OutputRound | Finished) -> Iterator[BlockEvent]:
+        """What becomes of the blocks with an event."""
+        message = event.message
+        text = message.content if message else ""
+        if isinstance(event, OutputRound) and message is None:
+            text = event.text
+        if text:
+            yield from self._more("text", text)
+        for call in message.calls if message else ():
+            yield from self._call(call)
+        if isinstance(event, Finished):
+            yield from self._end()
+
+    def _call(self, call: CallDelta) -> Iterator[BlockEvent]:
+        if call.name:
+            yield from self._end()
+            yield self._begin("call", call.id, call.name)
+        yield from self._more("call", call.arguments)
+
+    def _more(self, kind: Literal["text", "call"], text: str) -> Iterator[BlockEvent]:
+        if self._open is None or self._open.kind != kind:
+            yield from self._end()
+            yield self._begin(kind)
+        if self._open is not None and text:
+            self._open.content += text
+            yield BlockEvent("more", self._open, text)
+
+    def _begin(self, kind: Literal["text", "call"], call_id: str = "", name: str = "") -> BlockEvent:
+        self._open = Block(len(self.known), kind, "", call_id, name)
+        self.known.append(self._open)
+        return BlockEvent("begin", self._open)
+
+    def _end(self) -> Iterator[BlockEvent]:
+        if self._open is not None:
+            yield BlockEvent("end", self._open)
+        self._open = None
+
+
+def blocks_of(output: Output) -> list[Block]:
+    """The blocks of a whole answer."""
+    message = output.message or ReadMessage(text_of(output.tokens), ())
+    texts = [Block(0, "text", message.content)] if message.content else []
+    return texts + [
+        Block(index, "call", call.arguments, call.id, call.name)
+        for index, call in enumerate(message.calls, start=len(texts))
+    ]

@@ -1,0 +1,134 @@
+"""The bodies of /v1/messages: what Anthropic's clients send, as the chat that it is."""
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, WithJsonSchema
+
+from gateway.http.body import Body
+from gateway.http.completions import ChatBody
+from gateway.http.fields import ModelName
+from gateway.http.messages_api.content import messages_of, text_of_blocks
+from gateway.tools.values import MAX_TOOLS
+from specdec.errors import UnsupportedParameter
+
+Blocks = Annotated[str | list[dict[str, Any]], WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array"}]})]
+_HOSTED = ("web_search", "web_fetch", "code_execution", "tool_search")
+
+
+class AnthropicMessage(Body):
+    """One message: a text, or blocks of text, thinking, calls and their results."""
+
+    annotations_only: ClassVar[frozenset[str]] = frozenset({"cache_control", "id", "model", "type", "usage"})
+
+    role: Literal["user", "assistant", "system"]
+    content: Blocks
+
+
+class AnthropicTool(Body):
+    """A tool that the client runs; one that the server would run has another type, and is left out."""
+
+    annotations_only: ClassVar[frozenset[str]] = frozenset(
+        {"allowed_callers", "cache_control", "defer_loading", "eager_input_streaming", "input_examples"}
+    )
+
+    type: str | None = None
+    name: str
+    description: str | None = None
+    input_schema: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class AnthropicChoice(Body):
+    """Whether tools are called."""
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class Thinking(Body):
+    """Whether the model thinks before it answers."""
+
+    annotations_only: ClassVar[frozenset[str]] = frozenset({"display"})
+
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: int | None = None
+
+
+class CountBody(Body):
+    """POST /v1/messages/count_tokens, and the fields that a request for an answer shares with it."""
+
+    annotations_only: ClassVar[frozenset[str]] = frozenset(
+        {"anthropic_beta", "anthropic_version", "betas", "cache_control", "context_management", "output_config"}
+    )
+
+    model: ModelName | None = None
+    messages: list[AnthropicMessage] = Field(json_schema_extra={"minItems": 1})
+    system: Blocks | None = None
+    tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: AnthropicChoice | None = None
+    thinking: Thinking | None = None
+
+    def chat(self) -> ChatBody:
+        """The same request as a chat; raises RequestError."""
+        return ChatBody.parse({name: value for name, value in self._fields().items() if value is not None})
+
+    def _fields(self) -> dict[str, Any]:
+        tools = [_tool(index, tool) for index, tool in enumerate(self.tools or ())]
+        choice = self.tool_choice or AnthropicChoice(type="auto")
+        system = [{"role": "system", "content": text_of_blocks("system", self.system)}] if self.system else []
+        messages = [
+            each
+            for index, message in enumerate(self.messages)
+            for each in messages_of(f"messages[{index}].content", message.role, message.content)
+        ]
+        last = messages[-1] if messages else {}
+        begun = last.get("role") == "assistant" and last["content"] and "tool_calls" not in last
+        thinks = {"enable_thinking": self.thinking.type != "disabled"} if self.thinking else None
+        return {
+            "model": self.model,
+            "messages": system + messages,
+            "tools": [tool for tool in tools if tool],
+            "tool_choice": _choice(choice) if self.tools else None,
+            "parallel_tool_calls": not choice.disable_parallel_tool_use,
+            "continue_final_message": True if begun else None,
+            "chat_template_kwargs": thinks,
+        }
+
+
+class MessagesBody(CountBody):
+    """POST /v1/messages."""
+
+    max_tokens: int
+    stop_sequences: list[str] | None = None
+    stream: bool | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    metadata: dict[str, Any] | None = None
+    service_tier: Literal["auto", "standard_only"] | None = None
+
+    def _fields(self) -> dict[str, Any]:
+        sampling = {"temperature": self.temperature, "top_p": self.top_p, "top_k": self.top_k}
+        ends = {"max_tokens": self.max_tokens, "stop": self.stop_sequences, "stream": self.stream}
+        return super()._fields() | sampling | ends
+
+
+def _choice(choice: AnthropicChoice) -> Any:
+    match choice.type:
+        case "any":
+            return "required"
+        case "tool":
+            return {"type": "function", "function": {"name": choice.name or ""}}
+    return choice.type
+
+
+def _tool(index: int, given: dict[str, Any]) -> dict[str, Any] | None:
+    """The tool; None for one that a server of Anthropic's would run."""
+    if str(given.get("type", "")).startswith(_HOSTED):
+        return None
+    tool = AnthropicTool.parse(given)
+    if tool.type not in (None, "custom"):
+        raise UnsupportedParameter(f"tools[{index}]: tools of type {tool.type!r} are not supported", f"tools[{index}]")
+    function = {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}
+    return {"type": "function", "function": function | {"strict": tool.strict}}

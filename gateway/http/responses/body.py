@@ -1,0 +1,147 @@
+"""The body of /v1/responses: what OpenAI's clients send, as the chat that it is."""
+
+import re
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, WithJsonSchema
+
+from gateway.http.body import Body
+from gateway.http.completions import ChatBody
+from gateway.http.fields import ModelName, Name, Off
+from gateway.http.responses.items import messages_of
+from gateway.tools.values import MAX_TOOLS
+from specdec.errors import SessionNotFound, UnsupportedParameter
+
+Input = Annotated[
+    str | list[dict[str, Any]], WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "minItems": 1}]})
+]
+RESPONSE = re.compile(r"resp_([0-9a-f]{32})-([1-9][0-9]{0,8})")
+"""The id of a response, made of a session's id and a turn's number."""
+_HOSTED = ("web_search", "image_generation", "file_search", "code_interpreter")
+
+
+class ReasoningOption(Body):
+    """How the model thinks."""
+
+    annotations_only: ClassVar[frozenset[str]] = frozenset({"context", "generate_summary", "summary"})
+
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+
+
+class TextFormat(Body):
+    """The form of the answer."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: str | None = None
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    description: str | None = None
+    strict: bool | None = None
+
+    def response_format(self) -> dict[str, Any]:
+        """The same form, as chats spell it."""
+        if self.type != "json_schema":
+            return {"type": self.type}
+        schema = {"name": self.name or "answer", "schema": self.schema_, "strict": self.strict}
+        return {"type": self.type, "json_schema": schema}
+
+
+class TextOption(Body):
+    """The form and the length of the answer."""
+
+    format: TextFormat | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+
+
+class ResponseTool(Body):
+    """A function that the client runs."""
+
+    annotations_only: ClassVar[frozenset[str]] = frozenset({"cache_control", "defer_loading"})
+
+    type: Literal["function"]
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ResponsesBody(Body):
+    """POST /v1/responses."""
+
+    annotations_only: ClassVar[frozenset[str]] = frozenset(
+        {"client_metadata", "include", "max_tool_calls", "prompt_cache_options", "stream_options"}
+    )
+
+    model: ModelName | None = None
+    input: Input
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=0)] | None = None
+    stream: bool | None = None
+    tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    previous_response_id: str | None = None
+    reasoning: ReasoningOption | None = None
+    text: TextOption | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    background: Off | None = None
+    store: bool | None = None
+    metadata: dict[str, str] | None = None
+    user: Name | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    safety_identifier: str | None = None
+    service_tier: Literal["auto", "default", "flex", "priority"] | None = None
+
+    def chat(self) -> ChatBody:
+        """The same request as a chat; raises RequestError.
+
+        One that continues a response is the next turn of its session, which has its instructions already.
+        """
+        session, turn = self._previous()
+        given = [{"role": "user", "content": self.input}] if isinstance(self.input, str) else self.input
+        messages = messages_of(given)
+        if self.instructions and not session:
+            messages = [{"role": "system", "content": self.instructions}, *messages]
+        text, reasoning = self.text or TextOption(), self.reasoning or ReasoningOption()
+        fields = {
+            "model": self.model,
+            "messages": messages,
+            "max_tokens": self.max_output_tokens,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "stream": self.stream,
+            "tools": self._tools(),
+            "tool_choice": self.tool_choice,
+            "parallel_tool_calls": self.parallel_tool_calls,
+            "reasoning_effort": reasoning.effort,
+            "response_format": text.format.response_format() if text.format else None,
+            "user": self.user,
+            "service_tier": self.service_tier,
+            "session": session,
+            "expect_turn": turn,
+        }
+        return ChatBody.parse({name: value for name, value in fields.items() if value is not None})
+
+    def _previous(self) -> tuple[str | None, int | None]:
+        """The session that is continued, and the turns that it has."""
+        if self.previous_response_id is None:
+            return None, None
+        match = RESPONSE.fullmatch(self.previous_response_id)
+        if match is None:
+            raise SessionNotFound("no such response", "previous_response_id")
+        return match[1], int(match[2])
+
+    def _tools(self) -> list[dict[str, Any]] | None:
+        """The functions; tools that a server of OpenAI's would run are left out."""
+        own = [each for each in self.tools or () if not str(each.get("type", "")).startswith(_HOSTED)]
+        tools = []
+        for index, each in enumerate(own):
+            if each.get("type") != "function":
+                place = f"tools[{index}].type"
+                raise UnsupportedParameter(f"{place}: {each.get('type')!r} is not supported", place)
+            tool = ResponseTool.parse(each)
+            tools.append({"type": "function", "function": tool.model_dump(exclude={"type"})})
+        return tools or None

@@ -1,0 +1,191 @@
+"""The answers of /v1/responses, whole and as events."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+from gateway.http.blocks import Block, BlockEvent, blocks_of
+from gateway.http.named_events import NamedEventsWriter
+from gateway.http.problems import error_body
+from gateway.http.responses.body import ResponsesBody
+from gateway.turns.events import Finished, Output, Started
+from specdec.errors import SpecdecError
+from specdec.rules.params import FinishReason
+
+Status = Literal["completed", "incomplete", "in_progress", "failed"]
+
+
+class ResponseUsage(BaseModel):
+    """Token counts as the Responses API names them."""
+
+    input_tokens: int
+    input_tokens_details: dict[str, int]
+    output_tokens: int
+    output_tokens_details: dict[str, int]
+    total_tokens: int
+
+
+class ResponseReply(BaseModel):
+    """The answer of /v1/responses, with what the request asked for."""
+
+    id: str
+    """What the next request's `previous_response_id` names."""
+    object: Literal["response"] = "response"
+    created_at: int
+    status: Status
+    error: dict[str, Any] | None = None
+    incomplete_details: dict[str, str] | None = None
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    metadata: dict[str, str] = {}
+    model: str
+    output: list[dict[str, Any]]
+    parallel_tool_calls: bool = True
+    previous_response_id: str | None = None
+    reasoning: dict[str, Any] | None = None
+    service_tier: str | None = None
+    store: bool = True
+    temperature: float | None = None
+    text: dict[str, Any] | None = None
+    tool_choice: str | dict[str, Any] = "auto"
+    tools: list[dict[str, Any]] = []
+    top_p: float | None = None
+    truncation: str = "disabled"
+    usage: ResponseUsage | None = None
+    user: str | None = None
+
+
+class ResponsesWriter(NamedEventsWriter):
+    """Writes the answers of /v1/responses."""
+
+    def __init__(self, started: Started, asked: ResponsesBody) -> None:
+        super().__init__(started)
+        self._asked = asked
+        self._sent = 0
+
+    def whole(self, outputs: Sequence[Output]) -> ResponseReply:
+        output = outputs[0]
+        status = _status(output.finished)
+        items = [self._item(block, status) for block in blocks_of(output)]
+        return self._reply(status, items, output.finished)
+
+    def opening(self) -> Iterator[bytes]:
+        begun = self._reply("in_progress", []).model_dump()
+        yield self._numbered("response.created", response=begun)
+        yield self._numbered("response.in_progress", response=begun)
+
+    def failure(self, error: SpecdecError) -> bytes:
+        detail = error_body(error).error
+        failed = self._reply("failed", []).model_copy(
+            update={"error": {"code": detail.code or "server_error", "message": detail.message}}
+        )
+        return self.framed(self._numbered("response.failed", response=failed.model_dump()))
+
+    def _block(self, event: BlockEvent) -> Iterator[bytes]:
+        yield from self._text(event) if event.block.kind == "text" else self._call(event)
+
+    def _text(self, event: BlockEvent) -> Iterator[bytes]:
+        block = event.block
+        item = self._item(block, "in_progress")
+        place = {"item_id": item["id"], "output_index": block.index, "content_index": 0}
+        match event.what:
+            case "begin":
+                yield self._numbered(
+                    "response.output_item.added", output_index=block.index, item=item | {"content": []}
+                )
+                yield self._numbered("response.content_part.added", **place, part=_part(block))
+            case "more":
+                yield self._numbered("response.output_text.delta", **place, delta=event.more, logprobs=[])
+            case "end":
+                yield self._numbered("response.output_text.done", **place, text=block.content, logprobs=[])
+                yield self._numbered("response.content_part.done", **place, part=_part(block))
+                yield self._done(block)
+
+    def _call(self, event: BlockEvent) -> Iterator[bytes]:
+        block = event.block
+        item = self._item(block, "in_progress")
+        place = {"item_id": item["id"], "output_index": block.index}
+        match event.what:
+            case "begin":
+                yield self._numbered("response.output_item.added", output_index=block.index, item=item)
+            case "more":
+                yield self._numbered("response.function_call_arguments.delta", **place, delta=event.more)
+            case "end":
+                done = {"name": block.name, "arguments": block.content}
+                yield self._numbered("response.function_call_arguments.done", **place, **done)
+                yield self._done(block)
+
+    def _done(self, block: Block) -> bytes:
+        return self._numbered(
+            "response.output_item.done", output_index=block.index, item=self._item(block, "completed")
+        )
+
+    def _end(self, finished: Finished) -> Iterator[bytes]:
+        status = _status(finished)
+        items = [self._item(block, status) for block in self._blocks.known]
+        reply = self._reply(status, items, finished).model_dump()
+        yield self._numbered(f"response.{status}", response=reply)
+
+    def _numbered(self, name: str, /, **fields: Any) -> bytes:
+        self._sent += 1
+        return self._event(name, sequence_number=self._sent - 1, **fields)
+
+    def _item(self, block: Block, status: Status) -> dict[str, Any]:
+        """The output item of a block as far as it has come; of an incomplete answer, the last one is incomplete."""
+        own = f"{self._started.turn.name}_{block.index}"
+        if block.kind == "call":
+            call = {"call_id": block.id, "name": block.name, "arguments": block.content}
+            return {"id": f"fc_{own}", "type": "function_call", "status": status, **call}
+        message = {"role": "assistant", "status": status, "content": [_part(block)]}
+        return {"id": f"msg_{own}", "type": "message", **message}
+
+    def _reply(self, status: Status, output: list[dict[str, Any]], finished: Finished | None = None) -> ResponseReply:
+        asked, header = self._asked, self._started.header
+        shown = asked.model_dump(
+            include={"instructions", "max_output_tokens", "previous_response_id", "temperature", "top_p", "user"}
+        )
+        optional: dict[str, Any] = {
+            "metadata": asked.metadata,
+            "parallel_tool_calls": asked.parallel_tool_calls,
+            "store": asked.store,
+            "tool_choice": asked.tool_choice,
+            "tools": asked.tools,
+            "truncation": asked.truncation,
+        }
+        return ResponseReply(
+            id=f"resp_{self._started.turn.name}",
+            created_at=header.created,
+            status=status,
+            incomplete_details={"reason": "max_output_tokens"} if status == "incomplete" else None,
+            model=header.model,
+            output=output,
+            service_tier=header.priority.value,
+            reasoning={"effort": asked.reasoning.effort if asked.reasoning else None, "summary": None},
+            text={"format": _format(asked)},
+            usage=self._usage(finished) if finished else None,
+            **shown,
+            **{key: value for key, value in optional.items() if value is not None},
+        )
+
+    def _usage(self, finished: Finished) -> ResponseUsage:
+        return ResponseUsage(
+            input_tokens=self._started.prompt_tokens,
+            input_tokens_details={"cached_tokens": finished.cached_tokens},
+            output_tokens=finished.completion_tokens,
+            output_tokens_details={"reasoning_tokens": 0},
+            total_tokens=self._started.prompt_tokens + finished.completion_tokens,
+        )
+
+
+def _status(finished: Finished) -> Status:
+    return "incomplete" if finished.reason is FinishReason.LENGTH else "completed"
+
+
+def _part(block: Block) -> dict[str, Any]:
+    return {"type": "output_text", "text": block.content, "annotations": [], "logprobs": []}
+
+
+def _format(asked: ResponsesBody) -> dict[str, Any]:
+    chosen = asked.text.format if asked.text else None
+    return chosen.model_dump(by_alias=True, exclude_none=True) if chosen else {"type": "text"}

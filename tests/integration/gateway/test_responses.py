@@ -1,0 +1,134 @@
+"""OpenAI's client uses the Responses API: whole answers, events, calls, earlier responses, and answers sent back."""
+
+from typing import Any
+
+import openai
+import pytest
+
+from tests.gateway_fakes import Script, ScriptedVerifier, facts
+from tests.integration.gateway.stage import Stage, stage
+
+CALL = '<tool_call>\n{"name": "shell", "arguments": {"command": ["ls"]}}\n</tool_call>'
+SHELL: Any = {
+    "type": "function",
+    "name": "shell",
+    "description": None,
+    "parameters": {"type": "object", "properties": {"command": {"type": "array", "items": {"type": "string"}}}},
+    "strict": False,
+}
+AS_CODEX: Any = {
+    "model": "bytes",
+    "instructions": "You edit files.",
+    "tools": [SHELL, {"type": "web_search"}],
+    "tool_choice": "auto",
+    "parallel_tool_calls": False,
+    "reasoning": None,
+    "store": False,
+    "include": ["reasoning.encrypted_content"],
+    "prompt_cache_key": "k",
+}
+
+
+async def test_a_text_is_one_message(here: Stage) -> None:
+    here.verifier.script = Script(text="Hello.", cached=2)
+    got = await here.client.responses.create(model="bytes", input="hi", instructions="Be short.", metadata={"a": "b"})
+    assert (got.status, got.output_text, got.metadata) == ("completed", "Hello.", {"a": "b"})
+    assert got.usage is not None
+    assert got.usage.input_tokens == len(b"system: Be short.\nuser: hi\n")
+    assert got.usage.input_tokens_details.cached_tokens == 2
+    assert got.usage.output_tokens == 7
+
+
+async def test_an_answer_that_is_cut_is_incomplete(here: Stage) -> None:
+    here.verifier.script = Script(text="Hello.")
+    got = await here.client.responses.create(model="bytes", input="hi", max_output_tokens=3)
+    assert got.incomplete_details is not None
+    assert (got.status, got.incomplete_details.reason, got.output_text) == ("incomplete", "max_output_tokens", "Hel")
+
+
+async def test_events_are_numbered_and_make_the_answer(here: Stage) -> None:
+    here.verifier.script = Script(text=f"Well. {CALL}", gamma=1)
+    async with here.client.responses.stream(input="go", **AS_CODEX) as stream:
+        events = [event async for event in stream]
+        final: Any = await stream.get_final_response()
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    kinds = list(dict.fromkeys(event.type for event in events))
+    assert kinds == [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+        "response.output_text.delta",
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "response.function_call_arguments.delta",
+        "response.function_call_arguments.done",
+        "response.completed",
+    ]
+    message, call = final.output
+    assert (message.content[0].text, call.name, call.arguments) == ("Well.", "shell", '{"command": ["ls"]}')
+    assert "".join(event.delta for event in events if event.type.endswith("arguments.delta")) == call.arguments
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_ten_turns_of_an_agent_with_cut_calls(streamed: bool) -> None:
+    verifier = ScriptedVerifier(info=facts(context_length=40_000))
+    async with stage(verifier) as here:
+        history: list[Any] = [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "go"}]}]
+        for turn in range(10):
+            verifier.script = Script(text=f"Step. {CALL}" if turn % 3 else CALL)
+            limit = 12 + 9 * turn
+            ask: Any = {**AS_CODEX, "input": history, "max_output_tokens": limit}
+            if streamed:
+                stream = await here.client.responses.create(**ask, stream=True)
+                last: Any = [event async for event in stream][-1]
+                got = last.response
+            else:
+                got = await here.client.responses.create(**ask)
+            history += [item.model_dump(exclude_unset=True) for item in got.output]
+            history += [
+                {"type": "function_call_output", "call_id": item.call_id, "output": "ok"}
+                for item in got.output
+                if item.type == "function_call"
+            ]
+            history.append({"type": "reasoning", "id": "r", "summary": [], "encrypted_content": None})
+
+
+async def test_the_next_response_continues_the_session_of_the_one_before(here: Stage) -> None:
+    here.verifier.script = Script(text="ok")
+    first = await here.client.responses.create(model="bytes", input="one", instructions="Be short.")
+    second = await here.client.responses.create(
+        model="bytes", input="two", instructions="Be short.", previous_response_id=first.id
+    )
+    assert second.previous_response_id == first.id
+    expected = b"system: Be short.\nuser: one\nok", b"user: two\n"
+    tokens = here.verifier.calls[-1].tokens
+    assert bytes(token for token in tokens if token < 256) == b"".join(expected)
+    with pytest.raises(openai.ConflictError):
+        await here.client.responses.create(model="bytes", input="three", previous_response_id=first.id)
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "param"),
+    [
+        ({"input": [{"type": "item_reference", "id": "x"}]}, 400, "input[0]"),
+        ({"input": [{}]}, 400, "input[0]"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, 400, "input[0]"),
+        ({"tools": [{"type": "computer"}]}, 400, "tools[0].type"),
+        ({"previous_response_id": "resp_1"}, 404, "previous_response_id"),
+        ({"background": True}, 400, "background"),
+        ({"wrong": 1}, 400, "wrong"),
+    ],
+)
+async def test_what_cannot_be_is_refused_by_name(here: Stage, fields: Any, status: int, param: str) -> None:
+    with pytest.raises(openai.APIStatusError) as refused:
+        await here.client.responses.create(**{"model": "bytes", "input": "hi", "extra_body": fields})
+    error: Any = refused.value
+    assert (error.status_code, error.param) == (status, param)
+
+
+async def test_a_form_is_followed(here: Stage) -> None:
+    form: Any = {"format": {"type": "json_schema", "name": "a", "schema": {"type": "object"}, "strict": True}}
+    await here.client.responses.create(model="bytes", input="hi", text=form)
+    assert here.verifier.calls[-1].sampling.grammar is not None
