@@ -1,7 +1,7 @@
-"""A message as a sequence of blocks, text or one call each, for APIs whose answers are lists of items."""
+"""A message as a sequence of blocks, thinking, text or one call each, for APIs whose answers are lists of items."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from gateway.text.output import text_of
@@ -9,13 +9,15 @@ from gateway.tools.message_reader import ReadMessage
 from gateway.tools.values import CallDelta
 from gateway.turns.events import Finished, Output, OutputRound
 
+Kind = Literal["thinking", "text", "call"]
+
 
 @dataclass(slots=True)
 class Block:
-    """A text, or a call of a tool, as far as it has come."""
+    """What the model thinks, a text, or a call of a tool, as far as it has come."""
 
     index: int
-    kind: Literal["text", "call"]
+    kind: Kind
     content: str = ""
     """The text, or the arguments of the call."""
     id: str = ""
@@ -47,6 +49,8 @@ class Blocks:
         text = message.content if message else ""
         if isinstance(event, OutputRound) and message is None:
             text = event.text
+        if message and message.reasoning:
+            yield from self._more("thinking", message.reasoning)
         if text:
             yield from self._more("text", text)
         for call in message.calls if message else ():
@@ -60,7 +64,7 @@ class Blocks:
             yield self._begin("call", call.id, call.name)
         yield from self._more("call", call.arguments)
 
-    def _more(self, kind: Literal["text", "call"], text: str) -> Iterator[BlockEvent]:
+    def _more(self, kind: Kind, text: str) -> Iterator[BlockEvent]:
         if self._open is None or self._open.kind != kind:
             yield from self._end()
             yield self._begin(kind)
@@ -68,7 +72,7 @@ class Blocks:
             self._open.content += text
             yield BlockEvent("more", self._open, text)
 
-    def _begin(self, kind: Literal["text", "call"], call_id: str = "", name: str = "") -> BlockEvent:
+    def _begin(self, kind: Kind, call_id: str = "", name: str = "") -> BlockEvent:
         self._open = Block(len(self.known), kind, "", call_id, name)
         self.known.append(self._open)
         return BlockEvent("begin", self._open)
@@ -82,8 +86,7 @@ class Blocks:
 def blocks_of(output: Output) -> list[Block]:
     """The blocks of a whole answer."""
     message = output.message or ReadMessage(text_of(output.tokens), ())
-    texts = [Block(0, "text", message.content)] if message.content else []
-    return texts + [
-        Block(index, "call", call.arguments, call.id, call.name)
-        for index, call in enumerate(message.calls, start=len(texts))
-    ]
+    texts: list[tuple[Kind, str]] = [("thinking", message.reasoning), ("text", message.content)]
+    blocks = [Block(0, kind, text) for kind, text in texts if text]
+    blocks += [Block(0, "call", call.arguments, call.id, call.name) for call in message.calls]
+    return [replace(block, index=index) for index, block in enumerate(blocks)]

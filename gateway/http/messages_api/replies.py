@@ -64,6 +64,9 @@ class MessagesWriter(NamedEventsWriter):
                 yield self._event("content_block_start", index=index, content_block=_shown(block))
             case "more" if block.kind == "text":
                 yield self._event("content_block_delta", index=index, delta={"type": "text_delta", "text": event.more})
+            case "more" if block.kind == "thinking":
+                delta = {"type": "thinking_delta", "thinking": event.more}
+                yield self._event("content_block_delta", index=index, delta=delta)
             case "more":
                 delta = {"type": "input_json_delta", "partial_json": event.more}
                 yield self._event("content_block_delta", index=index, delta=delta)
@@ -104,5 +107,7 @@ def _shown(block: Block) -> dict[str, Any]:
     """A block as far as it has come."""
     if block.kind == "text":
         return {"type": "text", "text": block.content}
+    if block.kind == "thinking":
+        return {"type": "thinking", "thinking": block.content, "signature": ""}
     arguments = arguments_object(arguments_text(block.content), float)
     return {"type": "tool_use", "id": block.id, "name": block.name, "input": arguments}

@@ -83,7 +83,28 @@ class ResponsesWriter(NamedEventsWriter):
         return self.framed(self._numbered("response.failed", response=failed.model_dump()))
 
     def _block(self, event: BlockEvent) -> Iterator[bytes]:
-        yield from self._text(event) if event.block.kind == "text" else self._call(event)
+        match event.block.kind:
+            case "text":
+                yield from self._text(event)
+            case "thinking":
+                yield from self._thinking(event)
+            case "call":
+                yield from self._call(event)
+
+    def _thinking(self, event: BlockEvent) -> Iterator[bytes]:
+        block = event.block
+        item = self._item(block, "in_progress")
+        place = {"item_id": item["id"], "output_index": block.index, "content_index": 0}
+        match event.what:
+            case "begin":
+                yield self._numbered(
+                    "response.output_item.added", output_index=block.index, item=item | {"content": []}
+                )
+            case "more":
+                yield self._numbered("response.reasoning_text.delta", **place, delta=event.more)
+            case "end":
+                yield self._numbered("response.reasoning_text.done", **place, text=block.content)
+                yield self._done(block)
 
     def _text(self, event: BlockEvent) -> Iterator[bytes]:
         block = event.block
@@ -137,6 +158,9 @@ class ResponsesWriter(NamedEventsWriter):
         if block.kind == "call":
             call = {"call_id": block.id, "name": block.name, "arguments": block.content}
             return {"id": f"fc_{own}", "type": "function_call", "status": status, **call}
+        if block.kind == "thinking":
+            thought = {"summary": [], "content": [{"type": "reasoning_text", "text": block.content}]}
+            return {"id": f"rs_{own}", "type": "reasoning", "status": status, **thought}
         message = {"role": "assistant", "status": status, "content": [_part(block)]}
         return {"id": f"msg_{own}", "type": "message", **message}
 
