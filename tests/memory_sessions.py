@@ -34,8 +34,6 @@ class MemoryTurn:
     prompt: tuple[int, ...]
     params: bytes
     rounds: list[StoredRound] = field(default_factory=list)
-    cancel: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the turn's owner was told to end it."""
 
 
 @dataclass
@@ -250,7 +248,6 @@ class MemorySessionStore:
             return False
         if session.owner and session.lease_left:
             session.cancelled = True
-            session.turns[turn].cancel.set()
             self._cancelled[session.owner].put_nowait((session_id, turn))
         else:
             session.break_off()
@@ -259,9 +256,6 @@ class MemorySessionStore:
     async def cancellations(self, owner: str) -> AsyncGenerator[tuple[str, int]]:
         while True:
             yield await self._cancelled[owner].get()
-
-    async def wait_cancelled(self, session_id: str, turn: int) -> None:
-        await self.sessions[session_id].turns[turn].cancel.wait()
 
     async def release(self, session_id: str, epoch: int) -> bool:
         self._up("release")

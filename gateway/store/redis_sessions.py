@@ -196,10 +196,6 @@ class RedisSessionStore:
         """Read the owner's stream of cancellations."""
         return self._streams.cancellations(lua.cancellations_key(owner, self._prefix))
 
-    async def wait_cancelled(self, session_id: str, turn: int) -> None:
-        """Wait for an entry in the stream of cancellations."""
-        await self._streams.wait(lua.keys(session_id, self._prefix)[4], f"{turn}-0", None)
-
     async def lapsed_turns(self, limit: int) -> list[LapsedTurn]:
         """Take the oldest ended leases from the common index, and look each up in its session."""
         keys = (self._prefix + lua.LEASES,)

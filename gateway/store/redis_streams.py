@@ -24,8 +24,8 @@ class StreamWaiter:
         self._waiting: dict[str, dict[asyncio.Future[None], str]] = {}
         self._reader: asyncio.Task[None] | None = None
 
-    async def wait(self, key: str, after: str, timeout: float | None) -> None:
-        """Return when the stream at `key` has an entry behind the id `after`, or after `timeout` seconds, if any."""
+    async def wait(self, key: str, after: str, timeout: float) -> None:
+        """Return when the stream at `key` has an entry behind the id `after`, or after `timeout` seconds."""
         future = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(key, {})[future] = after
         if self._reader is None or self._reader.done():

@@ -131,9 +131,6 @@ class SessionStore(Protocol):
         This is a hint, which may be late, be lost, or name a turn that is over.
         """
 
-    async def wait_cancelled(self, session_id: str, turn: int) -> None:
-        """Return soon after the turn is cancelled; this is a hint, which may be late or be lost."""
-
     async def release(self, session_id: str, epoch: int) -> bool:
         """Give the lease up, so that another owner can take the turn at once; False when the epoch is not current."""
 
