@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, WithJsonSchema
 
@@ -35,6 +35,7 @@ from gateway.http.fields import (
 from gateway.http.messages import Messages, PrefillBody, chat_prompt
 from gateway.http.sampling import SamplingBody
 from gateway.http.structured import StructuredBody
+from gateway.http.thinking import ThinkingFields
 from gateway.http.tools import ToolsBody
 from gateway.request import GenerationRequest, Prompt, TextPrompt, is_seeded
 from gateway.tools.formats import DEFAULT, ToolFormat
@@ -212,14 +213,13 @@ class _ChatDefaultOnlyFields(Body):
     add_special_tokens: Off | None = None
 
 
-class ChatBody(GenerationBody, ToolsBody, PrefillBody, _ChatDefaultOnlyFields):
+class ChatBody(GenerationBody, ToolsBody, ThinkingFields, PrefillBody, _ChatDefaultOnlyFields):
     """POST /v1/chat/completions."""
 
     default_only: ClassVar[frozenset[str]] = GenerationBody.default_only | _ChatDefaultOnlyFields.model_fields.keys()
 
     messages: Messages = Field(json_schema_extra={"minItems": 1})
     chat_template_kwargs: TemplateArguments | None = None
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
     max_completion_tokens: Length | None = None
     prediction: PredictionBody | None = None
@@ -234,13 +234,8 @@ class ChatBody(GenerationBody, ToolsBody, PrefillBody, _ChatDefaultOnlyFields):
         if self.top_logprobs and not self.logprobs:
             raise FieldInvalid("top_logprobs is only allowed when logprobs is true", "top_logprobs")
         logprobs = self.top_logprobs or 0 if self.logprobs else None
-        prompt = self.opened(chat_prompt(self.messages, self._template_arguments))
+        arguments = self.thinking_arguments | (self.chat_template_kwargs or {})
+        prompt = self.opened(chat_prompt(self.messages, arguments))
         request = self._request((prompt,), request_id, (_bound(limit), None), logprobs)
         request = replace(request, prediction=self.prediction.content if self.prediction else "")
         return request.with_tools(self.asked(), tool_format)
-
-    @property
-    def _template_arguments(self) -> dict[str, Any]:
-        """What the chat template is given beside the messages."""
-        effort = {"reasoning_effort": self.reasoning_effort} if self.reasoning_effort else {}
-        return effort | (self.chat_template_kwargs or {})

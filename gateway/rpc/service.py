@@ -12,6 +12,7 @@ from gateway.callers.priority import PriorityClass
 from gateway.lists import unique_ids, unique_stops
 from gateway.models.served import ServedModel
 from gateway.request import (
+    ChatPrompt,
     GenerationRequest,
     Prompt,
     TextPrompt,
@@ -75,9 +76,9 @@ class GenerationServicer(pb_grpc.GenerationServiceServicer):
                 yield pb.StreamGenerateResponse(**replies.event(event))
 
     async def _request(self, message: pb.GenerateRequest, context: Context) -> GenerationRequest:
-        """The request of a message; calls of tools are read and written in the format of its model."""
+        """The request of a message; thinking and calls of tools are in the formats of its model."""
         wanted, choice = replace(_request(message), retries=_retries(context)), tool_choice(message)
-        if not choice.offered():
+        if not choice.offered() and not isinstance(wanted.prompt, ChatPrompt):
             return wanted
         model = await self._sessions.model_of(message.model, message.session, wanted.tenant)
         return wanted.with_tools(choice, model.tokenizer.tool_format)

@@ -62,11 +62,11 @@ def structured_output(message: pb.StructuredOutput) -> Grammar | None:
 
 
 def read_to_pb(message: ReadMessage | None) -> pb.AssistantMessage | None:
-    """The message that was read; None where there were no tools to call."""
+    """The message that was read; None where only text was read."""
     if message is None:
         return None
     calls = (pb.ToolCall(id=call.id, name=call.name, arguments=call.arguments) for call in message.calls)
-    return pb.AssistantMessage(content=message.content, tool_calls=calls)
+    return pb.AssistantMessage(content=message.content, tool_calls=calls, reasoning=message.reasoning)
 
 
 def delta_to_pb(delta: MessageDelta | None) -> pb.MessageDelta | None:
@@ -76,7 +76,7 @@ def delta_to_pb(delta: MessageDelta | None) -> pb.MessageDelta | None:
     calls = (
         pb.ToolCallDelta(index=call.index, id=call.id, name=call.name, arguments=call.arguments) for call in delta.calls
     )
-    return pb.MessageDelta(content=delta.content, tool_calls=calls)
+    return pb.MessageDelta(content=delta.content, tool_calls=calls, reasoning=delta.reasoning)
 
 
 def _message(turn: pb.ChatMessage) -> Message:

@@ -50,6 +50,10 @@ def thinking_of(template: str | None) -> str:
     return next((each.name for each in _ALL if any(tag in (template or "") for tag in each.tags)), "")
 
 
+Step = Callable[[], list[Thought | str] | None]
+"""Reads the beginning of what is held, or waits for more and returns None."""
+
+
 class ThinkingReader:
     """Parts the text of an answer into what is thought before it and the rest, as it comes."""
 
@@ -57,7 +61,7 @@ class ThinkingReader:
         """`begun` says whether the prompt opened the thinking."""
         self._form = form
         self._held = ""
-        self._step: Callable[[], list[Thought | str] | None] = self._read_thought if begun else self._read_beginning
+        self._step: Step = self._read_thought if begun else self._read_beginning
 
     def feed(self, text: str) -> list[Thought | str]:
         """What is certain now that more text has come."""
@@ -77,7 +81,7 @@ class ThinkingReader:
     def _read_beginning(self) -> list[Thought | str] | None:
         begun = self._held.lstrip()
         if begun.startswith(self._form.opening):
-            self._held, self._step = begun.removeprefix(self._form.opening).lstrip("\n"), self._read_thought
+            self._held, self._step = begun.removeprefix(self._form.opening), self._skip_lines(self._read_thought)
         elif self._form.opening.startswith(begun):
             return None
         else:
@@ -87,17 +91,23 @@ class ThinkingReader:
     def _read_thought(self) -> list[Thought | str] | None:
         thought, closing, rest = self._held.partition(self._form.closing)
         if closing:
-            self._held, self._step = rest, self._read_behind
+            self._held, self._step = rest, self._skip_lines(self._read_answer)
             return [Thought(thought.rstrip("\n"))] if thought.rstrip("\n") else []
         certain = thought[: len(thought) - overlap(thought, self._form.closing)].rstrip("\n")
         self._held = thought[len(certain) :]
         return [Thought(certain)] if certain else None
 
-    def _read_behind(self) -> list[Thought | str] | None:
-        """Without the lines between the thinking and the answer."""
-        self._held = self._held.lstrip("\n")
-        self._step = self._read_answer if self._held else self._read_behind
-        return [] if self._held else None
+    def _skip_lines(self, then: Step) -> Step:
+        """A step that leaves out the empty lines beside a tag."""
+
+        def skip() -> list[Thought | str] | None:
+            self._held = self._held.lstrip("\n")
+            if not self._held:
+                return None
+            self._step = then
+            return []
+
+        return skip
 
     def _read_answer(self) -> list[Thought | str]:
         text, self._held = self._held, ""
