@@ -10,7 +10,7 @@ import httptools
 _OFFERED = (b"upgrade", b"http2-settings")
 
 
-class Connection(Protocol):
+class ParsedConnection(Protocol):
     """What a parser reads of the connection whose callbacks it calls."""
 
     url: bytes
@@ -21,7 +21,7 @@ class Connection(Protocol):
 class SteadyParser:
     """httptools' parser of requests, which does not stop at an offer: it reads the request's head again without it."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ParsedConnection) -> None:
         self._connection = connection
         self._parser = self._new()
 

@@ -16,7 +16,7 @@ from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from specdec.errors import FieldInvalid
 from tests.gateway_fakes import CONTEXT, Script
 from tests.integration.gateway.stage import Stage, stage
-from tests.integration.gateway.test_history import CALL, WRITE
+from tests.integration.gateway.writing_tool import CALL, WRITE
 
 DEMO = "models/demo/target"
 USER = [{"role": "user", "content": "hi"}]

@@ -13,17 +13,8 @@ from protos.gateway.v1 import gateway_pb2 as pb
 from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from tests.gateway_fakes import Script, ScriptedVerifier, facts
 from tests.integration.gateway.stage import Stage, stage
+from tests.integration.gateway.writing_tool import CALL, WRITE
 
-WRITE: Any = {
-    "type": "function",
-    "function": {
-        "name": "write",
-        "description": None,
-        "parameters": {"type": "object", "properties": {"path": {"type": "string"}, "text": {"type": "string"}}},
-    },
-    "cache_control": {"type": "ephemeral"},
-}
-CALL = '<tool_call>\n{"name": "write", "arguments": {"path": "a.py", "text": "é \\"x\\" }</tool"}}\n</tool_call>'
 TEXTS = (
     "",
     "Well.",
