@@ -115,7 +115,7 @@ class Replayer:
         tokens = list(turn.prompt)
         while len(tokens) < limit:
             await asyncio.sleep(0)  # a source reads a long prompt between rounds
-            verdict = await self._round(call, limit, tokens, drafts)
+            verdict = self._round(call, limit, tokens, drafts)
             tokens += verdict.tokens
             drafts.commit(verdict.tokens, verdict.drafted, 0)
             self._count(verdict)
@@ -124,8 +124,8 @@ class Replayer:
         if tuple(tokens[:limit]) != turn.prompt + turn.output:
             raise InternalError("the replay went astray")
 
-    async def _round(self, call: GenerationCall, limit: int, tokens: list[int], drafts: Drafts) -> Verdict:
-        proposal = await drafts.propose(0)
+    def _round(self, call: GenerationCall, limit: int, tokens: list[int], drafts: Drafts) -> Verdict:
+        proposal = drafts.guess()
         row = Row(call, _NAME, rank=0.0, limit=limit, tokens=tokens, goal=len(tokens), draft=proposal.draft)
         started = time.process_time()
         (verdict,) = verify_batch(self._replay, [ScheduledChunk(row, len(tokens) - 1, 1)])  # type: ignore[arg-type]

@@ -27,16 +27,16 @@ from specdec.serving.tracing import exporting
 from specdec.wire.generation import VerifierInfo
 from verifier_service.batching.model_step import BatchModel
 from verifier_service.batching.model_thread import ModelThread
-from verifier_service.batching.scheduler import Scheduler
 from verifier_service.batching.speculation import BatchSpeculation
 from verifier_service.config import VerifierSettings
 from verifier_service.drafters.client import Identity
 from verifier_service.drafters.link import DrafterLink
 from verifier_service.drafters.pool import DrafterPool
 from verifier_service.drafters.sources import DraftSources
-from verifier_service.generation.generations import Generations
 from verifier_service.kv.blocks import KvBlocks, KvMover
 from verifier_service.metrics import VerifierMetrics
+from verifier_service.passes.engine_loop import EngineLoop
+from verifier_service.passes.generations import Generations
 from verifier_service.service import SERVICE, Ready, VerifierServicer
 
 _STOP_SECONDS = 2.0
@@ -139,16 +139,16 @@ async def _running(
         settings.gamma_max, settings.draft_tokens, pool.times, groups=drafting.groups, timeout=drafting.timeout
     )
     pool.rounds = speculation.rounds
-    scheduler = Scheduler(target.model, thread, settings, speculation, metrics)
+    loop = EngineLoop(target.model, thread, settings, speculation, metrics)
     make_link = partial(DrafterLink, probe=settings.drafting.probe, metrics=metrics)
     tokenizer = await asyncio.get_running_loop().run_in_executor(thread, load_tokenizer_json, settings.model.path)
     identity = identity_of(settings, facts, tokenizer, f"{socket.gethostname()}/{settings.address}", access)
     grammars = GrammarCompiler.of_tokenizer(tokenizer, facts.vocab_size, facts.end_token_ids)
     info = replace(_info(settings, target), grammars=grammars is not None)
     sources = DraftSources(settings, pool, speculation, info.vocab_size)
-    generations = Generations(settings, info, scheduler, sources, speculation, metrics, grammars)
+    generations = Generations(settings, info, loop, sources, speculation, metrics, grammars)
     async with asyncio.TaskGroup() as tasks:
-        working = scheduler.run(), pool.follow(source, make_link, identity), target.model.watch()
+        working = loop.run(), pool.follow(source, make_link, identity), target.model.watch()
         workers = [tasks.create_task(each) for each in working]
         try:
             yield Ready(info, generations, pool, sources, speculation.prompts, target.kv)

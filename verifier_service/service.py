@@ -18,9 +18,10 @@ from specdec.wire.tokens import tokens_from_bytes
 from verifier_service.batching.costs import PromptRate
 from verifier_service.drafters.pool import DrafterPool
 from verifier_service.drafters.sources import DraftSources
-from verifier_service.generation.gateway_stream import GatewayStream
-from verifier_service.generation.generations import Generations
 from verifier_service.kv.blocks import KvMover
+from verifier_service.passes.gateway_stream import GatewayStream
+from verifier_service.passes.generations import Generations
+from verifier_service.passes.readers import CallReader
 
 SERVICE = pb.DESCRIPTOR.services_by_name["VerifierService"].full_name
 _SERVE = f"/{SERVICE}/Serve"
@@ -75,10 +76,10 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServiceServicer):
     @override
     async def Generate(self, request: pb.GenerateRequest, context: Context) -> AsyncIterator[pb.GenerateResponse]:
         """Stream the rounds of one generation."""
-        run = self._loaded().generations.start(call_from_pb(request))
-        stop: Any = lambda _: run.cancel()  # noqa: E731 - the stubs know no callable that fits
+        reader = CallReader(self._loaded().generations, call_from_pb(request))
+        stop: Any = lambda _: reader.close()  # noqa: E731 - the stubs know no callable that fits
         context.add_done_callback(stop)
-        async with aclosing(run.rounds(self._heartbeat if request.heartbeats else None)) as rounds:
+        async with aclosing(reader.rounds(self._heartbeat if request.heartbeats else None)) as rounds:
             async for done in rounds:
                 yield round_to_pb(done) if done else pb.GenerateResponse(heartbeat=True)
 

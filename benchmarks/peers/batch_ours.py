@@ -13,8 +13,9 @@ from specdec.serving.access import Access
 from specdec.serving.logs import configure
 from verifier_service.app import loaded
 from verifier_service.config import VerifierSettings
-from verifier_service.generation.generations import Generations
 from verifier_service.metrics import VerifierMetrics
+from verifier_service.passes.generations import Generations
+from verifier_service.passes.readers import CallReader
 
 _LOOK_SECONDS = 0.1
 
@@ -33,7 +34,7 @@ async def main() -> None:
 
 async def _answer(generations: Generations, asks: Sequence[Ask], heard: Heard) -> None:
     async def one(number: int, ask: Ask) -> None:
-        async for done in generations.start(call_of(ask)).rounds():
+        async for done in CallReader(generations, call_of(ask)).rounds():
             if done is not None and done.tokens:
                 heard(number, done.tokens)
 

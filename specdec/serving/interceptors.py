@@ -4,9 +4,10 @@ import hashlib
 import re
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import ExitStack, asynccontextmanager
 from functools import partial
+from typing import Self
 
 import grpc
 import structlog
@@ -40,13 +41,15 @@ class ErrorInterceptor(HandlerInterceptor):
 
 @asynccontextmanager
 async def _observed_rpc(method: str, context: Context) -> AsyncIterator[None]:
+    """One RPC: its ids are in every event of the log, an error ends it with a status, and its end is logged."""
     metadata = {name: str(value) for name, value in context.invocation_metadata() or ()}
-
-    async def abort(status: status_pb2.Status) -> None:
-        await context.abort_with_status(rpc_status.to_status(status))
-
-    async with observed(method, metadata, abort):
-        yield
+    with ObservedCall(method, metadata) as call:
+        try:
+            yield
+        except grpc.aio.AbortError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the one place where any error becomes a status
+            await context.abort_with_status(rpc_status.to_status(call.status(error)))
 
 
 def logged_id(given: str) -> str:
@@ -54,36 +57,47 @@ def logged_id(given: str) -> str:
     return given if _UUID.fullmatch(given) else f"sha256:{hashlib.sha256(given.encode()).hexdigest()[:16]}"
 
 
-@asynccontextmanager
-async def observed(
-    method: str, metadata: Mapping[str, str], fail: Callable[[status_pb2.Status], Awaitable[None]]
-) -> AsyncIterator[None]:
-    """One call: its ids are in every event of the log, an error ends it with a status, and its end is logged.
+class ObservedCall:
+    """One call, inside a context: its ids are in every event of the log, a trace has it, and its end is logged."""
 
-    Args:
-        method: name of the RPC, as in `/specdec.verifier.v1.VerifierService/Generate`.
-        metadata: of the call, with its request id and trace headers.
-        fail: takes the status of the error that ends the call.
-    """
-    given = metadata.get("x-request-id", "")
-    request_id = given if GOOD_REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
-    public = method.startswith(_PUBLIC)
-    logged = logged_id(request_id) if public and request_id == given else request_id
-    started, code = time.perf_counter(), "OK"
-    traced = served_span(method.removeprefix("/"), metadata, begins=public)
-    with bound_contextvars(request_id=logged, rpc=method):
-        try:
-            with traced as span:
-                span.describe({"rpc.system.name": "grpc", "rpc.method": method.removeprefix("/")})
-                yield
-        except grpc.aio.AbortError:
-            raise
-        except Exception as error:  # noqa: BLE001 - the one place where any error becomes a status
-            status = _status(error, request_id)
-            code = code_pb2.Code.Name(status.code)
-            await fail(status)
-        finally:
-            _log.debug("rpc_ended", code=code, seconds=round(time.perf_counter() - started, 6))
+    def __init__(self, method: str, metadata: Mapping[str, str]) -> None:
+        """Make the scope of a call.
+
+        Args:
+            method: name of the RPC, as in `/specdec.verifier.v1.VerifierService/Generate`.
+            metadata: of the call, with its request id and trace headers.
+        """
+        given = metadata.get("x-request-id", "")
+        self._request_id = given if GOOD_REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        self._public = method.startswith(_PUBLIC)
+        public_id = self._public and self._request_id == given
+        self._logged_id = logged_id(given) if public_id else self._request_id
+        self._method = method
+        self._metadata = metadata
+        self._code = "OK"
+        self._started = time.perf_counter()
+        self._scope = ExitStack()
+
+    def __enter__(self) -> Self:
+        name = self._method.removeprefix("/")
+        self._scope.enter_context(bound_contextvars(request_id=self._logged_id, rpc=self._method))
+        self._scope.callback(self._log_end)
+        self._span = self._scope.enter_context(served_span(name, self._metadata, begins=self._public))
+        self._span.describe({"rpc.system.name": "grpc", "rpc.method": name})
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._scope.close()
+
+    def status(self, error: Exception) -> status_pb2.Status:
+        """The status of the error that ends the call, which is logged."""
+        self._span.fail(error)
+        status = _status(error, self._request_id)
+        self._code = code_pb2.Code.Name(status.code)
+        return status
+
+    def _log_end(self) -> None:
+        _log.debug("rpc_ended", code=self._code, seconds=round(time.perf_counter() - self._started, 6))
 
 
 def _status(error: Exception, request_id: str) -> status_pb2.Status:

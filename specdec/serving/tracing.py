@@ -129,6 +129,14 @@ def part_span(name: str) -> Iterator[TraceSpan]:
         yield span
 
 
+def begin_part(name: str) -> TraceSpan | None:
+    """Begin a part of the work that the current span is of, for the caller to end; None where it is not recorded."""
+    tracer, parent = _tracer.get(), _span.get()
+    if tracer is None or parent is _UNRECORDED:
+        return None
+    return tracer.start(name, parent, {}, began=time.time_ns(), served=False)
+
+
 def record_span(name: str, traceparent: str, began: int, attributes: Attributes) -> None:
     """Record work that ends now, for a span of another process; nothing where `traceparent` is empty.
 

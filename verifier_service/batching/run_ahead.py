@@ -18,9 +18,6 @@ from verifier_service.batching.told import Told
 _MOST_JOINED = 4096
 """Tokens of a row that is handed over by the event loop, which may wait for a pass where it is long."""
 
-Result = asyncio.Future[Outcome | None]
-"""What becomes of a row; None for a prefill."""
-
 
 class SteppedModel(ABC):
     """A `BatchModel` that does one step after the other, all on one thread."""
@@ -106,35 +103,3 @@ def _behind(row: Row, step: ModelStep) -> Row | None:
     if len(row.tokens) + len(tokens) >= row.limit or tokens[-1] in row.call.stop_token_ids:
         return None
     return row.behind((*row.tokens, *tokens))
-
-
-class Unasked:
-    """The rows that are under way, or done, before their sessions ask for them; on the event loop."""
-
-    def __init__(self, told: Told) -> None:
-        self._told = told
-        self._rows: dict[str, tuple[Row, Result]] = {}
-        """By KV name."""
-
-    def __contains__(self, kv_name: str) -> bool:
-        return kv_name in self._rows
-
-    def add(self, row: Row, result: Result) -> None:
-        """Note a row that is under way."""
-        self._rows[row.kv_name] = row, result
-
-    def take(self, wanted: Row) -> Result | None:
-        """The result of the row that is under way in place of one that a session asks for; None where none is."""
-        if wanted.kv_name not in self._rows:
-            return None
-        row, result = self._rows.pop(wanted.kv_name)
-        if wanted.runs_ahead and not result.done():
-            self._told.ask(row)
-        return result
-
-    def drop(self, kv_name: str) -> None:
-        """Forget a sequence that has ended."""
-        self._told.forget(kv_name)
-        if kv_name in self._rows:
-            _, result = self._rows.pop(kv_name)
-            result.cancel()  # asyncio would complain of an error that nobody asks for

@@ -1,6 +1,7 @@
 """What a session needs of a source of drafts, and the source that has none."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from specdec.rules.draft import NO_DRAFT, Draft
@@ -52,9 +53,21 @@ class Drafts:
         """What can be proposed without a wait; all that a round has where γ is 0."""
         return Proposal()
 
-    async def propose(self, gamma: int) -> Proposal:
-        """Up to `gamma` drafts, the guess if there is one; waits for others while that pays."""
+    def request(self, gamma: int, changed: Callable[[], object]) -> None:
+        """Begin the wait for up to `gamma` drafts of a round.
+
+        Args:
+            changed: called when `proposal` may have another answer than before; it must do no more than note that.
+        """
+
+    def proposal(self) -> Proposal | None:
+        """The draft of the round that was requested, the guess if there is one; None while a wait for it pays."""
         return Proposal()
+
+    @property
+    def patience(self) -> float:
+        """Seconds after which the wait is over, whatever comes; infinite where only `changed` or `hurry` end it."""
+        return math.inf
 
     def hurry(self) -> None:
         """End the wait of a round for which the next pass does not wait."""

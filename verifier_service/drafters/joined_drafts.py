@@ -1,7 +1,7 @@
 """Drafts of several drafters for one round, judged as one tree in which every proposal keeps its own q̂."""
 
-import asyncio
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 
 from typing_extensions import override
 
@@ -22,6 +22,10 @@ class JoinedDrafts(Drafts):
         self._members = members
         self._drafted = [0] * len(members)
         """Tokens of each member's last draft."""
+        self._gamma = 0
+        """Nodes that were requested."""
+        self._made: list[Proposal | None] = [None] * len(members)
+        """What each member has proposed for the round."""
 
     @property
     @override
@@ -43,19 +47,33 @@ class JoinedDrafts(Drafts):
         return self._members[0].declined()
 
     @override
-    async def propose(self, gamma: int) -> Proposal:
-        asked = zip(self._members, self._shares(gamma), strict=True)
-        proposals = await asyncio.gather(*(each.propose(share) for each, share in asked))
+    def request(self, gamma: int, changed: Callable[[], object]) -> None:
+        self._gamma, self._made = gamma, [None] * len(self._members)
+        for each, share in zip(self._members, self._shares(gamma), strict=True):
+            each.request(share, changed)
+
+    @override
+    def proposal(self) -> Proposal | None:
+        self._made = [made or each.proposal() for made, each in zip(self._made, self._members, strict=True)]
+        proposals = [made for made in self._made if made is not None]
+        if len(proposals) < len(self._members):
+            return None
         self._drafted = [len(each.draft.tokens) for each in proposals]
         made = [each for each in proposals if each.draft.tokens]
         return Proposal(
-            draft=side_by_side([as_tree(each.draft) for each in made]).cut(gamma) if made else NO_DRAFT,
+            draft=side_by_side([as_tree(each.draft) for each in made]).cut(self._gamma) if made else NO_DRAFT,
             fallback=Fallback.NONE if made else proposals[0].fallback,
             waited=max(each.waited for each in proposals),
             awaited=sum(each.awaited for each in proposals),
             drafter=" + ".join(each.drafter for each in made),
             local=all(each.local for each in proposals),
         )
+
+    @property
+    @override
+    def patience(self) -> float:
+        waiting = [each for made, each in zip(self._made, self._members, strict=True) if made is None]
+        return min((each.patience for each in waiting), default=math.inf)
 
     @override
     def hurry(self) -> None:

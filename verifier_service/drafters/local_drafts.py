@@ -1,8 +1,9 @@
 """Drafts of sources in this process, which need no model and no hop; a drafter is asked where they have no answer."""
 
 import asyncio
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from typing_extensions import override
@@ -67,6 +68,8 @@ class LocalDrafts(Drafts):
         self._used: LocalSource | None = None
         """The source that made the last draft; None when none did."""
         self._draft = NO_DRAFT
+        self._own: Proposal | None = None
+        """What the sources have for the round that was requested; None where the drafter is asked."""
         self._asked = False
         """Whether a source was to draft in this round, or was still reading."""
 
@@ -109,11 +112,20 @@ class LocalDrafts(Drafts):
         return Proposal()
 
     @override
-    async def propose(self, gamma: int) -> Proposal:
+    def request(self, gamma: int, changed: Callable[[], object]) -> None:
         guess = self.guess()
-        if self._used is not None or self._drafter is None:
-            return guess
-        return await self._drafter.propose(gamma)
+        self._own = guess if self._used is not None or self._drafter is None else None
+        if self._own is None and self._drafter is not None:
+            self._drafter.request(gamma, changed)
+
+    @override
+    def proposal(self) -> Proposal | None:
+        return self._own if self._own is not None or self._drafter is None else self._drafter.proposal()
+
+    @property
+    @override
+    def patience(self) -> float:
+        return math.inf if self._own is not None or self._drafter is None else self._drafter.patience
 
     @override
     def hurry(self) -> None:

@@ -1,10 +1,9 @@
 """One session's drafts, from the drafter that serves it now; whatever happens to the drafter, the session goes on."""
 
-import asyncio
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from specdec.serving.tracing import TRACEPARENT, trace_headers
 from specdec.wire.draft import DraftTokens
@@ -21,6 +20,26 @@ from verifier_service.drafters.drafts import Drafts, Proposal
 from verifier_service.drafters.link import DrafterLink
 from verifier_service.drafters.pool import DrafterPool
 from verifier_service.drafters.tree_buffer import TreeBuffer
+
+
+@dataclass(slots=True)
+class _AwaitedDraft:
+    """The draft of the round that was requested."""
+
+    link: DrafterLink | None
+    """Of its drafter; None where there was none."""
+    gamma: int
+    since: float
+    patient: bool
+    """Whether the pass waits for it as long as that pays; else it takes what has come when the pass begins."""
+    kind: str = ""
+    distance: float = 0.0
+    waits: bool = False
+    until: float = math.inf
+    """When the wait ends, whatever comes."""
+    hangs: bool = False
+    """Whether a drafter that does not answer until then has had the longest wait of the settings."""
+    hurried: bool = False
 
 
 class RemoteDrafts(Drafts):
@@ -65,8 +84,8 @@ class RemoteDrafts(Drafts):
         self._behind: list[int] = []
         """Committed tokens that the buffer has not been told, because it had no drafts and none were wanted."""
         self._avoided = Avoided(settings, clock)
-        self._changed = asyncio.Event()
-        self._hurried = False
+        self._changed: Callable[[], object] = lambda: None
+        self._awaited: _AwaitedDraft | None = None
 
     @property
     def gathers(self) -> Gathers:
@@ -93,26 +112,50 @@ class RemoteDrafts(Drafts):
         there = self._link is not None or self._pool.has(self._avoided.addresses(), self._call.speculation.drafter)
         return Fallback.NOT_WORTH_IT if there else self._absence()
 
-    async def propose(self, gamma: int) -> Proposal:
-        """Take the drafts that have come, after a wait until there are γ, or no more come, or waiting pays no more.
+    def request(self, gamma: int, changed: Callable[[], object]) -> None:
+        """Begin a wait until there are γ drafts, or no more come, or waiting pays no more.
 
         A round for which the pass does not wait takes what has come when the pass begins.
         """
+        self._changed, self._awaited = changed, None
         if gamma == 0:
-            return Proposal()
+            return
         self._open(gamma)
-        if self._link is None:
-            return Proposal(fallback=self._absence())
-        started, kind, distance = self._clock(), self._link.kind, self._link.distance
+        link, now = self._link, self._clock()
         patient = self.gathers is not Gathers.NOT
-        if not self._complete(gamma):
-            await (self._wait(self._link, gamma, started) if patient else self._linger(self._link, gamma))
+        self._awaited = awaited = _AwaitedDraft(link, gamma, now, patient)
+        if link is None:
+            return
+        awaited.kind, awaited.distance = link.kind, link.distance
+        if self._complete(gamma):
+            return
+        if not patient:
+            awaited.waits = True
+        elif self._patience.allows(now) and link.breaker.allows(now):
+            worth = math.inf if self._worth is None else self._worth()
+            awaited.waits, awaited.hangs = True, worth >= self._settings.timeout
+            awaited.until = now + min(self._settings.timeout, worth)
+
+    def proposal(self) -> Proposal | None:
+        awaited = self._awaited
+        if awaited is None:
+            return Proposal()
+        if awaited.link is None:
+            return Proposal(fallback=self._absence())
+        if awaited.waits and not self._is_over(awaited, awaited.link):
+            return None
+        gamma = awaited.gamma
         draft = self._buffer.take(gamma)
-        reason = Fallback.NONE if draft.tokens else self._reason(patient)
-        awaited = len(draft.tokens) if self._complete(gamma) else gamma
-        waited = self._clock() - started
-        network = min(waited, distance)
-        return Proposal(draft, reason, waited, awaited if patient else 0, kind, network=network)
+        reason = Fallback.NONE if draft.tokens else self._reason(awaited.patient)
+        waited_for = len(draft.tokens) if self._complete(gamma) else gamma
+        waited = self._clock() - awaited.since
+        network = min(waited, awaited.distance)
+        asked = waited_for if awaited.patient else 0
+        return Proposal(draft, reason, waited, asked, awaited.kind, network=network)
+
+    @property
+    def patience(self) -> float:
+        return math.inf if self._awaited is None else max(self._awaited.until - self._clock(), 0.0)
 
     def commit(self, tokens: Sequence[int], judged: int, gamma: int) -> None:
         """Commit in the buffer and at the drafter; with γ = 0 the drafter learns of it when drafts are wanted again."""
@@ -132,8 +175,8 @@ class RemoteDrafts(Drafts):
 
     def hurry(self) -> None:
         """End a wait for which the next pass does not wait."""
-        self._hurried = True
-        self._changed.set()
+        if self._awaited is not None:
+            self._awaited.hurried = True
 
     def distrust(self) -> None:
         """Leave this drafter and never come back."""
@@ -154,12 +197,12 @@ class RemoteDrafts(Drafts):
         if self._buffer.add(message):
             self._avoided.known()
             self._patience.succeeded()
-            self._changed.set()
+            self._changed()
 
     def ended(self, length: int) -> None:
         """Note that no drafts come behind `length`, so that a wait ends when all up to it have come."""
         self._answers.ended(length)
-        self._changed.set()
+        self._changed()
 
     def refused(self, reason: NackReason) -> None:
         """Avoid this drafter for a time that depends on the reason."""
@@ -171,7 +214,7 @@ class RemoteDrafts(Drafts):
         """Go on without this drafter and its drafts."""
         self._link = None
         self._buffer.clear()
-        self._changed.set()
+        self._changed()
 
     def _open(self, gamma: int) -> None:
         """Open the session at a drafter unless it is open; without effect when there is none."""
@@ -208,31 +251,21 @@ class RemoteDrafts(Drafts):
         buffer = self._buffer
         return buffer.holds(gamma) or self._answers.complete(buffer.committed_len, buffer.end)
 
-    async def _wait(self, link: DrafterLink, gamma: int, now: float) -> None:
-        """Wait for γ drafts, if waits of this session and waits for this drafter are allowed at time `now`."""
-        if not (self._patience.allows(now) and link.breaker.allows(now)):
-            return
-        worth = math.inf if self._worth is None else self._worth()
-        try:
-            async with asyncio.timeout(min(self._settings.timeout, worth)):
-                while self._link is link and not self._complete(gamma):
-                    self._changed.clear()
-                    await self._changed.wait()
-        except TimeoutError:
-            hangs = worth >= self._settings.timeout
-            if hangs or not len(self._buffer):
-                self._patience.failed(self._clock())
-            if hangs:
-                link.breaker.failed(self._clock())
-        else:
+    def _is_over(self, awaited: "_AwaitedDraft", link: DrafterLink) -> bool:
+        """Whether the wait for a draft has ended; what it shows of the drafter is noted."""
+        if self._link is link and not self._complete(awaited.gamma):
+            if not awaited.patient:
+                return awaited.hurried
+            if (now := self._clock()) < awaited.until:
+                return False
+            if awaited.hangs or not len(self._buffer):
+                self._patience.failed(now)
+            if awaited.hangs:
+                link.breaker.failed(now)
+        elif awaited.patient:
             link.breaker.succeeded()
-
-    async def _linger(self, link: DrafterLink, gamma: int) -> None:
-        """Wait for γ drafts until the next pass begins."""
-        self._hurried = False
-        while not self._hurried and self._link is link and not self._complete(gamma):
-            self._changed.clear()
-            await self._changed.wait()
+        awaited.waits = False
+        return True
 
     def _reason(self, patient: bool) -> Fallback:
         """Why a session that was open has no draft."""

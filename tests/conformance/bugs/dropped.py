@@ -1,7 +1,7 @@
 """Bugs of drafts that are dropped, cut or taken for a reason that exactness does not allow."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,6 @@ from drafter_service.sessions.draft_session import DraftSession
 from drafter_service.sessions.drafter import DraftFailure, StepResult
 from drafter_service.sessions.stream import Stream
 from specdec.engine import Engine
-from specdec.errors import InternalError
 from specdec.rules.certainty import Certainty
 from specdec.rules.checks import proper_counts
 from specdec.rules.draft import Draft, Verdict
@@ -22,9 +21,10 @@ from specdec.rules.verification import verify
 from specdec.wire.draft import DraftTokens
 from tests.conformance.bugs.bug import Bug, Law, everywhere
 from verifier_service.batching import target_pass
-from verifier_service.batching.batch_plan import Outcome, Row, ScheduledChunk
-from verifier_service.batching.waiting import WaitingRows
+from verifier_service.batching.batch_plan import Outcome, ScheduledChunk
+from verifier_service.batching.model_step import ModelStep
 from verifier_service.drafters.draft_buffer import DraftBuffer
+from verifier_service.passes.engine_loop import EngineLoop
 
 
 def failed_session_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -117,15 +117,16 @@ def low_confidence_left_out(patch: pytest.MonkeyPatch) -> None:
 
 def verdict_reused(patch: pytest.MonkeyPatch) -> None:
     """The group that a pass leaves out gets the verdicts that it had before."""
-    deliver, last = WaitingRows.deliver, dict[str, Outcome]()
+    take, last = EngineLoop._take, dict[str, Outcome]()
 
-    def planted(waiting: WaitingRows, results: Mapping[Row, Outcome | InternalError | None]) -> None:
-        left = [row for row in waiting if row not in results and row.kv_name in last]
+    def planted(loop: EngineLoop, step: ModelStep, *rest: Any, **options: Any) -> None:
+        left = [row for row in loop._rows if row not in step.results and row.kv_name in last]
         again = {row: last[row.kv_name] for row in left}
-        last.update({row.kv_name: each for row, each in results.items() if isinstance(each, Outcome)})
-        deliver(waiting, {**results, **again})
+        last.update({row.kv_name: each for row, each in step.results.items() if isinstance(each, Outcome)})
+        step.results.update(again)
+        take(loop, step, *rest, **options)
 
-    patch.setattr(WaitingRows, "deliver", planted)
+    patch.setattr(EngineLoop, "_take", planted)
 
 
 BUGS = (

@@ -14,7 +14,8 @@ from specdec.rules.params import FinishReason
 from specdec.wire.generation import Round
 from tests.conformance.bugs.bug import Bug, Law, everywhere
 from verifier_service.app import load_engine
-from verifier_service.generation.session import Session, cut
+from verifier_service.passes.conclude import cut
+from verifier_service.passes.sequence import Sequence
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 SLACK = 16
@@ -92,7 +93,7 @@ def limit_before_end(patch: pytest.MonkeyPatch) -> None:
 
 def room_overshot(patch: pytest.MonkeyPatch) -> None:
     """γ ignores the room left."""
-    patch.setattr(Session, "_next_gamma", lambda session: session._gamma.gamma())
+    patch.setattr(Sequence, "_next_gamma", lambda sequence: sequence._gamma.gamma())
 
 
 def stops_within_a_round(patch: pytest.MonkeyPatch) -> None:

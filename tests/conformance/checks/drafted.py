@@ -13,7 +13,7 @@ from tests.conformance.checks.served import Workload
 from tests.conformance.served_pair import Done
 from tests.conformance.small_pair import PROMPT, small
 from verifier_service.drafters.session_drafts import RemoteDrafts
-from verifier_service.generation.session import Session
+from verifier_service.passes import sequence
 
 LENGTH = 12
 PAUSES = 3
@@ -54,11 +54,11 @@ def late_drafts() -> float:
 def lost_drafts() -> float:
     """Rounds that wanted drafts and had none, and drafts that strayed, where rounds with γ = 0 lie between."""
 
-    def gamma(session: Session) -> int:
-        committed = len(session._tokens)
-        return min(0 if committed % PAUSES == 0 else 2, session._limit - committed - 1)
+    def gamma(own: sequence.Sequence) -> int:
+        committed = len(own._tokens)
+        return min(0 if committed % PAUSES == 0 else 2, own._limit - committed - 1)
 
-    with patch.object(Session, "_next_gamma", gamma):
+    with patch.object(sequence.Sequence, "_next_gamma", gamma):
         generations = _sure(40, ahead=2)
     return sum(_strayed(done) + sum(bool(each.fallback_reason) for each in done.rounds) for done in generations)
 

@@ -16,7 +16,7 @@ from specdec.rules.sampling import History
 from specdec.wire.generation import Round
 from tests.conformance.checks.check import Check, count
 from tests.gateway_fakes import ByteTokenizer
-from verifier_service.generation import session
+from verifier_service.passes import conclude
 
 END = 0
 BASE_LEN = 7
@@ -84,7 +84,7 @@ def wrong_cuts() -> float:
     for drafted, room in product(range(4), range(1, 5)):
         for accepted in range(drafted + 1):
             for tokens in product((END, 1), repeat=accepted + 1):
-                cut = session.cut(Verdict(tokens, accepted, drafted), BASE_LEN, BASE_LEN + room, {END})
+                cut = conclude.cut(Verdict(tokens, accepted, drafted), BASE_LEN, BASE_LEN + room, {END})
                 bad += cut != _cut(tokens, accepted, drafted, room)
     return bad
 

@@ -1,6 +1,7 @@
-"""A check of sessions in two groups that the real scheduler lets take turns: every verdict is on the row it is for."""
+"""A check of sessions in two groups that the real loop lets take turns: every verdict is on the row it is for."""
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
@@ -15,10 +16,11 @@ from tests.unit.verifier_service.verifier_fakes import (
     make_speculation,
     point_mass,
 )
-from verifier_service.batching.batch_plan import Gathers
+from verifier_service.batching.batch_plan import Gathers, Outcome
 from verifier_service.batching.model_thread import ModelThread
-from verifier_service.batching.scheduler import Scheduler
 from verifier_service.config import VerifierSettings
+from verifier_service.drafters.drafts import Drafts, Proposal
+from verifier_service.passes.engine_loop import EngineLoop
 
 SESSIONS = 8
 ROUNDS = 6
@@ -35,28 +37,84 @@ def strayed_tokens() -> float:
 async def _serve(engine: TableEngine) -> int:
     settings = VerifierSettings(model=ModelSettings(path=root()))
     with ThreadPoolExecutor(1) as thread:
-        scheduler = Scheduler(
-            ModelThread(engine, settings), thread, settings, make_speculation(groups=2), make_metrics()
-        )
-        running = asyncio.create_task(scheduler.run())
+        loop = EngineLoop(ModelThread(engine, settings), thread, settings, make_speculation(groups=2), make_metrics())
+        running = asyncio.create_task(loop.run())
+        sequences = [Drafting(loop, number) for number in range(SESSIONS)]
         try:
-            return sum(await asyncio.gather(*(_strayed(scheduler, number) for number in range(SESSIONS))))
+            for each in sequences:
+                loop.enter(each)
+            return sum([await each.strayed for each in sequences])
         finally:
             running.cancel()
             await asyncio.wait([running])
 
 
-async def _strayed(scheduler: Scheduler, number: int) -> int:
-    """Tokens of one session that do not follow those before them."""
-    name, tokens = f"s{number}", [number]
-    async with scheduler.admitted(make_row(name, tuple(tokens), 0, limit=LIMIT)):
-        for _ in range(ROUNDS):
-            with scheduler.expected(Gathers.ALWAYS, hurry=lambda: None):
-                await asyncio.sleep(0)
-            draft = point_mass(following(tokens[-1]))
-            outcome = await scheduler.verify(make_row(name, tuple(tokens), draft=draft, limit=LIMIT))
-            tokens += outcome.verdict.tokens
-    return sum(after != following(before) for before, after in pairwise(tokens))
+class NextToken(Drafts):
+    """The next token as a draft, which passes wait for, and which is there a turn of the event loop later."""
+
+    def __init__(self) -> None:
+        self.last = 0
+        self._there = False
+
+    @property
+    def gathers(self) -> Gathers:
+        return Gathers.ALWAYS
+
+    def request(self, gamma: int, changed: Callable[[], object]) -> None:
+        self._there = False
+        asyncio.get_running_loop().call_soon(self._come, changed)
+
+    def proposal(self) -> Proposal | None:
+        return Proposal(point_mass(following(self.last))) if self._there else None
+
+    def _come(self, changed: Callable[[], object]) -> None:
+        self._there = True
+        changed()
+
+
+class Drafting:
+    """A sequence of some rounds with drafts, which counts the tokens that do not follow those before them."""
+
+    def __init__(self, loop: EngineLoop, number: int) -> None:
+        self.row = make_row(f"s{number}", (number,), 0, limit=LIMIT)
+        self.drafts = NextToken()
+        self.strayed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._loop = loop
+        self._tokens = [number]
+        self._rounds = 0
+
+    def admitted(self, found: int) -> None:
+        self._go_on()
+
+    def conclude(self, outcome: Outcome | None) -> None:
+        assert outcome is not None
+        self._tokens += outcome.verdict.tokens
+        self._rounds += 1
+        if self._rounds < ROUNDS:
+            self._go_on()
+            return
+        self._loop.leave(self)
+        self.strayed.set_result(sum(after != following(before) for before, after in pairwise(self._tokens)))
+
+    def drafted(self, proposal: Proposal) -> None:
+        self._loop.submit(self, make_row(self.row.kv_name, tuple(self._tokens), draft=proposal.draft, limit=LIMIT))
+
+    def tell(self) -> None:
+        """Tell nobody."""
+
+    def fail(self, error: Exception) -> None:
+        if not self.strayed.done():
+            self.strayed.set_exception(error)
+
+    def guarded(self, step: Callable[..., None], *arguments: object) -> None:
+        try:
+            step(*arguments)
+        except Exception as error:  # noqa: BLE001 - as a sequence does it
+            self.fail(error)
+
+    def _go_on(self) -> None:
+        self.drafts.last = self._tokens[-1]
+        self._loop.await_draft(self, 1)
 
 
 CHECKS: tuple[Check, ...] = (count("verdicts of two groups", strayed_tokens),)

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import replace
 from typing import Any
@@ -13,11 +13,10 @@ from gateway.verifiers.client import VerifierClient
 from protos.verifier.v1 import verifier_pb2 as pb
 from protos.verifier.v1 import verifier_pb2_grpc as pb_grpc
 from specdec.errors import NoVerifier
-from specdec.rules.params import Mode, SamplingParams, Speculation
+from specdec.rules.params import FinishReason, Mode, SamplingParams, Speculation
 from specdec.serving.server import start_grpc
 from specdec.wire.generation import GenerationCall, Round, info_to_pb
 from tests.gateway_fakes import ScriptedVerifier
-from verifier_service.generation.runs import Runs
 from verifier_service.service import Ready, VerifierServicer
 
 SILENCE = 1.0
@@ -58,13 +57,18 @@ class Silent(pb_grpc.VerifierServiceServicer):
 class OneSlowRun:
     """Stands for the generations of a verifier: one round, a pause as long as several silences, and the last round."""
 
-    def start(self, call: GenerationCall) -> Any:
-        return Runs().start(call.session_id, call.epoch, self._rounds())
+    def open(self, call: GenerationCall, reader: Any, credit: float) -> Any:
+        self._running = asyncio.create_task(self._generate(reader))
+        return self
 
-    async def _rounds(self) -> AsyncGenerator[Round, None]:
-        yield Round(base_len=2, tokens=(1,))
+    def grant(self, length: float) -> None: ...
+
+    def close(self) -> None: ...
+
+    async def _generate(self, reader: Any) -> None:
+        reader.add(Round(base_len=2, tokens=(1,)))
         await asyncio.sleep(3 * SILENCE)
-        yield Round(base_len=3, tokens=(2,))
+        reader.add(Round(base_len=3, tokens=(2,), finish=FinishReason.LENGTH))
 
 
 @pytest.fixture

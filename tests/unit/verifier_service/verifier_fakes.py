@@ -1,9 +1,7 @@
 """An engine whose logits are a table, a target without a queue, a source of drafts that a test writes."""
 
-import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -17,14 +15,14 @@ from specdec.rules.draft import NO_DRAFT, Draft, SparseProbs, Verdict
 from specdec.rules.params import Mode, SamplingParams, Speculation
 from specdec.rules.prefix import PrefixHash
 from specdec.wire.draft import DraftTokens
-from specdec.wire.generation import Fallback, GenerationCall, RoundDetail, Speedup
+from specdec.wire.generation import Fallback, GenerationCall, Round, RoundDetail, Speedup
 from verifier_service.batching.batch_plan import Gathers, Outcome, Row
 from verifier_service.batching.costs import DrafterTimes
-from verifier_service.batching.run_ahead import Result
 from verifier_service.batching.speculation import BatchSpeculation
 from verifier_service.drafters.drafts import Proposal
 from verifier_service.drafters.link import DrafterLink
 from verifier_service.metrics import VerifierMetrics
+from verifier_service.passes.sequence import Sequence as EngineSequence
 
 VOCABULARY = 16
 GREEDY = SamplingParams(temperature=0.0)
@@ -187,7 +185,10 @@ class TableEngine:
 
 
 class DirectTarget:
-    """Verifies at once, and remembers what it was asked."""
+    """The loop of a target that judges a row as soon as it is submitted, and remembers what it was asked.
+
+    What became of the rows is concluded by `advance`, as behind a pass.
+    """
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
@@ -204,33 +205,55 @@ class DirectTarget:
         self.running = 0
         """Sequences of others."""
         self.expecting = 0
-        """How often a row was announced."""
+        """How often a pass waited for a draft."""
         self.ahead = False
-        """Whether the next round of each session has begun before that asks."""
+        """Whether the next round of each sequence has begun before that asks."""
+        self.pending: list[tuple[EngineSequence, Outcome | None]] = []
+        self.waiting: list[EngineSequence] = []
+        """Sequences that wait for a draft."""
 
-    @asynccontextmanager
-    async def admitted(self, row: Row) -> AsyncIterator[int]:
-        self.admission, self.holds_kv = row, True
-        try:
-            yield self.held
-        finally:
-            self.holds_kv = False
+    def enter(self, sequence: EngineSequence) -> None:
+        self.admission, self.holds_kv = sequence.row, True
+        sequence.admitted(self.held)
+
+    def leave(self, sequence: EngineSequence) -> None:
+        self.holds_kv = False
+        self.pending = [each for each in self.pending if each[0] is not sequence]
+        self.waiting = [each for each in self.waiting if each is not sequence]
 
     def runs_ahead_of(self, kv_name: str) -> bool:
         return self.ahead
 
-    @contextmanager
-    def expected(self, gathers: Gathers, hurry: Callable[[], None]) -> Iterator[None]:
-        self.expecting += gathers is not Gathers.NOT
-        yield
+    def await_draft(self, sequence: EngineSequence, gamma: int) -> None:
+        self.expecting += sequence.drafts.gathers is not Gathers.NOT
+        sequence.drafts.request(gamma, lambda: None)
+        self.waiting.append(sequence)
+        self._look()
 
-    async def prefill(self, row: Row) -> None:
-        self.prefills.append(row.goal)
+    def submit(self, sequence: EngineSequence, row: Row) -> None:
+        if row.goal < len(row.tokens):
+            self.prefills.append(row.goal)
+            self.pending.append((sequence, None))
+        else:
+            self.pending.append((sequence, self.judge(row)))
 
-    def verify(self, row: Row) -> Result:
-        result: Result = asyncio.get_running_loop().create_future()
-        result.set_result(self.judge(row))
-        return result
+    def advance(self) -> bool:
+        """Conclude what is pending, then have it told; whether there was something, or a draft is waited for."""
+        self._look()
+        done, self.pending = self.pending, []
+        for sequence, outcome in done:
+            sequence.conclude(outcome)
+        for sequence, _ in done:
+            sequence.tell()
+        return bool(done or self.waiting)
+
+    def _look(self) -> None:
+        waiting, self.waiting = self.waiting, []
+        for sequence in waiting:
+            if (proposal := sequence.drafts.proposal()) is None:
+                self.waiting.append(sequence)
+            else:
+                sequence.drafted(proposal)
 
     def judge(self, row: Row) -> Outcome:
         self.rows.append(replace(row, tokens=tuple(row.tokens)))
@@ -240,6 +263,23 @@ class DirectTarget:
         accepted = next((i for i, token in enumerate(drafts) if token != truth[i]), len(drafts))
         verdict = Verdict(truth[: accepted + 1], accepted, len(drafts))
         return Outcome(verdict, started=time.perf_counter() + 0.1, seconds=0.2, offered=len(offered))
+
+
+class Collected:
+    """A reader that keeps what it is given."""
+
+    def __init__(self, seen: Callable[[Round], None] = lambda done: None) -> None:
+        """`seen` is called with each round."""
+        self.rounds: list[Round] = []
+        self.errors: list[Exception] = []
+        self._seen = seen
+
+    def add(self, done: Round) -> None:
+        self.rounds.append(done)
+        self._seen(done)
+
+    def failed(self, error: Exception) -> None:
+        self.errors.append(error)
 
 
 class WrittenDrafts:
@@ -265,8 +305,11 @@ class WrittenDrafts:
     def guess(self) -> Proposal:
         return Proposal()
 
-    async def propose(self, gamma: int) -> Proposal:
+    def request(self, gamma: int, changed: Callable[[], object]) -> None:
         self.asked.append(gamma)
+
+    def proposal(self) -> Proposal:
+        gamma = self.asked[-1]
         draft = self.drafts.pop(0).cut(gamma) if self.drafts else NO_DRAFT
         reason = Fallback.NONE if draft.tokens or not gamma else self.reason
         return Proposal(draft, reason, 0.3, gamma if draft.tokens else 0)

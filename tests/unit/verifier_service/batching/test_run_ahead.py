@@ -13,19 +13,16 @@ import pytest
 from specdec.errors import InternalError
 from specdec.serving.settings import ModelSettings
 from tests.gateway_fakes import until
-from tests.unit.verifier_service.batching.scheduling import admitted, scheduling, steps
+from tests.unit.verifier_service.passes.scheduling import AwaitedLoop, admitted, awaited_loop, scheduling, steps
 from tests.unit.verifier_service.verifier_fakes import (
     TableEngine,
     continuation,
-    make_metrics,
     make_row,
-    make_speculation,
     point_mass,
 )
 from verifier_service.batching.batch_plan import Row
 from verifier_service.batching.model_step import ModelStep, TargetLost
 from verifier_service.batching.model_thread import ModelThread
-from verifier_service.batching.scheduler import Scheduler
 from verifier_service.config import VerifierSettings
 
 SETTINGS = VerifierSettings(model=ModelSettings(path=Path("model")))
@@ -35,7 +32,7 @@ def plain(name: str, tokens: Sequence[int] = (3,), limit: int = 1000, **changes:
     return replace(make_row(name, tokens, limit=limit, **changes), runs_ahead=True)
 
 
-async def decode(scheduler: Scheduler, name: str, count: int) -> tuple[int, ...]:
+async def decode(scheduler: AwaitedLoop, name: str, count: int) -> tuple[int, ...]:
     """As a session does it."""
     tokens = [3]
     for _ in range(count):
@@ -50,7 +47,7 @@ async def test_the_next_pass_begins_unasked_and_no_later_one_does() -> None:
         await until(lambda: len(engine.batches) == 2)
         await steps()
         assert len(engine.batches) == 2
-        assert scheduler.runs_ahead_of("a")
+        assert scheduler.engine_loop.runs_ahead_of("a")
 
 
 async def test_the_tokens_are_those_of_one_pass_after_the_other() -> None:
@@ -99,7 +96,7 @@ async def test_a_batch_in_which_one_has_a_say_goes_back_to_the_loop(other: Row) 
         await asyncio.gather(scheduler.verify(plain("a")), scheduler.verify(other))
         await steps()
         assert len(engine.batches) == 1
-        assert not scheduler.runs_ahead_of("a")
+        assert not scheduler.engine_loop.runs_ahead_of("a")
 
 
 async def test_a_session_that_asks_for_drafts_is_not_run_ahead_of_again() -> None:
@@ -110,7 +107,7 @@ async def test_a_session_that_asks_for_drafts_is_not_run_ahead_of_again() -> Non
         assert (await scheduler.verify(drafting)).verdict.tokens == continuation(3, 2)[1:]
         await steps()
         assert len(engine.batches) == 2
-        assert not scheduler.runs_ahead_of("a")
+        assert not scheduler.engine_loop.runs_ahead_of("a")
 
 
 async def test_who_comes_takes_part_in_the_next_pass() -> None:
@@ -130,7 +127,7 @@ async def test_a_session_that_leaves_takes_nothing_from_the_others() -> None:
         async with admitted(scheduler, "a", 1):
             await asyncio.gather(scheduler.verify(plain("a")), scheduler.verify(plain("b")))
         await until(lambda: set(engine.held) == {"b"})
-        assert not scheduler.runs_ahead_of("a")
+        assert not scheduler.engine_loop.runs_ahead_of("a")
         rest = [(await scheduler.verify(plain("b", (3, *continuation(3, count))))).verdict.tokens for count in (1, 2)]
         assert rest == [continuation(3, 2)[1:], continuation(3, 3)[2:]]
 
@@ -153,8 +150,8 @@ class FailingModel(ModelThread):
 @pytest.mark.parametrize("error", [TargetLost("it is gone"), RuntimeError("a bug")])
 async def test_a_step_that_fails_unasked_fails_those_who_ask_then(error: Exception) -> None:
     with ThreadPoolExecutor(1) as thread:
-        scheduler = Scheduler(FailingModel(TableEngine(), error), thread, SETTINGS, make_speculation(), make_metrics())
-        running = asyncio.create_task(scheduler.run())
+        scheduler = awaited_loop(FailingModel(TableEngine(), error), thread)
+        running = asyncio.create_task(scheduler.engine_loop.run())
         async with asyncio.timeout(60), scheduler.admitted(make_row("a", (3,), 0, limit=10)):
             assert await decode(scheduler, "a", 1) == continuation(3, 1)
             with pytest.raises(InternalError, match="the model failed"):
@@ -171,11 +168,11 @@ async def test_an_error_that_nobody_asks_for_is_not_logged_as_lost() -> None:
     asyncio.get_running_loop().set_exception_handler(lambda _, context: lost.append(context))
     with ThreadPoolExecutor(1) as thread:
         model = FailingModel(TableEngine(), RuntimeError("a bug"))
-        scheduler = Scheduler(model, thread, SETTINGS, make_speculation(), make_metrics())
-        running = asyncio.create_task(scheduler.run())
+        scheduler = awaited_loop(model, thread)
+        running = asyncio.create_task(scheduler.engine_loop.run())
         async with scheduler.admitted(make_row("a", (3,), 0, limit=10)):
             assert await decode(scheduler, "a", 1) == continuation(3, 1)
-            await until(lambda: scheduler.runs_ahead_of("a"))
+            await until(lambda: scheduler.engine_loop.runs_ahead_of("a"))
             await steps()
         running.cancel()
         await asyncio.wait([running])

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from specdec.rules.params import Mode, Speculation
 from tests.clock import Clock
+from tests.unit.verifier_service.drafters.proposing import WaitingRound
 from tests.unit.verifier_service.verifier_fakes import chunk_after, make_call, make_metrics
 from verifier_service.config import DraftingSettings
 from verifier_service.drafters.drafts import Proposal
@@ -41,8 +42,9 @@ class Scene:
 
     async def propose(self, gamma: int = 2) -> Proposal:
         """What a round gets behind which a pass begins at once, unless it waits for the round."""
-        asyncio.get_running_loop().call_soon(self.drafts.hurry)
-        return await self.drafts.propose(gamma)
+        self.round = WaitingRound(self.drafts, gamma, self.clock)
+        asyncio.get_running_loop().call_soon(self.round.hurry)
+        return await self.round.proposal()
 
     def caught_up(self) -> None:
         """Let the drafter answer once, with something that is of no use any more."""
@@ -54,7 +56,8 @@ class Scene:
         return await (link or self.link).outbox.take()
 
     async def waiting(self, gamma: int = 2) -> "asyncio.Task[Proposal]":
-        task = asyncio.create_task(self.drafts.propose(gamma))
+        self.round = WaitingRound(self.drafts, gamma, self.clock)
+        task = asyncio.create_task(self.round.proposal())
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert not task.done()
@@ -62,7 +65,10 @@ class Scene:
 
     async def hurried(self) -> Proposal:
         """What a round gets that takes no draft until the next pass begins."""
-        return await self.after(self.drafts.hurry)
+        return await self.after(self._hurry)
+
+    def _hurry(self) -> None:
+        self.round.hurry()
 
     async def after(self, event: Callable[[], None], gamma: int = 2) -> Proposal:
         """What a waiting round gets once `event` happens."""

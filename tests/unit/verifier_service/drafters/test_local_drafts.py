@@ -10,6 +10,7 @@ from specdec.rules.gamma import FixedGamma
 from specdec.rules.params import Mode, SamplingParams, Speculation
 from specdec.wire.generation import Fallback
 from tests.gateway_fakes import until
+from tests.unit.verifier_service.drafters.proposing import proposed
 from tests.unit.verifier_service.verifier_fakes import make_call, make_metrics, make_speculation, point_mass
 from verifier_service.config import VerifierSettings
 from verifier_service.drafters.drafts import Drafts, Proposal
@@ -42,7 +43,7 @@ class Drafter(Drafts):
         self.commits: list[tuple[tuple[int, ...], int, int]] = []
         self.distrusted = self.closed = False
 
-    async def propose(self, gamma: int) -> Proposal:
+    def proposal(self) -> Proposal:
         return Proposal(point_mass(9), drafter="model")
 
     def commit(self, tokens: Sequence[int], judged: int, gamma: int) -> None:
@@ -81,7 +82,7 @@ async def begun(drafts: LocalDrafts) -> LocalDrafts:
 
 async def test_a_source_with_an_answer_drafts_point_masses_and_nobody_else_is_asked() -> None:
     drafts = await begun(of(Written(5, 6, 7, 8, 9), Drafter()))
-    proposal = await drafts.propose(2)
+    proposal = await proposed(drafts, 2)
     assert (proposal.draft.tokens, proposal.drafter, proposal.local) == ((5, 6, 7, 8), "ngram", True)
     assert [(each.ids.tolist(), each.weights.tolist()) for each in proposal.draft.probs] == [
         ([token], [MAX_WEIGHT]) for token in (5, 6, 7, 8)
@@ -90,37 +91,37 @@ async def test_a_source_with_an_answer_drafts_point_masses_and_nobody_else_is_as
 
 async def test_coupled_drafts_carry_no_distribution() -> None:
     drafts = await begun(of(Written(5), mode=Mode.COUPLED))
-    assert (await drafts.propose(1)).draft.probs == ()
+    assert (await proposed(drafts, 1)).draft.probs == ()
 
 
 async def test_a_source_without_an_answer_leaves_the_round_to_the_drafter_or_says_why_it_is_plain() -> None:
-    asked = await (await begun(of(Written(), Drafter()))).propose(2)
+    asked = await proposed(await begun(of(Written(), Drafter())), 2)
     assert (asked.draft.tokens, asked.drafter, asked.local) == ((9,), "model", False)
-    alone = await (await begun(of(Written()))).propose(2)
+    alone = await proposed(await begun(of(Written())), 2)
     assert (alone.draft, alone.fallback) == (NO_DRAFT, Fallback.NO_MATCH)
 
 
 async def test_a_draft_never_passes_the_room_left() -> None:
     drafts = await begun(of(Written(5, 6, 7), room=3))
-    assert (await drafts.propose(4)).draft.tokens == (5, 6)
+    assert (await proposed(drafts, 4)).draft.tokens == (5, 6)
     drafts.commit((5, 6), judged=2, gamma=4)
-    assert (await drafts.propose(4)).draft == NO_DRAFT
+    assert (await proposed(drafts, 4)).draft == NO_DRAFT
 
 
 @pytest.mark.parametrize(("gamma", "reason"), [(0, Fallback.NOT_WORTH_IT), (2, Fallback.NO_MATCH)])
 async def test_a_round_without_a_draft_says_whether_one_was_wanted(gamma: int, reason: Fallback) -> None:
     local = LocalSource("ngram", Written(), FixedGamma(gamma))
     drafts = await begun(LocalDrafts([local], (1, 2, 3), 50, Mode.REJECTION, None))
-    assert (await drafts.propose(2)).fallback is reason
+    assert (await proposed(drafts, 2)).fallback is reason
 
 
 async def test_a_drafter_is_told_what_was_judged_of_its_own_drafts_alone() -> None:
     source, drafter = Written(5), Drafter()
     drafts = await begun(of(source, drafter))
-    await drafts.propose(2)
+    await proposed(drafts, 2)
     drafts.commit((5, 4), judged=1, gamma=2)
     source.guesses = []
-    await drafts.propose(2)
+    await proposed(drafts, 2)
     drafts.commit((9, 8), judged=1, gamma=2)
     assert drafter.commits == [((5, 4), 0, 2), ((9, 8), 1, 2)]
     assert source.seen == [1, 2, 3, 5, 4, 9, 8]
@@ -129,7 +130,7 @@ async def test_a_drafter_is_told_what_was_judged_of_its_own_drafts_alone() -> No
 async def test_forced_tokens_behind_a_draft_are_neither_accepted_nor_rejected_drafts_of_its_source() -> None:
     gamma = Watched()
     drafts = await begun(LocalDrafts([LocalSource("ngram", Written(5, 6), gamma)], (1, 2, 3), 50, Mode.REJECTION, None))
-    await drafts.propose(2)
+    await proposed(drafts, 2)
     drafts.commit((5, 6, 7, 8, 9), judged=4, gamma=2)
     assert gamma.seen == [(2, 2)]
 
@@ -137,18 +138,18 @@ async def test_forced_tokens_behind_a_draft_are_neither_accepted_nor_rejected_dr
 async def test_a_short_prompt_is_read_before_the_first_round() -> None:
     drafts = of(Written(5))
     drafts.begin(0)
-    assert (await drafts.propose(2)).draft.tokens == (5,)
+    assert (await proposed(drafts, 2)).draft.tokens == (5,)
 
 
 async def test_while_a_long_prompt_is_read_no_source_is_asked_and_nothing_is_lost() -> None:
     source, prompt = Written(5), range(1000)
     drafts = LocalDrafts([LocalSource("ngram", source, FixedGamma(4))], prompt, 50, Mode.REJECTION, None)
     drafts.begin(0)
-    assert (await drafts.propose(2)).draft == NO_DRAFT
+    assert (await proposed(drafts, 2)).draft == NO_DRAFT
     drafts.commit((4,), judged=0, gamma=2)
     await until(lambda: source.seen == [*prompt, 4])
     await asyncio.sleep(0)  # the task that reads ends behind its last piece
-    assert (await drafts.propose(2)).draft.tokens == (5,)
+    assert (await proposed(drafts, 2)).draft.tokens == (5,)
     drafts.commit((6,), judged=0, gamma=2)
     assert source.seen == [*prompt, 4, 6]
 
@@ -156,12 +157,12 @@ async def test_while_a_long_prompt_is_read_no_source_is_asked_and_nothing_is_los
 async def test_a_draft_that_cannot_be_verified_ends_its_source_and_no_other() -> None:
     drafter = Drafter()
     drafts = await begun(of(Written(5), drafter))
-    await drafts.propose(2)
+    await proposed(drafts, 2)
     assert drafts.guesses
     drafts.distrust()
     assert not drafter.distrusted
     assert not drafts.guesses
-    assert (await drafts.propose(2)).drafter == "model"
+    assert (await proposed(drafts, 2)).drafter == "model"
     drafts.distrust()
     assert drafter.distrusted
 
@@ -172,20 +173,20 @@ async def test_a_source_that_brings_little_is_likely_to_guess_only_where_it_has_
     drafts = await begun(LocalDrafts(sources, (1, 2, 3), 5000, Mode.REJECTION, None))
     guesses = list[bool]()
     for _ in range(1000):
-        await drafts.propose(0)
+        await proposed(drafts, 0)
         guesses.append(drafts.guesses)
         drafts.commit((4,), judged=0, gamma=0)
     assert guesses[0]
     assert not guesses[-1]
     source.guesses = [5]
-    await drafts.propose(0)
+    await proposed(drafts, 0)
     assert drafts.guesses
 
 
 async def test_a_source_of_a_fixed_draft_length_is_always_likely_to_guess() -> None:
     drafts = await begun(of(Written(), room=5000))
     for _ in range(1000):
-        await drafts.propose(0)
+        await proposed(drafts, 0)
         drafts.commit((4,), judged=0, gamma=0)
     assert drafts.guesses
 
@@ -212,7 +213,7 @@ def test_the_names_are_those_of_sources_and_of_what_each_drafter_is() -> None:
 async def test_a_name_that_nobody_has_yet_leaves_rounds_plain() -> None:
     drafts = sources().drafts(make_call(speculation=Speculation(drafter="moved")), 20, None)
     drafts.begin(2)
-    assert (await drafts.propose(2)).fallback is Fallback.UNAVAILABLE
+    assert (await proposed(drafts, 2)).fallback is Fallback.UNAVAILABLE
 
 
 @pytest.mark.parametrize(
@@ -254,7 +255,7 @@ async def test_what_brings_less_than_it_costs_drafts_for_one_session_in_eight() 
         assert fixed._sources
     without = made.drafts(make_call(speculation=Speculation(), sampling=SamplingParams(temperature=1.0)), 20, None)
     without.begin(0)
-    assert (await without.propose(0)).fallback is Fallback.NOT_WORTH_IT
+    assert (await proposed(without, 0)).fallback is Fallback.NOT_WORTH_IT
 
 
 @pytest.mark.parametrize(("gamma", "drafted"), [(None, 0), (4, 4)])
@@ -266,7 +267,7 @@ async def test_a_draft_length_that_is_fixed_is_kept_whatever_a_pass_costs(
     call = make_call(tokens=(*range(10),) * 4, prompt_len=40, speculation=Speculation())
     drafts = made.drafts(call, 60, gamma)
     assert isinstance(drafts, LocalDrafts)
-    assert len((await (await begun(drafts)).propose(0)).draft.tokens) == drafted
+    assert len((await proposed(await begun(drafts), 0)).draft.tokens) == drafted
 
 
 def test_a_prediction_is_drafted_from_first_whatever_drafts() -> None:

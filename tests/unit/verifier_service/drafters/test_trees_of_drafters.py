@@ -1,7 +1,7 @@
 """A tree counts for exactly the committed tokens, and several drafters' trees are offered as one."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from specdec.rules.draft import Draft, certain
 from specdec.rules.params import Mode
@@ -9,6 +9,7 @@ from specdec.rules.prefix import PrefixHash
 from specdec.rules.tree import ROOT, Tree, TreeDraft
 from specdec.wire.draft import DraftTokens
 from specdec.wire.generation import Fallback
+from tests.unit.verifier_service.drafters.proposing import proposed
 from tests.unit.verifier_service.verifier_fakes import chunk_after
 from verifier_service.drafters.drafts import Drafts, Proposal
 from verifier_service.drafters.joined_drafts import JoinedDrafts
@@ -52,21 +53,23 @@ class Scripted(Drafts):
     """Proposes one draft, and notes what it is told."""
 
     def __init__(self, draft: Draft | TreeDraft, name: str, *, local: bool = False) -> None:
-        self.proposal = Proposal(draft, Fallback.NONE if draft.tokens else Fallback.LATE, 0.5, 2, name, local)
+        self.made = Proposal(draft, Fallback.NONE if draft.tokens else Fallback.LATE, 0.5, 2, name, local)
         self.told: list[object] = []
 
     def begin(self, gamma: int) -> None:
         self.told.append(gamma)
 
-    async def propose(self, gamma: int) -> Proposal:
+    def request(self, gamma: int, changed: Callable[[], object]) -> None:
         self.told.append(gamma)
-        return self.proposal
+
+    def proposal(self) -> Proposal:
+        return self.made
 
     def commit(self, tokens: Sequence[int], judged: int, gamma: int) -> None:
         self.told.append((tuple(tokens), judged, gamma))
 
     def source(self) -> str | None:
-        return self.proposal.drafter
+        return self.made.drafter
 
     def distrust(self) -> None:
         self.told.append("distrust")
@@ -79,7 +82,7 @@ def test_members_share_the_nodes_and_learn_what_became_of_their_own() -> None:
     one, two = Scripted(FORK, "model"), Scripted(certain((4, 8), Mode.COUPLED), "ngram", local=True)
     joined = JoinedDrafts([one, two])
     joined.begin(7)
-    proposal = asyncio.run(joined.propose(7))
+    proposal = asyncio.run(proposed(joined, 7))
     assert proposal.draft.tokens == (4, 6, 4, 5, 8)
     assert (proposal.drafter, proposal.awaited, proposal.local, joined.source()) == (
         "model + ngram",
@@ -96,7 +99,7 @@ def test_members_share_the_nodes_and_learn_what_became_of_their_own() -> None:
 
 def test_a_round_goes_on_with_what_came_and_is_cut_to_its_room() -> None:
     late = Scripted(Draft(), "model")
-    proposal = asyncio.run(JoinedDrafts([late, Scripted(FORK, "other")]).propose(2))
+    proposal = asyncio.run(proposed(JoinedDrafts([late, Scripted(FORK, "other")]), 2))
     assert (proposal.draft.tokens, proposal.drafter, proposal.fallback) == ((4, 6), "other", Fallback.NONE)
-    nothing = asyncio.run(JoinedDrafts([late, late]).propose(2))
+    nothing = asyncio.run(proposed(JoinedDrafts([late, late]), 2))
     assert (nothing.draft.tokens, nothing.fallback) == ((), Fallback.LATE)

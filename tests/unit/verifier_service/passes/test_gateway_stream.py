@@ -1,51 +1,79 @@
 """One stream of a gateway: orders in, one pass out for each turn of the event loop."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from structlog.contextvars import get_contextvars
 
-from specdec.errors import Draining, InternalError, QueueFull
+from specdec.errors import DeadlineExceeded, Draining, InternalError, QueueFull
 from specdec.rules.params import FinishReason
 from specdec.serving.status import error_from_bytes
 from specdec.wire.generation import GenerationCall, Round
 from specdec.wire.passes import Opening, Orders, Pass
 from tests.unit.verifier_service.verifier_fakes import make_call
-from verifier_service.generation.credit import Credit
-from verifier_service.generation.gateway_stream import GatewayStream
-from verifier_service.generation.runs import Run, Runs
+from verifier_service.passes.gateway_stream import GatewayStream
+from verifier_service.passes.sequence import Reader
 
 
 class Scripted:
     """Generations whose rounds a test releases, as credit allows."""
 
     def __init__(self) -> None:
-        self.runs = Runs()
-        self.credits: dict[str, Credit] = {}
         self.go = asyncio.Event()
         self.fails: Exception | None = None
-        self.open: set[str] = set()
+        self.refuses: Exception | None = None
+        self.open_names: set[str] = set()
         self.seen: list[dict[str, Any]] = []
 
-    def start(self, call: GenerationCall, credit: Credit) -> Run:
-        self.credits[call.session_id] = credit
+    def open(self, call: GenerationCall, reader: Reader, credit: float) -> "ScriptedSequence":
         self.seen.append(get_contextvars())
-        return self.runs.start(call.session_id, call.epoch, self._rounds(call, credit))
+        if self.refuses is not None:
+            raise self.refuses
+        return ScriptedSequence(self, call, reader, credit)
 
-    async def _rounds(self, call: GenerationCall, credit: Credit) -> AsyncGenerator[Round, None]:
-        self.open.add(call.session_id)
-        try:
-            for length in range(len(call.tokens), len(call.tokens) + call.max_tokens):
-                await self.go.wait()
-                await credit.wait(length)
-                last = length + 1 == len(call.tokens) + call.max_tokens
-                if last and self.fails:
-                    raise self.fails
-                yield Round(base_len=length, tokens=(1,), finish=FinishReason.LENGTH if last else None)
-        finally:
-            self.open.remove(call.session_id)
+
+class ScriptedSequence:
+    """One of them, a round each turn of the event loop."""
+
+    def __init__(self, service: Scripted, call: GenerationCall, reader: Reader, credit: float) -> None:
+        self._service = service
+        self._call = call
+        self._reader = reader
+        self._credit = credit
+        self._granted = asyncio.Event()
+        service.open_names.add(call.session_id)
+        self._task = asyncio.create_task(self._generate())
+
+    async def _generate(self) -> None:
+        call, service = self._call, self._service
+        end = len(call.tokens) + call.max_tokens
+        for length in range(len(call.tokens), end):
+            await service.go.wait()
+            await asyncio.sleep(0)
+            while length >= self._credit:
+                self._granted.clear()
+                await self._granted.wait()
+            if length + 1 == end and service.fails:
+                self.fail(service.fails)
+                return
+            self._reader.add(
+                Round(base_len=length, tokens=(1,), finish=FinishReason.LENGTH if length + 1 == end else None)
+            )
+        service.open_names.remove(call.session_id)
+
+    def grant(self, length: float) -> None:
+        self._credit = length
+        self._granted.set()
+
+    def fail(self, error: Exception) -> None:
+        self.close()
+        self._reader.failed(error)
+
+    def close(self) -> None:
+        self._service.open_names.discard(self._call.session_id)
+        self._task.cancel()
 
 
 class Gateway:
@@ -135,7 +163,7 @@ async def test_a_cancelled_slot_is_free_at_once_and_nothing_of_it_comes() -> Non
     gateway.order(cancels=(0,))
     gateway.order(opening(0, "new"))
     await turns()
-    assert service.open == {"new"}
+    assert service.open_names == {"new"}
     service.go.set()
     rounds = list((await pending).rounds)
     while rounds[-1][1].finish is None:
@@ -188,6 +216,28 @@ async def test_a_bug_is_not_told_and_has_a_request_id() -> None:
     await gateway.passes.aclose()
 
 
+async def test_an_opening_that_is_refused_ends_at_once_and_leaves_its_slot() -> None:
+    service = Scripted()
+    service.refuses = QueueFull("too many")
+    gateway = Gateway(service)
+    gateway.order(opening(0))
+    assert isinstance(error_from_bytes((await gateway.next()).ended[0]), QueueFull)
+    service.refuses = None
+    service.go.set()
+    gateway.order(opening(0, max_tokens=1))
+    assert await gateway.slots() == [0]
+    await gateway.passes.aclose()
+
+
+async def test_a_generation_ends_when_its_time_is_over() -> None:
+    service = Scripted()
+    gateway = Gateway(service)
+    gateway.orders.put_nowait(Orders([Opening(0, make_call(), 100, timeout=0.001)]))
+    assert isinstance(error_from_bytes((await gateway.next()).ended[0]), DeadlineExceeded)
+    assert not service.open_names
+    await gateway.passes.aclose()
+
+
 async def test_the_request_id_of_each_opening_is_in_its_logs() -> None:
     service = Scripted()
     gateway = Gateway(service)
@@ -207,11 +257,11 @@ async def test_the_end_of_the_orders_ends_all_generations() -> None:
     gateway.order(opening(0), opening(1))
     pending = asyncio.create_task(gateway.next())
     await turns()
-    assert service.open == {"s0", "s1"}
+    assert service.open_names == {"s0", "s1"}
     gateway.orders.put_nowait(None)
     with pytest.raises(StopAsyncIteration):
         await pending
-    assert not service.open
+    assert not service.open_names
 
 
 async def test_leaving_early_ends_all_generations() -> None:
@@ -222,7 +272,7 @@ async def test_leaving_early_ends_all_generations() -> None:
     await turns()
     pending.cancel()
     await asyncio.wait([pending])
-    assert not service.open
+    assert not service.open_names
 
 
 async def test_a_drained_stream_ends_behind_its_last_generation() -> None:
@@ -252,7 +302,7 @@ async def test_an_idle_stream_ends_with_the_drain() -> None:
 
 
 async def test_a_gateway_that_opens_and_never_reads_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("verifier_service.generation.gateway_stream._MOST_UNREAD", 5)
+    monkeypatch.setattr("verifier_service.passes.gateway_stream._MOST_UNREAD", 5)
     gateway = Gateway(Scripted())
     gateway.order(opening(-1))
     assert (await gateway.next()).ended.keys() == {-1}

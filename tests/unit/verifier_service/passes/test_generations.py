@@ -1,18 +1,23 @@
 """Each call becomes a session with the mode, the γ and the drafts that fit it, and its rounds are counted."""
 
+import asyncio
+import math
 import random
-from typing import Literal, cast
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Literal
 
 import pytest
 
-from specdec.errors import GammaTooLarge
-from specdec.grammar.state import GrammarState
+from specdec.errors import Draining, Fenced, GammaTooLarge, QueueFull, UnsupportedParameter
 from specdec.rules.draft import Verdict
 from specdec.rules.gamma import AcceptanceEstimate
+from specdec.rules.grammar import Grammar, GrammarKind
 from specdec.rules.params import Mode, SamplingParams, Speculation
 from specdec.wire.generation import GenerationCall, Round, VerifierInfo
 from tests.unit.verifier_service.verifier_fakes import (
     VOCABULARY,
+    Collected,
     DirectTarget,
     continuation,
     make_call,
@@ -27,8 +32,9 @@ from verifier_service.config import VerifierSettings
 from verifier_service.drafters.drafts import Drafts, Proposal
 from verifier_service.drafters.pool import DrafterPool
 from verifier_service.drafters.sources import DraftSources
-from verifier_service.generation.generations import Generations, fixed_gamma, greedy_as_coupled
 from verifier_service.metrics import VerifierMetrics
+from verifier_service.passes.generations import Generations
+from verifier_service.passes.limits import fixed_gamma, greedy_as_coupled
 
 INFO = VerifierInfo(
     model="m",
@@ -50,10 +56,19 @@ class Service:
         self.link.connected("small", 0.001)
         pool, self.speculation = DrafterPool([self.link]), make_speculation()
         sources = DraftSources(settings, pool, self.speculation, INFO.vocab_size)
-        self.generations = Generations(settings, INFO, self.target, sources, self.speculation, self.metrics)
+        loop: Any = self.target
+        self.generations = Generations(settings, INFO, loop, sources, self.speculation, self.metrics)
 
-    async def rounds(self, call: GenerationCall) -> list[Round]:
-        return [done async for done in self.generations.start(call).rounds()]
+    def rounds(self, call: GenerationCall) -> list[Round]:
+        reader = Collected()
+        self.generations.open(call, reader)
+        self.finish()
+        assert not reader.errors
+        return reader.rounds
+
+    def finish(self) -> None:
+        while self.target.advance():
+            pass
 
 
 def total(metrics: VerifierMetrics, name: str) -> float | None:
@@ -62,7 +77,7 @@ def total(metrics: VerifierMetrics, name: str) -> float | None:
 
 async def test_a_call_is_generated_and_its_rounds_are_counted() -> None:
     service = Service()
-    rounds = await service.rounds(make_call(max_tokens=5))
+    rounds = service.rounds(make_call(max_tokens=5))
     assert tuple(token for done in rounds for token in done.tokens) == continuation(3, 5)
     assert total(service.metrics, "plain_rounds") == 5
     assert total(service.metrics, "asked_rounds") == 4, "the last round has no room for a draft"
@@ -84,7 +99,7 @@ async def test_the_first_round_may_begin_unasked_where_it_is_known_to_be_plain(
 ) -> None:
     service = Service()
     service.speculation.drafting = drafting
-    await service.rounds(make_call(speculation=speculation))
+    service.rounds(make_call(speculation=speculation))
     assert service.target.admission is not None
     assert service.target.admission.runs_ahead is expected
 
@@ -100,14 +115,16 @@ async def test_a_session_with_a_grammar_or_a_source_that_guesses_is_asked_for_it
 ) -> None:
     """A row that begins unasked has neither the masks of its grammar nor a guess."""
     service = Service()
-    plain, grammar = make_call(speculation=Speculation(Mode.OFF)), cast("GrammarState", object())
-    assert service.generations._session(plain)._row.runs_ahead
-    assert not service.generations._session(plain, grammar)._row.runs_ahead
+    plain, grammar = make_call(speculation=Speculation(Mode.OFF)), Grammar(GrammarKind.REGEX, "a*")
+    assert service.generations._sequence(plain, Collected(), math.inf).row.runs_ahead
+    following = replace(plain, sampling=replace(plain.sampling, grammar=grammar))
+    assert not service.generations._sequence(following, Collected(), math.inf).row.runs_ahead
+    assert not service.generations._sequence(plain, Collected(), 3).row.runs_ahead, "nor has it credit"
     monkeypatch.setattr(service.generations._sources, "drafts", lambda *_: Guessing())
     guessing = make_call(speculation=Speculation(Mode.REJECTION))
-    assert not service.generations._session(guessing)._row.runs_ahead
+    assert not service.generations._sequence(guessing, Collected(), math.inf).row.runs_ahead
     service.target.running = 1
-    assert service.generations._session(guessing)._row.runs_ahead, "others would wait for a step without a pass"
+    assert service.generations._sequence(guessing, Collected(), math.inf).row.runs_ahead, "a step is worth more"
 
 
 END = 0
@@ -132,8 +149,11 @@ class Random(DirectTarget):
 class Endless(Drafts):
     """As many drafts as are wanted."""
 
-    async def propose(self, gamma: int) -> Proposal:
-        return Proposal(point_mass(*[1] * gamma))
+    def request(self, gamma: int, changed: Callable[[], object]) -> None:
+        self.gamma = gamma
+
+    def proposal(self) -> Proposal:
+        return Proposal(point_mass(*[1] * self.gamma))
 
 
 async def test_the_published_acceptance_is_that_of_the_verdicts_and_not_of_the_cut_rounds(
@@ -143,7 +163,7 @@ async def test_the_published_acceptance_is_that_of_the_verdicts_and_not_of_the_c
     monkeypatch.setattr(speculation, "_REPORT_SECONDS", 0.0)  # however fast the machine is, the last round is in it
     service, target = Service(), Random()
     service.speculation.acceptance.overall = AcceptanceEstimate(decay=1.0)
-    service.generations._target = target
+    service.generations._loop = service.target = target  # type: ignore[assignment]
     monkeypatch.setattr(service.generations._sources, "drafts", lambda *_: Endless())
     for number in range(800):
         call = make_call(
@@ -153,25 +173,24 @@ async def test_the_published_acceptance_is_that_of_the_verdicts_and_not_of_the_c
             sampling=SamplingParams(),
             speculation=Speculation(Mode.REJECTION, 4),
         )
-        assert (await service.rounds(call))[-1].finish
+        assert service.rounds(call)[-1].finish
     alpha = service.metrics.registry.get_sample_value("specdec_spec_alpha")
     assert alpha == pytest.approx(LIKELY, abs=0.01)
 
 
 async def test_a_call_that_breaks_a_limit_is_refused_before_it_starts() -> None:
     with pytest.raises(GammaTooLarge):
-        Service().generations.start(make_call(speculation=Speculation(Mode.REJECTION, 5)))
+        Service().generations.open(make_call(speculation=Speculation(Mode.REJECTION, 5)), Collected())
 
 
 @pytest.mark.parametrize(("temperature", "mode"), [(0.0, Mode.COUPLED), (1.0, Mode.REJECTION)])
 async def test_target_and_drafter_work_in_the_same_mode(temperature: float, mode: Mode) -> None:
     service, sampling = Service(), SamplingParams(temperature=temperature)
-    await service.rounds(make_call(max_tokens=3, sampling=sampling))
+    service.rounds(make_call(max_tokens=3, sampling=sampling))
     assert {row.call.speculation.mode for row in service.target.rows} == {mode}
     service = Service()
     service.link.outbox.ping(1)
-    run = service.generations.start(make_call(sampling=sampling))
-    await anext(run.rounds())
+    service.generations.open(make_call(sampling=sampling), Collected())
     (opening,) = (await service.link.outbox.take()).opens
     assert opening.mode is mode
 
@@ -209,3 +228,86 @@ def test_the_call_then_the_settings_then_the_costs_choose_gamma(
     speculation: Speculation, default: int | Literal["auto"], expected: int | None
 ) -> None:
     assert fixed_gamma(make_call(speculation=speculation), default, gamma_max=4) == expected
+
+
+@pytest.mark.parametrize("epoch", [1, 2])
+async def test_a_newer_or_repeated_epoch_ends_the_generation_before_it(epoch: int) -> None:
+    service, older, newer = Service(), Collected(), Collected()
+    first = service.generations.open(make_call(), older)
+    while not older.rounds:
+        service.target.advance()
+    service.generations.open(make_call(epoch=epoch), newer)
+    assert first.ended
+    assert [type(error) for error in older.errors] == [Fenced]
+    assert len(older.rounds) == 1
+    service.finish()
+    assert len(older.rounds) == 1
+    assert newer.rounds[-1].finish
+
+
+async def test_an_older_epoch_is_refused_and_the_one_that_runs_goes_on() -> None:
+    service, running = Service(), Collected()
+    service.generations.open(make_call(epoch=2), running)
+    with pytest.raises(Fenced):
+        service.generations.open(make_call(epoch=1), Collected())
+    service.finish()
+    assert running.rounds[-1].finish
+
+
+async def test_a_finished_generation_is_not_fenced_after_the_fact() -> None:
+    service, first = Service(), Collected()
+    service.generations.open(make_call(), first)
+    service.finish()
+    service.rounds(make_call(epoch=2))
+    assert not first.errors
+
+
+async def test_draining_waits_for_what_runs_and_takes_nothing_new() -> None:
+    service, running = Service(), Collected()
+    service.generations.open(make_call(), running)
+    draining = asyncio.create_task(service.generations.drain(3600))
+    await asyncio.sleep(0)
+    with pytest.raises(Draining):
+        service.generations.open(make_call(session_id="late"), Collected())
+    service.finish()
+    assert await draining == 0
+    assert running.rounds[-1].finish
+
+
+async def test_what_does_not_end_in_time_is_ended_after_the_rounds_there_are() -> None:
+    service, running = Service(), Collected()
+    sequence = service.generations.open(make_call(), running)
+    while not running.rounds:
+        service.target.advance()
+    assert await service.generations.drain(0.01) == 1
+    assert sequence.ended
+    assert [type(error) for error in running.errors] == [Draining]
+    assert len(running.rounds) == 1
+
+
+async def test_nothing_to_drain_is_no_wait() -> None:
+    assert await Service().generations.drain(3600) == 0
+
+
+class FullTarget(DirectTarget):
+    """Lets nobody in."""
+
+    def enter(self, sequence: object) -> None:
+        raise QueueFull("too many are waiting")
+
+
+async def test_a_generation_that_is_not_let_in_fails_and_leaves_nothing() -> None:
+    service, reader = Service(), Collected()
+    service.generations._loop = FullTarget()  # type: ignore[assignment]
+    assert service.generations.open(make_call(), reader).ended
+    assert [type(error) for error in reader.errors] == [QueueFull]
+    assert not service.generations._running
+
+
+async def test_a_grammar_without_a_compiler_is_refused() -> None:
+    service, reader = Service(), Collected()
+    sampling = SamplingParams(temperature=0.0, grammar=Grammar(GrammarKind.REGEX, "a*"))
+    sequence = service.generations.open(make_call(sampling=sampling), reader)
+    await asyncio.gather(*service.generations._compiling)
+    assert [type(error) for error in reader.errors] == [UnsupportedParameter]
+    assert sequence.ended

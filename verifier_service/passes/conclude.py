@@ -1,15 +1,13 @@
-"""A round from the row that asks for it to what is told of it."""
+"""What a verdict commits, and what is told of its round."""
 
 import time
 from collections.abc import Container
 from dataclasses import dataclass, field, replace
 
-from specdec.errors import InternalError
 from specdec.rules.draft import NO_DRAFT, Verdict
 from specdec.rules.params import FinishReason
 from specdec.wire.generation import Fallback, GammaReason, Round, RoundDetail, Speedup, Timing
 from verifier_service.batching.batch_plan import Outcome
-from verifier_service.batching.run_ahead import Result
 from verifier_service.drafters.drafts import Proposal
 
 
@@ -17,7 +15,6 @@ from verifier_service.drafters.drafts import Proposal
 class AskedRound:
     """A round that the target was asked for."""
 
-    result: Result
     base_len: int
     """Committed tokens before it."""
     proposal: Proposal
@@ -29,13 +26,6 @@ class AskedRound:
     grounds: RoundDetail | None
     """Why as much was to be drafted, where the call asks."""
     since: float = field(default_factory=time.perf_counter)
-
-    async def outcome(self) -> Outcome:
-        """The verdict on it; raises InternalError when its pass failed."""
-        outcome = await self.result
-        if outcome is None:
-            raise InternalError("a row came back without a verdict")
-        return outcome
 
     def told(self, committed: Round, outcome: Outcome, speedup: Speedup, cached: int) -> Round:
         """The round with all that is told of it.

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from specdec.rules.allotment import RoundSeconds
-from tests.unit.verifier_service.batching.scheduling import admitted, scheduling
 from tests.unit.verifier_service.batching.simulated_batch import SimulatedBatch
+from tests.unit.verifier_service.passes.scheduling import admitted, scheduling
 from tests.unit.verifier_service.verifier_fakes import TableEngine, make_row
 from verifier_service.batching.costs import DrafterTimes
 from verifier_service.batching.pass_sample import PassSample
@@ -29,7 +29,7 @@ async def test_a_pass_tells_of_how_many_sessions_the_drafters_still_read(monkeyp
     async with scheduling(TableEngine()) as scheduler, AsyncExitStack() as stack:
         for name in "abc":
             await stack.enter_async_context(admitted(scheduler, name, 1))
-        monkeypatch.setattr(scheduler._speculation, "passed", samples.append)
+        monkeypatch.setattr(scheduler.engine_loop._speculation, "passed", samples.append)
         rows = [replace(make_row(name, (1,)), catching_up=name != "a") for name in "abc"]
         await asyncio.gather(*map(scheduler.verify, rows))
     assert [each.catching_up for each in samples] == [2]

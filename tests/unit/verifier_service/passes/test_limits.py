@@ -13,7 +13,7 @@ from specdec.errors import (
 from specdec.rules.params import Mode, SamplingParams, Speculation
 from specdec.wire.generation import VerifierInfo
 from tests.unit.verifier_service.verifier_fakes import make_call
-from verifier_service.generation.generations import check, length_limit
+from verifier_service.passes.limits import check, length_limit
 
 INFO = VerifierInfo(
     model="m",

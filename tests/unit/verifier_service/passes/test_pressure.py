@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 
@@ -11,7 +12,8 @@ from torch import Tensor
 
 from specdec.engine import Chunk
 from specdec.rules.draft import NO_DRAFT
-from tests.unit.verifier_service.batching.scheduling import scheduling
+from tests.gateway_fakes import until
+from tests.unit.verifier_service.passes.scheduling import AwaitedLoop, scheduling
 from tests.unit.verifier_service.verifier_fakes import (
     VOCABULARY,
     TableEngine,
@@ -22,7 +24,6 @@ from tests.unit.verifier_service.verifier_fakes import (
     point_mass,
 )
 from verifier_service.batching.batch_plan import Row
-from verifier_service.batching.scheduler import Scheduler
 from verifier_service.metrics import VerifierMetrics
 
 crowded = partial(scheduling, max_waiting=64, chunk_tokens=4)
@@ -33,7 +34,7 @@ def admission(kv_name: str, tokens: Sequence[int], limit: int, rank: float = 0.0
     return make_row(kv_name, tokens, 0, limit=limit, rank=rank)
 
 
-async def generate(scheduler: Scheduler, first: Row, drafted: int = 0, pause: float = 0.0) -> list[int]:
+async def generate(scheduler: AwaitedLoop, first: Row, drafted: int = 0, pause: float = 0.0) -> list[int]:
     """Every token up to the limit, with drafts whose last is wrong."""
     tokens = list(first.tokens)
     async with scheduler.admitted(first):
@@ -115,9 +116,10 @@ async def test_a_caller_that_stops_asking_keeps_nobody_out() -> None:
 
 async def test_sessions_that_decode_take_part_in_every_pass_of_a_long_prompt() -> None:
     engine = TableEngine()
-    async with crowded(engine) as scheduler, asyncio.timeout(60):
-        decoding = asyncio.create_task(generate(scheduler, admission("decoding", [1], 200)))
-        await asyncio.sleep(0.01)
+    async with crowded(engine) as scheduler, AsyncExitStack() as stack, asyncio.timeout(60):
+        await stack.enter_async_context(scheduler.admitted(admission("decoding", [1], 200)))
+        decoding = asyncio.create_task(scheduler.decode(make_row("decoding", [1], limit=200), 190))
+        await until(lambda: engine.batches)
         async with scheduler.admitted(admission("long", range(150), 200, 1.0)):
             before = len(engine.batches)
             await scheduler.prefill(make_row("long", [index % VOCABULARY for index in range(150)], 120, rank=1.0))

@@ -6,29 +6,21 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from specdec.errors import ContextLengthExceeded, InternalError, QueueFull
-from specdec.serving.settings import ModelSettings
 from tests.gateway_fakes import until
-from tests.unit.verifier_service.batching.scheduling import admitted, row, scheduling, steps
+from tests.unit.verifier_service.passes.scheduling import admitted, awaited_loop, row, scheduling, steps
 from tests.unit.verifier_service.verifier_fakes import (
     TableEngine,
     following,
-    make_metrics,
     make_row,
-    make_speculation,
     point_mass,
 )
 from verifier_service.batching.batch_plan import Row
 from verifier_service.batching.model_step import ModelStep, TargetLost
 from verifier_service.batching.run_ahead import SteppedModel
-from verifier_service.batching.scheduler import Scheduler
-from verifier_service.config import VerifierSettings
-
-MODEL = ModelSettings(path=Path("model"))
 
 
 async def test_rows_submitted_together_share_a_pass() -> None:
@@ -43,16 +35,8 @@ async def test_rows_submitted_together_share_a_pass() -> None:
 
 async def test_a_sequence_that_is_let_in_takes_part_in_the_next_pass() -> None:
     engine = TableEngine()
-
-    async def come() -> None:
-        async with admitted(scheduler, "b", 1):
-            await scheduler.verify(row("b"))
-
-    async def go_on() -> None:
-        await scheduler.verify(row("a"))
-
     async with scheduling(engine) as scheduler, admitted(scheduler, "a", 1):
-        await asyncio.gather(go_on(), come())
+        await asyncio.gather(scheduler.verify(row("a")), scheduler.begin(make_row("b", (3,), 0), row("b")))
     assert [len(batch) for batch in engine.batches] == [2]
 
 
@@ -151,12 +135,13 @@ async def test_a_failed_pass_fails_its_row_and_the_thread_lives_on() -> None:
         assert engine.length("good") == 3
 
 
-async def test_a_cancelled_row_is_not_run() -> None:
+async def test_the_row_of_a_sequence_that_has_left_is_not_run() -> None:
     engine = TableEngine()
-    async with scheduling(engine) as scheduler, admitted(scheduler, "a", 10):
-        scheduler.verify(row("a")).cancel()
+    async with scheduling(engine) as scheduler:
+        async with admitted(scheduler, "a", 10):
+            scheduler.verify(row("a"))
         await steps()
-        assert engine.batches == []
+    assert engine.batches == []
 
 
 async def test_an_admission_that_fails_in_the_engine_fails_alone() -> None:
@@ -183,10 +168,9 @@ class LostModel(SteppedModel):
 
 
 async def test_a_lost_target_ends_its_generations_and_the_loop() -> None:
-    settings = VerifierSettings(model=MODEL)
     with ThreadPoolExecutor(1) as thread:
-        scheduler = Scheduler(LostModel(), thread, settings, make_speculation(), make_metrics())
-        running = asyncio.create_task(scheduler.run())
+        scheduler = awaited_loop(LostModel(), thread)
+        running = asyncio.create_task(scheduler.engine_loop.run())
         with pytest.raises(InternalError, match="the model failed"):
             async with scheduler.admitted(make_row("s", (3,), goal=0)):
                 pass

@@ -6,18 +6,17 @@ from contextlib import AsyncExitStack
 import pytest
 
 from specdec.rules.draft import NO_DRAFT
-from tests.unit.verifier_service.batching.scheduling import admitted, row, scheduling, steps
+from tests.unit.verifier_service.passes.scheduling import admitted, row, scheduling, steps
 from tests.unit.verifier_service.verifier_fakes import TableEngine, following, make_row, point_mass
-from verifier_service.batching.batch_plan import Gathers, Outcome
+from verifier_service.batching.batch_plan import Gathers, Outcome, Row
 from verifier_service.batching.pass_sample import PassSample
-from verifier_service.batching.scheduler import Scheduler
 
 
 async def test_a_pass_waits_for_a_row_that_is_announced() -> None:
     engine = TableEngine()
     async with scheduling(engine) as scheduler, admitted(scheduler, "a", 1), admitted(scheduler, "b", 1):
         first = make_row("a", (1, 2, 3, 4))
-        with scheduler.expected(Gathers.ALWAYS, hurry=lambda: None):
+        with scheduler.expected(Gathers.ALWAYS):
             task = scheduler.verify(first)
             await steps()
             assert not task.done()
@@ -31,42 +30,35 @@ async def test_rows_of_a_fixed_draft_length_are_waited_for_while_that_costs_less
         for name in "abcd":
             await stack.enter_async_context(admitted(scheduler, name, 1))
         await scheduler.verify(row("a"))
-        scheduler._pass_seconds = 1e9
-        with scheduler.expected(Gathers.BRIEFLY, hurry=lambda: None):
+        scheduler.engine_loop._pass_seconds = 1e9
+        with scheduler.expected(Gathers.BRIEFLY):
             task = scheduler.verify(make_row("a", (3, 3), draft=point_mass(following(3))))
             await steps()
             assert not task.done()
-            scheduler._pass_seconds = 0.0
-            scheduler._wake.set()
+            scheduler.engine_loop._pass_seconds = 0.0
+            scheduler.engine_loop._wake.set()
             await task
 
 
 async def test_a_row_without_a_draft_does_not_wait_for_those_of_a_fixed_draft_length() -> None:
     async with scheduling(TableEngine()) as scheduler, admitted(scheduler, "a", 1), admitted(scheduler, "b", 1):
-        scheduler._pass_seconds = 1e9
-        with scheduler.expected(Gathers.BRIEFLY, hurry=lambda: None):
+        scheduler.engine_loop._pass_seconds = 1e9
+        with scheduler.expected(Gathers.BRIEFLY):
             await scheduler.verify(row("a"))
             async with admitted(scheduler, "c", 1):
                 pass
 
 
-async def lingering(scheduler: Scheduler, name: str, drafted: asyncio.Event | None = None) -> Outcome:
-    """A round for which no pass waits, whose draft is there once `drafted` is set."""
-    hurried = asyncio.Event()
-    draft = NO_DRAFT
-    with scheduler.expected(Gathers.NOT, hurried.set):
-        await hurried.wait()
-        if drafted is not None and drafted.is_set():
-            draft = point_mass(following(3))
-    return await scheduler.verify(make_row(name, (3, 3), draft=draft))
-
-
 async def test_a_round_for_which_no_pass_waits_comes_when_the_pass_begins_for_which_others_are_waited_for() -> None:
     engine, drafted = TableEngine(), asyncio.Event()
+
+    def written() -> Row:
+        return make_row("b", (3, 3), draft=point_mass(following(3)) if drafted.is_set() else NO_DRAFT)
+
     async with scheduling(engine) as scheduler, admitted(scheduler, "a", 1), admitted(scheduler, "b", 1):
         await asyncio.gather(scheduler.verify(row("a")), scheduler.verify(row("b")))
-        with scheduler.expected(Gathers.ALWAYS, hurry=lambda: None):
-            task = asyncio.create_task(lingering(scheduler, "b", drafted))
+        with scheduler.expected(Gathers.ALWAYS):
+            task = scheduler.lingering(written)
             await steps()
             drafted.set()
         outcome, _ = await asyncio.gather(task, scheduler.verify(make_row("a", (3, 3))))
@@ -77,15 +69,15 @@ async def test_a_round_for_which_no_pass_waits_comes_when_the_pass_begins_for_wh
 async def test_rounds_for_which_no_pass_waits_wait_for_nobody() -> None:
     async with scheduling(TableEngine()) as scheduler, admitted(scheduler, "a", 1), admitted(scheduler, "b", 1):
         await scheduler.verify(row("a"))
-        scheduler._pass_seconds = 1e9
-        with scheduler.expected(Gathers.BRIEFLY, hurry=lambda: None):
-            assert (await lingering(scheduler, "a")).offered == 0
+        scheduler.engine_loop._pass_seconds = 1e9
+        with scheduler.expected(Gathers.BRIEFLY):
+            assert (await scheduler.lingering(lambda: make_row("a", (3, 3)))).offered == 0
 
 
 async def test_a_prompt_does_not_wait_for_announced_rows() -> None:
     engine = TableEngine()
     async with scheduling(engine) as scheduler, admitted(scheduler, "a", 3):
-        with scheduler.expected(Gathers.ALWAYS, hurry=lambda: None):
+        with scheduler.expected(Gathers.ALWAYS):
             assert (await scheduler.verify(make_row("a", (1, 2, 3)))).verdict.tokens == (following(3),)
 
 
@@ -100,8 +92,8 @@ async def test_a_pass_over_prompts_is_one_of_the_rounds_of_those_that_wait_for_t
         for name in "abc":
             await stack.enter_async_context(admitted(scheduler, name, 3))
         await scheduler.verify(row("a"))
-        monkeypatch.setattr(scheduler._speculation, "passed", samples.append)
-        with scheduler.expected(Gathers.ALWAYS, hurry=lambda: None):
+        monkeypatch.setattr(scheduler.engine_loop._speculation, "passed", samples.append)
+        with scheduler.expected(Gathers.ALWAYS):
             await asyncio.gather(*(scheduler.verify(make_row(name, (1, 2, 3))) for name in "bc"))
     assert [(each.follows, each.rows, each.prompt, each.reading, each.left) for each in samples] == passes
 
@@ -111,7 +103,7 @@ async def test_two_announced_rows_share_a_pass() -> None:
     async with scheduling(engine) as scheduler, admitted(scheduler, "a", 1), admitted(scheduler, "b", 1):
 
         async def announced(name: str, pause: float) -> None:
-            with scheduler.expected(Gathers.ALWAYS, hurry=lambda: None):
+            with scheduler.expected(Gathers.ALWAYS):
                 await asyncio.sleep(pause)
             await scheduler.verify(make_row(name, (1, 2, 3, 4)))
 
@@ -154,7 +146,7 @@ async def test_of_two_groups_a_pass_waits_for_half_of_the_announced_rows() -> No
         await asyncio.gather(*(scheduler.verify(row(name)) for name in names))
 
         async def announced(name: str, came: asyncio.Event) -> None:
-            with scheduler.expected(Gathers.ALWAYS, hurry=lambda: None):
+            with scheduler.expected(Gathers.ALWAYS):
                 await came.wait()
             await scheduler.verify(make_row(name, (3, 3), draft=point_mass(following(3))))
 

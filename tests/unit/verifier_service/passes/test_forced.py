@@ -8,7 +8,7 @@ from specdec.rules.grammar import Grammar, GrammarKind
 from specdec.rules.params import Mode, SamplingParams, Speculation
 from specdec.wire.generation import GenerationCall
 from verifier_service.batching.batch_plan import Row
-from verifier_service.generation.forced import MOST, with_forced
+from verifier_service.passes.forced import MOST, with_forced
 
 STATE = GrammarCompiler.of_bytes().compile(Grammar(GrammarKind.REGEX, "yes, (sir|madam) and so on and so forth"))
 PROMPT = (1, 2)

@@ -10,14 +10,13 @@ import pytest
 
 from specdec.serving.settings import ModelSettings
 from tests.gateway_fakes import until
-from tests.unit.verifier_service.batching.scheduling import admitted, scheduling, steps
+from tests.unit.verifier_service.passes.scheduling import AwaitedLoop, admitted, scheduling, steps
 from tests.unit.verifier_service.verifier_fakes import TableEngine, continuation, make_row, point_mass
 from verifier_service.batching.batch_plan import Outcome, Row
 from verifier_service.batching.changes import Changes, PendingChanges
 from verifier_service.batching.model_step import ModelStep
 from verifier_service.batching.model_thread import ModelThread
 from verifier_service.batching.run_ahead import joins
-from verifier_service.batching.scheduler import Scheduler
 from verifier_service.config import VerifierSettings
 
 SETTINGS = VerifierSettings(model=ModelSettings(path=Path("model")), chunk_tokens=4)
@@ -171,7 +170,7 @@ def test_rows_join_that_need_nothing_of_the_loop_and_are_soon_handed_over(row: R
     assert joins(row) is expected
 
 
-async def decode(scheduler: Scheduler, name: str, count: int) -> tuple[int, ...]:
+async def decode(scheduler: AwaitedLoop, name: str, count: int) -> tuple[int, ...]:
     """As a session does it that never drafts."""
     tokens = [3]
     async with scheduler.admitted(newcomer(name)):
@@ -184,14 +183,14 @@ async def test_sessions_that_come_and_end_in_a_run_have_their_tokens_and_leave_n
     engine = TableEngine()
     counts = {name: 200 * (number + 1) for number, name in enumerate("abcd")}
 
-    async def later(scheduler: Scheduler, name: str) -> tuple[int, ...]:
+    async def later(scheduler: AwaitedLoop, name: str) -> tuple[int, ...]:
         await until(lambda: len(engine.batches) >= 10 * "abcd".index(name))
         return await decode(scheduler, name, counts[name])
 
     async with scheduling(engine) as scheduler:
         made = await asyncio.gather(*(later(scheduler, name) for name in "abcd"))
         await until(lambda: not engine.held)
-        assert scheduler._waiting == {}
+        assert scheduler.engine_loop._rows == {}
     assert made == [continuation(3, count) for count in counts.values()]
     assert {"a", "b", "c", "d"} in [{chunk.session for chunk in batch} for batch in engine.batches]
 
@@ -208,7 +207,7 @@ async def test_who_is_cancelled_in_a_run_leaves_nothing_and_the_others_go_on() -
             await asyncio.wait([passing])
         assert await lasting == continuation(3, 900)
         await until(lambda: not engine.held)
-        assert scheduler._waiting == {}
+        assert scheduler.engine_loop._rows == {}
 
 
 async def test_a_session_that_drafts_comes_by_the_loop() -> None:

@@ -2,17 +2,15 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
-
-from google.rpc import status_pb2
+from contextvars import copy_context
 
 from specdec.errors import DeadlineExceeded, Draining, FieldInvalid, QueueFull
-from specdec.serving.interceptors import observed
+from specdec.serving.interceptors import ObservedCall
 from specdec.serving.status import status_to_bytes
 from specdec.wire.generation import Round
 from specdec.wire.passes import Opening, Orders, Pass
-from verifier_service.generation.credit import Credit
-from verifier_service.generation.generations import Generations
+from verifier_service.passes.generations import Generations
+from verifier_service.passes.sequence import Reader, Sequence
 
 _MOST_UNREAD = 16_384
 """Refusals that a gateway may leave unread. Rounds need no limit of their own: credit bounds them."""
@@ -31,12 +29,8 @@ class GatewayStream:
         self._generations = generations
         self._method = method
         self._heartbeat = heartbeat
-        self._credits: dict[int, Credit] = {}
-        """Of the generations that run, by slot."""
-        self._tasks: dict[int, asyncio.Task[None]] = {}
-        """By slot."""
-        self._ending: set[asyncio.Task[None]] = set()
-        """Of generations that were cancelled."""
+        self._slots: dict[int, _SlotReader] = {}
+        """The generations that run."""
         self._rounds: list[tuple[int, Round]] = []
         self._ended: dict[int, bytes] = {}
         self._news = asyncio.Event()
@@ -59,10 +53,8 @@ class GatewayStream:
                 raise self._error
         finally:
             reading.cancel()
-            for slot in list(self._tasks):
+            for slot in list(self._slots):
                 self._cancel(slot)
-            if self._ending:
-                await asyncio.wait(self._ending)
 
     def close(self) -> None:
         """End the stream at once: nobody reads it any more."""
@@ -76,7 +68,7 @@ class GatewayStream:
 
     @property
     def _is_over(self) -> bool:
-        return self._over or (self._error is not None and not (self._tasks or self._rounds or self._ended))
+        return self._over or (self._error is not None and not (self._slots or self._rounds or self._ended))
 
     def _stop_reading(self, reading: asyncio.Task[None]) -> None:
         if not reading.cancelled():
@@ -105,68 +97,109 @@ class GatewayStream:
 
     def _follow(self, orders: Orders) -> None:
         for slot, error in orders.unreadable.items():
-            self._end(slot, status_to_bytes(error))
+            self.end(slot, status_to_bytes(error))
         for opening in orders.opens:
             self._open(opening)
         for slot in orders.cancels:
             self._cancel(slot)
         for slot, length in orders.credits.items():
-            if (credit := self._credits.get(slot)) is not None:
-                credit.grant(length)
+            if (reader := self._slots.get(slot)) is not None:
+                reader.grant(length)
 
     def _open(self, opening: Opening) -> None:
-        slot, credit = opening.slot, Credit(opening.credit)
-        if slot < 0 or slot in self._tasks:
+        slot = opening.slot
+        if slot < 0 or slot in self._slots:
             reason = "below 0" if slot < 0 else "in use"
-            self._end(slot, status_to_bytes(FieldInvalid(f"slot {slot} is {reason}", "slot")))
+            self.end(slot, status_to_bytes(FieldInvalid(f"slot {slot} is {reason}", "slot")))
             return
-        self._credits[slot] = credit
-        self._tasks[slot] = asyncio.create_task(self._carry(opening, credit))
+        self._slots[slot] = reader = _SlotReader(self, slot, ObservedCall(self._method, opening.metadata))
+        reader.open(self._generations, opening)
 
     def _cancel(self, slot: int) -> None:
-        if (task := self._free(slot)) is not None:
-            task.cancel()
+        if (reader := self._slots.get(slot)) is not None:
+            reader.close()
             self._rounds = [each for each in self._rounds if each[0] != slot]  # the slot may be used again
 
-    def _free(self, slot: int) -> asyncio.Task[None] | None:
-        """Let the slot be used again; the task that had it goes on until it has ended."""
-        if (task := self._tasks.pop(slot, None)) is not None:
-            del self._credits[slot]
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
-            self._news.set()
-        return task
-
-    async def _carry(self, opening: Opening, credit: Credit) -> None:
-        """Carry the rounds of one generation, from its opening to its end."""
-        slot = opening.slot
-
-        async def fail(status: status_pb2.Status) -> None:
-            if self._tasks.get(slot) is asyncio.current_task():
-                self._free(slot)
-                self._end(slot, status.SerializeToString())
-
-        async with observed(self._method, opening.metadata, fail):
-            await self._generate(opening, credit)
-
-    async def _generate(self, opening: Opening, credit: Credit) -> None:
-        limit = asyncio.timeout(opening.timeout)
-        try:
-            async with limit, aclosing(self._generations.start(opening.call, credit).rounds()) as rounds:
-                async for done in rounds:
-                    if done is not None:
-                        self._add(opening.slot, done)
-        except TimeoutError as error:
-            if not limit.expired():
-                raise
-            raise DeadlineExceeded("the time that the generation was given is over") from error
-
-    def _add(self, slot: int, done: Round) -> None:
+    def add(self, slot: int, done: Round) -> None:
+        """Show a round with the next pass."""
         self._rounds.append((slot, done))
         self._news.set()
-        if done.finish is not None:
-            self._free(slot)
 
-    def _end(self, slot: int, status: bytes) -> None:
+    def end(self, slot: int, status: bytes) -> None:
+        """Show with the next pass that a generation has failed, or was refused."""
         self._ended[slot] = status
         self._news.set()
+
+    def free(self, slot: int) -> None:
+        """Let the slot be used again."""
+        del self._slots[slot]
+        self._news.set()
+
+
+class _SlotReader(Reader):
+    """What becomes of the generation in one slot."""
+
+    def __init__(self, stream: GatewayStream, slot: int, call: ObservedCall) -> None:
+        self._stream = stream
+        self._slot = slot
+        self._call = call
+        self._context = copy_context()
+        self._context.run(call.__enter__)
+        self._sequence: Sequence | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self._over = False
+        self._inside = False
+        """Whether what runs now runs in the context of the call."""
+
+    def open(self, generations: Generations, opening: Opening) -> None:
+        """Begin the generation; where it is refused, that is its end."""
+        self._inside = True
+        try:
+            sequence = self._context.run(generations.open, opening.call, self, opening.credit)
+        except Exception as error:  # noqa: BLE001 - whatever it is refused with, the others of the stream go on
+            self._inside = False
+            self.failed(error)
+            return
+        self._inside = False
+        if not self._over:
+            self._sequence = sequence
+            if opening.timeout is not None:
+                self._deadline = asyncio.get_running_loop().call_later(opening.timeout, self._expire)
+
+    def grant(self, length: int) -> None:
+        """Set the sequence length that the generation may reach."""
+        if self._sequence is not None:
+            self._sequence.grant(length)
+
+    def add(self, done: Round) -> None:
+        self._stream.add(self._slot, done)
+        if done.finish is not None:
+            self._end()
+
+    def failed(self, error: Exception) -> None:
+        if not self._over:
+            status = self._call.status(error) if self._inside else self._context.run(self._call.status, error)
+            self._stream.end(self._slot, status.SerializeToString())
+            self._end()
+
+    def close(self) -> None:
+        """End the generation."""
+        self._end()
+        if self._sequence is not None:
+            self._sequence.close()
+
+    def _expire(self) -> None:
+        if self._sequence is not None:
+            self._sequence.fail(DeadlineExceeded("the time that the generation was given is over"))
+
+    def _end(self) -> None:
+        if self._over:
+            return
+        self._over = True
+        if self._inside:
+            self._call.__exit__()
+        else:
+            self._context.run(self._call.__exit__)
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._stream.free(self._slot)

@@ -4,7 +4,7 @@ import pytest
 
 from specdec.rules.draft import Verdict
 from specdec.rules.params import FinishReason, Origin
-from verifier_service.generation.asked import cut
+from verifier_service.passes.conclude import cut
 
 VERDICT = Verdict((4, 5, 6, 7), accepted=3, drafted=3)
 

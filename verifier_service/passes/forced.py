@@ -1,4 +1,4 @@
-"""Drafts that cost nothing: the text that a grammar forces behind a draft."""
+"""Drafts that cost nothing: the text that a grammar forces after a draft."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ MOST = 16
 
 
 def with_forced(draft: Draft, row: Row, tokens: Sequence[int], room: int) -> Draft:
-    """The draft, and behind it the tokens that the grammar of the row forces.
+    """The draft, and after it the tokens that the grammar of the row forces.
 
     The text is forced, but not the way in which tokens write it, so the target judges them as it judges any draft that
     was not sampled: each is a point mass.

@@ -1,0 +1,219 @@
+"""The loop of a table engine, and sequences whose rows a test writes and awaits."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from pathlib import Path
+
+from specdec.serving.settings import ModelSettings
+from tests.unit.verifier_service.verifier_fakes import TableEngine, make_metrics, make_row, make_speculation
+from verifier_service.batching.batch_plan import Gathers, Outcome, Row
+from verifier_service.batching.model_step import BatchModel
+from verifier_service.batching.model_thread import ModelThread
+from verifier_service.config import VerifierSettings
+from verifier_service.drafters.drafts import Drafts, Proposal
+from verifier_service.metrics import VerifierMetrics
+from verifier_service.passes.engine_loop import EngineLoop
+
+SETTINGS = VerifierSettings(model=ModelSettings(path=Path("model")))
+Verdict = asyncio.Future[Outcome | None]
+
+
+class WrittenDrafts(Drafts):
+    """A draft that never comes, until the next pass begins without it."""
+
+    def __init__(self, gathers: Gathers, made: Callable[[], Proposal | None]) -> None:
+        """`made` is the draft when the pass begins; None keeps the round waiting."""
+        self._gathers = gathers
+        self._made = made
+        self._hurried = False
+
+    @property
+    def gathers(self) -> Gathers:
+        return self._gathers
+
+    def hurry(self) -> None:
+        self._hurried = True
+
+    def proposal(self) -> Proposal | None:
+        return self._made() if self._hurried else None
+
+
+class WrittenSequence:
+    """A sequence whose rows a test writes; each is concluded into a future."""
+
+    def __init__(self, row: Row, then: Callable[[Outcome], Row | None] = lambda _: None) -> None:
+        """`then` gives the row that follows a verdict at once; None leaves that to the test."""
+        self.row = row
+        self.drafts = Drafts()
+        self.entered: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.verdict: Verdict | None = None
+        self.on_draft: Callable[[Proposal], None] = lambda proposal: None
+        self.loop: EngineLoop | None = None
+        self.first: Row | None = None
+        """The row that follows the admission at once."""
+        self._then = then
+
+    def admitted(self, found: int) -> None:
+        if not self.entered.done():
+            self.entered.set_result(found)
+        if self.first is not None and self.loop is not None:
+            self.loop.submit(self, self.first)
+
+    def conclude(self, outcome: Outcome | None) -> None:
+        if outcome is not None and (following := self._then(outcome)) is not None:
+            assert self.loop is not None
+            self.loop.submit(self, following)
+            return
+        verdict, self.verdict = self.verdict, None
+        if verdict is not None and not verdict.cancelled():
+            verdict.set_result(outcome)
+
+    def tell(self) -> None:
+        """Tell nobody."""
+
+    def drafted(self, proposal: Proposal) -> None:
+        self.on_draft(proposal)
+
+    def fail(self, error: Exception) -> None:
+        for future in (self.entered, self.verdict):
+            if future is not None and not future.done():
+                future.set_exception(error)
+
+    def guarded(self, step: Callable[..., None], *arguments: object) -> None:
+        try:
+            step(*arguments)
+        except Exception as error:  # noqa: BLE001 - as a sequence does it
+            self.fail(error)
+
+
+class AwaitedLoop:
+    """The loop, with what becomes of rows as futures."""
+
+    def __init__(self, loop: EngineLoop) -> None:
+        self.engine_loop = loop
+        self.sequences: dict[str, WrittenSequence] = {}
+
+    @asynccontextmanager
+    async def admitted(self, row: Row) -> AsyncIterator[int]:
+        """A sequence that has been let in, and leaves with the context."""
+        sequence = WrittenSequence(row)
+        sequence.loop = self.engine_loop
+        self.engine_loop.enter(sequence)
+        self.sequences[row.kv_name] = sequence
+        try:
+            yield await sequence.entered
+        finally:
+            self.engine_loop.leave(sequence)
+
+    def verify(self, row: Row) -> Verdict:
+        """What becomes of a row."""
+        sequence = self.sequences[row.kv_name]
+        sequence.verdict = verdict = asyncio.get_running_loop().create_future()
+        self.engine_loop.submit(sequence, row)
+        return verdict
+
+    def begin(self, admission: Row, first: Row) -> Verdict:
+        """What becomes of the first row of a sequence that comes, which is asked for as soon as it is let in."""
+        sequence = WrittenSequence(admission)
+        sequence.loop, sequence.first = self.engine_loop, first
+        sequence.verdict = verdict = asyncio.get_running_loop().create_future()
+        self.sequences[admission.kv_name] = sequence
+        self.engine_loop.enter(sequence)
+        return verdict
+
+    async def prefill(self, row: Row) -> None:
+        """Compute what a row asks for."""
+        await self.verify(row)
+
+    async def decode(self, first: Row, count: int) -> tuple[int, ...]:
+        """The tokens of plain rounds, at least `count`, each asked for when the one before is concluded."""
+        sequence, made = self.sequences[first.kv_name], list(first.tokens)
+        start = len(made)
+
+        def following(outcome: Outcome) -> Row | None:
+            made.extend(outcome.verdict.tokens)
+            behind = first.behind(tuple(made)) if first.runs_ahead else make_row(first.kv_name, tuple(made))
+            return behind if len(made) < start + count else None
+
+        sequence._then = following
+        await self.verify(first)
+        sequence._then = lambda _: None
+        return tuple(made[start:])
+
+    @contextmanager
+    def expected(self, gathers: Gathers, made: Callable[[], Proposal | None] = lambda: None) -> Iterator[None]:
+        """A sequence waits for its draft inside the context."""
+        sequence = WrittenSequence(make_row("waits"))
+        sequence.drafts = WrittenDrafts(gathers, made)
+        waits = self.engine_loop._waits
+        waits.begin(sequence, 1)
+        try:
+            yield
+        finally:
+            waits.drop(sequence)
+
+    def lingering(self, row: Callable[[], Row]) -> Verdict:
+        """What becomes of a round for which no pass waits, whose row is written when the next pass begins."""
+        sequence = self.sequences[row().kv_name]
+        sequence.drafts = WrittenDrafts(Gathers.NOT, Proposal)
+        sequence.verdict = verdict = asyncio.get_running_loop().create_future()
+        sequence.on_draft = lambda _: self.engine_loop.submit(sequence, row())
+        self.engine_loop.await_draft(sequence, 1)
+        return verdict
+
+
+@asynccontextmanager
+async def scheduling(
+    engine: TableEngine,
+    max_waiting: int = 8,
+    draft_tokens: int = 1000,
+    step_sessions: int | None = None,
+    groups: int = 1,
+    chunk_tokens: int = 16,
+    metrics: VerifierMetrics | None = None,
+) -> AsyncIterator[AwaitedLoop]:
+    """A loop that runs."""
+    settings = VerifierSettings(
+        model=ModelSettings(path=Path("model")),
+        max_waiting=max_waiting,
+        chunk_tokens=chunk_tokens,
+        draft_tokens=draft_tokens,
+        step_sessions=step_sessions,
+    )
+    with ThreadPoolExecutor(1) as thread:
+        model = ModelThread(engine, settings)
+        made = awaited_loop(model, thread, settings, groups, metrics)
+        running = asyncio.create_task(made.engine_loop.run())
+        try:
+            yield made
+        finally:
+            running.cancel()
+            await asyncio.wait([running])
+
+
+def awaited_loop(
+    model: BatchModel,
+    thread: Executor,
+    settings: VerifierSettings = SETTINGS,
+    groups: int = 1,
+    metrics: VerifierMetrics | None = None,
+) -> AwaitedLoop:
+    """A loop that the test runs."""
+    speculation = make_speculation(groups=groups)
+    return AwaitedLoop(EngineLoop(model, thread, settings, speculation, metrics or make_metrics()))
+
+
+def row(session: str) -> Row:
+    return make_row(session, (3,))
+
+
+def admitted(loop: AwaitedLoop, session: str, tokens: int, limit: int = 10) -> AbstractAsyncContextManager[int]:
+    return loop.admitted(make_row(session, range(tokens), 0, limit=limit))
+
+
+async def steps(count: int = 20) -> None:
+    """Let the loop and the thread work."""
+    for _ in range(count):
+        await asyncio.sleep(0.001)

@@ -1,0 +1,121 @@
+"""Sequences whose next round waits for its draft, and how the next pass waits for them."""
+
+import asyncio
+import math
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Protocol
+
+from verifier_service.batching.batch_plan import Gathers
+from verifier_service.drafters.drafts import Drafts, Proposal
+
+
+class Drafting(Protocol):
+    """A sequence, as far as its drafts go."""
+
+    drafts: Drafts
+
+    def drafted(self, proposal: Proposal) -> None:
+        """Ask for the round with this draft."""
+
+    def guarded(self, step: Callable[..., None], *arguments: object) -> None:
+        """Do a step; an error ends the sequence alone."""
+
+
+class DraftWaits:
+    """Waits of sequences for drafts; all on the event loop.
+
+    One callback a turn of the event loop looks at those whose drafts have changed, and one timer at those whose time is
+    over.
+    """
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        """Begin without waits; `changed` is called when the next pass may begin at another time than before."""
+        self._changed = changed
+        self._waits: dict[Drafting, tuple[Gathers, float]] = {}
+        """How the next pass waits for each, and when it began to wait."""
+        self._counts = Counter[Gathers]()
+        self._longest = 0.0
+        self._stirred: dict[Drafting, None] = {}
+        """Those whose drafts have changed since they were looked at."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __getitem__(self, gathers: Gathers) -> int:
+        """How many sequences the next pass waits for so."""
+        return self._counts[gathers]
+
+    def begin(self, sequence: Drafting, gamma: int) -> None:
+        """Request a draft of γ tokens for a sequence, which asks for its round with it once the wait is over."""
+        gathers, began = sequence.drafts.gathers, time.perf_counter()
+        sequence.drafts.request(gamma, lambda: self._stir(sequence))
+        if (proposal := sequence.drafts.proposal()) is not None:
+            sequence.drafted(proposal)
+            return
+        self._waits[sequence] = gathers, began
+        self._counts[gathers] += 1
+        if gathers is Gathers.NOT:
+            self._changed()
+        self._watch(sequence.drafts.patience)
+
+    def drop(self, sequence: Drafting) -> None:
+        """End the wait of a sequence without a draft, if it waits."""
+        if (wait := self._waits.pop(sequence, None)) is None:
+            return
+        gathers, began = wait
+        self._counts[gathers] -= 1
+        if gathers is not Gathers.NOT:
+            self._longest = max(self._longest, time.perf_counter() - began)
+        self._changed()
+
+    def hurry(self) -> None:
+        """End the waits that the next pass does not wait for: it begins."""
+        if not self._counts[Gathers.NOT]:
+            return
+        for sequence in [each for each, (gathers, _) in self._waits.items() if gathers is Gathers.NOT]:
+            sequence.drafts.hurry()
+            self._look(sequence)
+
+    def waited(self) -> float:
+        """Longest time, in seconds, that a row which came since this was asked last had been waited for."""
+        longest, self._longest = self._longest, 0.0
+        return longest
+
+    def _stir(self, sequence: Drafting) -> None:
+        """Note that the drafts of a sequence have changed, to look at it soon."""
+        if sequence in self._waits:
+            if not self._stirred:
+                asyncio.get_running_loop().call_soon(self._look_at_stirred)
+            self._stirred[sequence] = None
+
+    def _look_at_stirred(self) -> None:
+        stirred, self._stirred = self._stirred, {}
+        for sequence in stirred:
+            self._look(sequence)
+
+    def _look(self, sequence: Drafting) -> None:
+        """Let a sequence ask for its round where its wait is over."""
+        if sequence in self._waits:
+            sequence.guarded(self._take, sequence)
+
+    def _take(self, sequence: Drafting) -> None:
+        if (proposal := sequence.drafts.proposal()) is not None:
+            self.drop(sequence)
+            sequence.drafted(proposal)
+
+    def _watch(self, patience: float) -> None:
+        """Look at the waits when that time is over, unless that happens sooner."""
+        if patience == math.inf:
+            return
+        loop = asyncio.get_running_loop()
+        if self._timer is not None:
+            if self._timer.when() <= loop.time() + patience:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_later(patience, self._look_at_late)
+
+    def _look_at_late(self) -> None:
+        self._timer = None
+        for sequence in [each for each in self._waits if each.drafts.patience <= 0.0]:
+            self._look(sequence)
+        self._watch(min((each.drafts.patience for each in self._waits), default=math.inf))

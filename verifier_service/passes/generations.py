@@ -1,0 +1,148 @@
+"""The generations of a process: each call is checked and fenced, and becomes a sequence of the loop."""
+
+import asyncio
+import math
+import time
+from contextlib import suppress
+from itertools import count
+
+from specdec.errors import Draining, Fenced, UnsupportedParameter
+from specdec.grammar.compiler import GrammarCompiler
+from specdec.rules.allotment import Judgement
+from specdec.rules.grammar import Grammar
+from specdec.wire.generation import GenerationCall, Round, VerifierInfo
+from verifier_service.batching.batch_plan import Row, rank
+from verifier_service.batching.speculation import BatchSpeculation
+from verifier_service.config import VerifierSettings
+from verifier_service.drafters.drafts import Drafts
+from verifier_service.drafters.sources import DraftSources
+from verifier_service.metrics import VerifierMetrics
+from verifier_service.passes.engine_loop import EngineLoop
+from verifier_service.passes.epochs import Epochs
+from verifier_service.passes.limits import check, fixed_gamma, greedy_as_coupled, length_limit
+from verifier_service.passes.sequence import Reader, Sequence
+
+
+class Generations:
+    """Begins generations and keeps track of those that run."""
+
+    def __init__(  # noqa: PLR0913 - the parts of a process
+        self,
+        settings: VerifierSettings,
+        info: VerifierInfo,
+        loop: EngineLoop,
+        sources: DraftSources,
+        speculation: BatchSpeculation,
+        metrics: VerifierMetrics,
+        grammars: GrammarCompiler | None = None,
+        epochs: Epochs | None = None,
+    ) -> None:
+        """`info` has the limits that calls must keep; the other parts are shared by all sequences.
+
+        Without `grammars`, calls that have one are refused.
+        """
+        self._settings = settings
+        self._info = info
+        self._loop = loop
+        self._sources = sources
+        self._speculation = speculation
+        self._metrics = metrics
+        self._grammars = grammars
+        self._epochs = epochs or Epochs()
+        self._published: Judgement | None = None
+        """The judgement that the metrics show."""
+        self._running: dict[str, Sequence] = {}
+        """By session."""
+        self._idle = asyncio.Event()
+        self._numbers = count()
+        self._draining = False
+        self._compiling: set[asyncio.Task[None]] = set()
+
+    def open(self, call: GenerationCall, reader: Reader, credit: float = math.inf) -> Sequence:
+        """Begin a generation; one of the same session that runs is fenced and has ended.
+
+        Args:
+            reader: takes the rounds, and the error with which the generation ends where it fails.
+            credit: sequence length from which on no round begins, until more is granted.
+
+        Raises:
+            RequestError: the call breaks a limit.
+            Fenced: a higher epoch of the session has been seen.
+            Draining: `drain` was called.
+        """
+        if self._draining:
+            raise Draining("the verifier is shutting down")
+        check(call, self._info)
+        self._epochs.enter(call.session_id, call.epoch)
+        if (older := self._running.get(call.session_id)) is not None:
+            older.fail(Fenced("a newer owner has the session"))
+        sequence = self._sequence(greedy_as_coupled(call), reader, credit)
+        self._running[call.session_id] = sequence
+        sequence.on_end = lambda: self._forget(call.session_id, sequence)
+        if call.sampling.grammar is None:
+            sequence.guarded(self._enter, sequence)
+        else:
+            task = asyncio.create_task(self._follow(call.sampling.grammar, sequence))
+            self._compiling.add(task)
+            task.add_done_callback(self._compiling.discard)
+        return sequence
+
+    async def drain(self, limit: float) -> int:
+        """Wait for the running generations for at most `limit` seconds, then end the rest; returns how many."""
+        self._draining = True
+        if self._running:
+            self._idle.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(limit):
+                    await self._idle.wait()
+        left = list(self._running.values())
+        for sequence in left:
+            sequence.fail(Draining("the verifier is shutting down"))
+        return len(left)
+
+    async def _follow(self, grammar: Grammar, sequence: Sequence) -> None:
+        """Compile the grammar of a sequence on a thread, which may take seconds, and let it in."""
+        try:
+            if self._grammars is None:
+                raise UnsupportedParameter("this model's tokenizer cannot be used with grammars", "sampling.grammar")
+            sequence.follow(await asyncio.to_thread(self._grammars.compile, grammar))
+        except Exception as error:  # noqa: BLE001 - whatever a grammar fails with, its call alone does
+            sequence.fail(error)
+        else:
+            sequence.guarded(self._enter, sequence)
+
+    def _enter(self, sequence: Sequence) -> None:
+        if not (sequence.ended or sequence.ended_before()):
+            self._loop.enter(sequence)
+
+    def _sequence(self, call: GenerationCall, reader: Reader, credit: float) -> Sequence:
+        limit = length_limit(call, self._info.context_length)
+        gamma = fixed_gamma(call, self._settings.gamma, self._info.gamma_max)
+        drafts = Drafts()
+        if gamma != 0:
+            drafts = self._sources.drafts(call, limit, gamma)
+        name = f"{call.session_id}#{next(self._numbers)}"
+        asked = gamma if self._sources.asks_drafters(call) else 0
+        controller = self._speculation.session(drafts.source, asked, call.speculation.policy)
+        place = rank(call.priority, time.monotonic())
+        # A step that only lets it in is time of all that run, and worth more than a guess in its first round.
+        guesses = drafts.guesses and not self._loop.running
+        asks = controller.drafts or guesses or call.sampling.grammar is not None or call.speculation.detail
+        plain = not asks and len(call.tokens) < credit
+        admission = Row(call, name, place, limit, call.tokens, goal=0, runs_ahead=plain)
+        chunk = self._settings.chunk_tokens
+        return Sequence(admission, chunk, self._loop, drafts, controller, self._count, reader, credit)
+
+    def _forget(self, session_id: str, sequence: Sequence) -> None:
+        if self._running.get(session_id) is sequence:
+            del self._running[session_id]
+        if not self._running:
+            self._idle.set()
+
+    def _count(self, done: Round, awaited: int) -> None:
+        """Count a round that waited for `awaited` drafts, and publish the costs where they have changed."""
+        self._metrics.count(done, awaited)
+        report = self._speculation.report()
+        if report is not self._published:
+            self._published = report
+            self._metrics.judge(report)

@@ -1,0 +1,348 @@
+"""One generation as the loop carries it: its committed tokens, what the next round drafts, and how far it may go."""
+
+import math
+from collections.abc import Callable
+from contextvars import copy_context
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import structlog
+
+from specdec.errors import FieldInvalid, InternalError, NoDistribution
+from specdec.grammar.state import GrammarState
+from specdec.rules.params import FinishReason
+from specdec.rules.tree import TreeDraft
+from specdec.serving.tracing import Attributes, TraceSpan, begin_part
+from specdec.wire.generation import GRAMMAR, Fallback, Round, RoundDetail
+from verifier_service.batching.batch_plan import Outcome, Row
+from verifier_service.batching.session_gamma import SessionGamma
+from verifier_service.drafters.drafts import Drafts, Proposal
+from verifier_service.passes.conclude import AskedRound, cut
+from verifier_service.passes.forced import with_forced
+
+_STEADY = 3
+"""Consecutive plain rounds after which the next pass may start before γ is chosen; it could have had drafts."""
+
+_log = structlog.get_logger()
+
+
+class Reader(Protocol):
+    """Takes what becomes of a generation; called on the event loop, must not block."""
+
+    def add(self, done: Round) -> None:
+        """Take a round; the last one, and only it, has a finish reason."""
+
+    def failed(self, error: Exception) -> None:
+        """Take the error that ends the generation, after all rounds before it."""
+
+
+class Passes(Protocol):
+    """What a sequence needs of the loop that runs the passes."""
+
+    drafts_first: bool
+    """Whether the pass that reads the end of a prompt judges a draft as well."""
+
+    def submit(self, sequence: "Sequence", row: Row) -> None:
+        """Have the next pass take a row; what becomes of it comes to `Sequence.conclude`."""
+
+    def await_draft(self, sequence: "Sequence", gamma: int) -> None:
+        """Request a draft of γ tokens; `Sequence.drafted` is called once it is there, or the wait is over."""
+
+    def runs_ahead_of(self, kv_name: str) -> bool:
+        """Whether the next round of a sequence, a plain one, has begun before the sequence asks for it."""
+
+    def leave(self, sequence: "Sequence") -> None:
+        """Forget a sequence that has ended, its row and its KV."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Committed:
+    """A round that is committed and that its reader has not been told."""
+
+    asked: AskedRound
+    round: Round
+    outcome: Outcome
+    span: TraceSpan | None
+
+
+class Sequence:
+    """The state of one generation; all on the event loop."""
+
+    def __init__(  # noqa: PLR0913 - the parts of a sequence
+        self,
+        admission: Row,
+        chunk_tokens: int,
+        loop: Passes,
+        drafts: Drafts,
+        gamma: SessionGamma,
+        count: Callable[[Round, int], None],
+        reader: Reader,
+        credit: float = math.inf,
+    ) -> None:
+        """Make a sequence that `admit` begins.
+
+        Args:
+            admission: its first row, which has the call, asks for KV and computes nothing.
+            chunk_tokens: longest piece of the prompt that one pass computes.
+            count: called with every round and the number of drafts that it waited for, before the reader has it.
+            credit: sequence length from which on no round begins, until more is granted.
+        """
+        self.row = admission
+        self.drafts = drafts
+        self.ended = False
+        self.on_end: Callable[[], None] = lambda: None
+        """Called once when the sequence has ended."""
+        self._call = admission.call
+        self._stop_ids = frozenset(self._call.stop_token_ids)
+        self._limit = admission.limit
+        self._chunk_tokens = chunk_tokens
+        self._loop = loop
+        self._gamma = gamma
+        self._count = count
+        self._reader = reader
+        self._credit = credit
+        self._context = copy_context()
+        """With the ids and the trace of the call."""
+        self._tokens = list(admission.tokens)
+        self._wanted = 0
+        """γ of the next round."""
+        self._plain = _STEADY if admission.runs_ahead else 0
+        """How many rounds γ has been 0, the next included."""
+        self._cached = 0
+        """Tokens of the prompt that had KV when the sequence was let in."""
+        self._declined = Fallback.NONE
+        """Why γ is 0, where it is 0 by choice."""
+        self._grounds: RoundDetail | None = None
+        """Why γ is what it is, where the call asks."""
+        self._asked: AskedRound | None = None
+        """The round whose verdict is to come."""
+        self._stalled = False
+        """Whether the next round waits for credit."""
+        self._committed: _Committed | None = None
+        self._span: TraceSpan | None = None
+        """Of the round that is under way."""
+
+    @property
+    def kv_name(self) -> str:
+        """Names the KV of the sequence."""
+        return self.row.kv_name
+
+    def ended_before(self) -> bool:
+        """Whether there is nothing to generate, which ends the sequence.
+
+        A caller that resumes may not know that the last token was the last.
+        """
+        finish = self._finish_of_prompt()
+        if finish is None:
+            return False
+        self._give(Round(base_len=len(self._tokens), finish=finish), 0)
+        self.close()
+        return True
+
+    def follow(self, grammar: GrammarState) -> None:
+        """Follow a grammar, from the first round on."""
+        self.row = replace(self.row, grammar=grammar)
+
+    def admitted(self, found: int) -> None:
+        """Begin with the first round: there is KV, that of the first `found` tokens already."""
+        self._cached = min(found, self._call.prompt_len)
+        self._span = self._context.run(begin_part, "round")
+        self._choose_gamma()
+        self._context.run(self.drafts.begin, self._wanted)
+        goal = (len(self._tokens) - 1) // self._chunk_tokens * self._chunk_tokens
+        if goal and not self._loop.runs_ahead_of(self.kv_name):
+            # All of the prompt but its last piece, which the pass of the first verdict computes.
+            self._loop.submit(self, self._next_row(goal, Proposal()))
+        else:
+            self.go_on()
+
+    def conclude(self, outcome: Outcome | None) -> None:
+        """Commit a verdict and ask for the next round; None ends a prefill. `tell` shows the round."""
+        asked, self._asked = self._asked, None
+        if asked is None or outcome is None:
+            if asked is not None:
+                raise InternalError("a row came back without a verdict")
+            self.go_on()
+            return
+        committed = self._commit(asked, outcome)
+        span, self._span = self._span, None
+        self._committed = _Committed(asked, committed, outcome, span)
+        if committed.finish is not None:
+            self._loop.leave(self)
+            return
+        if span is not None:
+            self._span = self._context.run(begin_part, "round")
+        self.go_on()
+
+    def tell(self) -> None:
+        """Give the reader the round that was committed last; the sequence ends with its last one."""
+        if (told := self._committed) is None:
+            return
+        self._committed = None
+        cached = self._cached if told.asked.base_len == len(self._call.tokens) else 0
+        done = told.asked.told(told.round, told.outcome, self._gamma.speedup(), cached)
+        if told.span is not None:
+            told.span.describe(_described(done))
+            told.span.end()
+        self._give(done, told.asked.proposal.awaited)
+        if done.finish is not None:
+            self.close()
+
+    def drafted(self, proposal: Proposal) -> None:
+        """Ask for the round whose draft was requested."""
+        self._ask(proposal)
+
+    def grant(self, length: float) -> None:
+        """Set the sequence length from which on no round begins."""
+        self._credit = length
+        if self._stalled and self._allows(len(self._tokens)):
+            self.guarded(self.go_on)
+
+    def go_on(self) -> None:
+        """Ask for the next round where its draft is known, or request the draft, once there is credit."""
+        self._stalled = not self._allows(len(self._tokens))
+        if self._stalled:
+            return
+        proposal = self._known()
+        if proposal is None:
+            self._context.run(self._loop.await_draft, self, self._wanted)
+        else:
+            self._ask(proposal)
+
+    def guarded(self, step: Callable[..., None], *arguments: object) -> None:
+        """Do a step; an error ends this sequence alone."""
+        try:
+            step(*arguments)
+        except Exception as error:  # noqa: BLE001 - a bug in one sequence leaves the others alone
+            self.fail(error)
+
+    def fail(self, error: Exception) -> None:
+        """End with an error, after the rounds that are committed."""
+        if self.ended:
+            return
+        try:
+            self.tell()
+        except Exception as bug:  # noqa: BLE001 - the first error is the one to tell
+            _log.error("round_untold", exc_info=bug)
+        if not self.ended:
+            if self._span is not None:
+                self._span.fail(error)
+            self.close()
+            self._reader.failed(self._explained(error))
+
+    def close(self) -> None:
+        """End now; the reader has nothing more."""
+        if self.ended:
+            return
+        self.ended, self._committed = True, None
+        self._loop.leave(self)
+        self.drafts.close()
+        self._gamma.close()
+        if self._span is not None:
+            self._span.end()
+        self.on_end()
+
+    def _explained(self, error: Exception) -> Exception:
+        """The error as the caller gets it: masks that take too long are due to its own grammar."""
+        grammar = self.row.grammar
+        if isinstance(error, NoDistribution) and grammar is not None and grammar.too_complex:
+            return FieldInvalid("the grammar is too complex: its masks take too long", "sampling.grammar")
+        return error
+
+    def _give(self, done: Round, awaited: int) -> None:
+        self._count(done, awaited)
+        self._reader.add(done)
+
+    def _ask(self, proposal: Proposal) -> None:
+        drafted, proposal = len(proposal.draft.tokens), self._with_forced(proposal)
+        base_len = len(self._tokens)
+        self._asked = AskedRound(base_len, proposal, drafted, self._declined, self._grounds)
+        self._loop.submit(self, self._next_row(base_len, proposal))
+
+    def _commit(self, asked: AskedRound, outcome: Outcome) -> Round:
+        """Commit what a verdict says, and learn from it; the round as far as it is needed to go on."""
+        verdict = outcome.verdict
+        if not asked.proposal.local:  # nor do forced tokens say anything of the drafter
+            self._gamma.observe(min(verdict.judged, asked.drafted), min(verdict.accepted, asked.drafted))
+        if verdict.drafted < outcome.offered:
+            self.drafts.distrust()
+        committed = cut(verdict, asked.base_len, self._limit, self._stop_ids)
+        self._tokens += committed.tokens
+        if committed.finish is None:
+            self._choose_gamma()
+            self.drafts.commit(committed.tokens, verdict.drafted, self._wanted)
+        return committed
+
+    @property
+    def _is_steady(self) -> bool:
+        """Whether the next round, and as far as is known the one after it, need nothing of this sequence."""
+        plain = self._plain >= _STEADY and not (self.row.grammar or self._grounds or self.drafts.guesses)
+        return plain and self._allows(len(self._tokens) + 1)
+
+    @property
+    def _judges_drafts(self) -> bool:
+        """Whether the target takes a draft in this round; not every one does in the pass that reads the prompt."""
+        return self._loop.drafts_first or len(self._tokens) > len(self._call.tokens)
+
+    def _allows(self, length: int) -> bool:
+        """Whether a round may begin after so many committed tokens."""
+        return length < self._credit
+
+    def _known(self) -> Proposal | None:
+        """What the next round proposes, where that is known now; None where there are drafts to wait for."""
+        begun = self._loop.runs_ahead_of(self.kv_name)
+        if begun and self._wanted:  # this round began when the last γ was 0
+            return Proposal(fallback=Fallback.NOT_WORTH_IT)
+        if not self._judges_drafts:
+            return Proposal(fallback=Fallback.FIRST_ROUND if self._wanted else Fallback.NONE)
+        guess = self.drafts.guess()
+        if begun and guess.draft.tokens:  # a source had one that was not likely to
+            return Proposal(fallback=Fallback.NOT_WORTH_IT, local=True)
+        return None if self._wanted and not guess.draft.tokens else guess
+
+    def _with_forced(self, proposal: Proposal) -> Proposal:
+        """The proposal with the tokens that the grammar forces after its draft."""
+        if self.row.grammar is None or isinstance(proposal.draft, TreeDraft) or not self._judges_drafts:
+            return proposal
+        draft = with_forced(proposal.draft, self.row, self._tokens, self._limit - len(self._tokens) - 1)
+        if draft is proposal.draft:
+            return proposal
+        return replace(proposal, draft=draft, drafter=proposal.drafter if proposal.draft.tokens else GRAMMAR)
+
+    def _next_row(self, goal: int, proposal: Proposal) -> Row:
+        behind, steady = proposal.fallback is Fallback.FIRST_ROUND, self._is_steady
+        draft = proposal.draft
+        return replace(self.row, tokens=self._tokens, goal=goal, draft=draft, catching_up=behind, runs_ahead=steady)
+
+    def _choose_gamma(self) -> None:
+        self._wanted = self._next_gamma()
+        self._plain = 0 if self._wanted else self._plain + 1
+
+    def _next_gamma(self) -> int:
+        """The γ of the next round, within the room left: a round commits one token more than it accepts."""
+        gamma = self._gamma.gamma()
+        room = self._limit - len(self._tokens) - 1
+        self._declined = Fallback.NONE if gamma else self.drafts.declined()
+        self._grounds = self._gamma.detail(gamma, room) if self._call.speculation.detail else None
+        return min(gamma, room)
+
+    def _finish_of_prompt(self) -> FinishReason | None:
+        output = self._tokens[self._call.prompt_len :]
+        if output and output[-1] in self._stop_ids:
+            return FinishReason.STOP
+        return FinishReason.LENGTH if len(self._tokens) >= self._limit else None
+
+
+def _described(done: Round) -> Attributes:
+    """What the span of a round says of it; times in seconds."""
+    return {
+        "specdec.base_len": done.base_len,
+        "specdec.tokens": len(done.tokens),
+        "specdec.drafted": len(done.draft),
+        "specdec.accepted": done.accepted,
+        "specdec.drafter": done.drafter,
+        "specdec.fallback": done.fallback,
+        "specdec.draft_seconds": done.timing.draft,
+        "specdec.queue_seconds": done.timing.queue,
+        "specdec.verify_seconds": done.timing.verify,
+    }
