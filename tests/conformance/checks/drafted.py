@@ -12,6 +12,7 @@ from tests.conformance.checks.check import Check, count
 from tests.conformance.checks.served import Workload
 from tests.conformance.served_pair import Done
 from tests.conformance.small_pair import PROMPT, small
+from verifier_service.drafters.draft_check import MOST_DRAFTS
 from verifier_service.drafters.session_drafts import RemoteDrafts
 from verifier_service.passes import sequence
 
@@ -45,7 +46,7 @@ def late_drafts() -> float:
         behind, late = drafted[: len(tokens)], drafted[len(tokens) :]
         if behind != tuple(tokens):
             # As many as a round can want: a verifier that takes them waits for no others.
-            drafts.drafted(_chunk(drafts, committed + behind, late * LENGTH))
+            drafts.drafted(_chunk(drafts, committed + behind, (late * LENGTH)[:MOST_DRAFTS]))
 
     with patch.object(RemoteDrafts, "commit", then_late):
         return strayed_drafts(50, ahead=2)
