@@ -79,7 +79,7 @@ async def test_a_client_that_has_shut_its_half_gets_the_whole_answer(here: Stage
 
 
 async def test_a_client_that_has_left_ends_its_work(here: Stage) -> None:
-    here.verifier.script = Script(text="x" * 200, pause=0.2)
+    here.verifier.script = Script(text="x" * 200, pause=2.0)
     await exchange(here, sized("", BODY.replace(b"8", b"200")), answers=0)
     for _ in range(200):
         if here.verifier.cancelled:
