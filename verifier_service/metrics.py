@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from specdec.rules.allotment import Judgement
 from specdec.rules.gamma import AcceptanceEstimate
 from specdec.rules.params import Origin
+from specdec.serving.loop_metrics import LoopCounter, LoopHistogram
 from specdec.wire.generation import GRAMMAR, DraftPart, Fallback, Round, Timing
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
@@ -26,21 +27,23 @@ class VerifierMetrics:
         counter = partial(Counter, registry=registry)
         gauge = partial(Gauge, registry=registry)
         histogram = partial(Histogram, registry=registry)
-        self.rounds = counter("specdec_spec_rounds", "Rounds that had a draft.")
-        self.plain_rounds = counter("specdec_spec_plain_rounds", "Rounds without a draft.")
-        self.drafted = counter("specdec_spec_draft_tokens", "Tokens drafted.")
-        self.accepted = counter("specdec_spec_accepted_tokens", "Drafts accepted and kept.")
-        self.tokens = counter("specdec_spec_tokens_by_origin", "Tokens committed.", ["origin"])
-        self.fallbacks = counter(
+        tally = partial(LoopCounter, registry=registry)
+        spread = partial(LoopHistogram, registry=registry)
+        self.rounds = tally("specdec_spec_rounds", "Rounds that had a draft.")
+        self.plain_rounds = tally("specdec_spec_plain_rounds", "Rounds without a draft.")
+        self.drafted = tally("specdec_spec_draft_tokens", "Tokens drafted.")
+        self.accepted = tally("specdec_spec_accepted_tokens", "Drafts accepted and kept.")
+        self.tokens = tally("specdec_spec_tokens_by_origin", "Tokens committed.", ["origin"])
+        self.fallbacks = tally(
             "specdec_spec_fallback", "Rounds without a draft of requests that allow drafts.", ["reason"]
         )
-        self.asked_rounds = counter("specdec_spec_asked_rounds", "Rounds that waited for a draft.")
-        self.asked_tokens = counter("specdec_spec_asked_tokens", "Drafts these rounds asked for.")
-        self.starved_rounds = counter(
+        self.asked_rounds = tally("specdec_spec_asked_rounds", "Rounds that waited for a draft.")
+        self.asked_tokens = tally("specdec_spec_asked_tokens", "Drafts these rounds asked for.")
+        self.starved_rounds = tally(
             "specdec_spec_starved_rounds", "Rounds that went on with fewer drafts than they asked for."
         )
-        self.phases = histogram("specdec_spec_phase_seconds", "Time of a round by phase.", ["phase"], buckets=_SECONDS)
-        self.gamma = histogram("specdec_spec_gamma", "Draft length of a round.", buckets=_COUNTS)
+        self.phases = spread("specdec_spec_phase_seconds", "Time of a round by phase.", ["phase"], buckets=_SECONDS)
+        self.gamma = spread("specdec_spec_gamma", "Draft length of a round.", buckets=_COUNTS)
         self.batch_rows = histogram("specdec_batch_rows", "Sessions in a pass.", buckets=_COUNTS)
         self.pass_seconds = histogram(
             "specdec_verify_pass_seconds",

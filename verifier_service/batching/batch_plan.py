@@ -161,7 +161,10 @@ def plan(waiting: Sequence[tuple[Row, int]], chunk_tokens: int, draft_tokens: in
             counts[index] += more
             room -= more
     chunks = [ScheduledChunk(row, start, counts[index]) for index, (row, start) in enumerate(waiting) if counts[index]]
-    most = level([chunk.drafts for chunk in chunks], draft_tokens)
+    drafts = [chunk.drafts for chunk in chunks]
+    if sum(drafts) <= draft_tokens:
+        return chunks
+    most = level(drafts, draft_tokens)
     return [replace(chunk, most=most) for chunk in chunks]
 
 

@@ -38,8 +38,13 @@ class AskedRound:
         verdict, proposal = outcome.verdict, self.proposal
         if verdict.drafted < outcome.offered:
             proposal = replace(proposal, draft=NO_DRAFT, fallback=Fallback.UNAVAILABLE)
-        return replace(
-            committed,
+        return Round(
+            base_len=committed.base_len,
+            tokens=committed.tokens,
+            origins=committed.origins,
+            accepted=committed.accepted,
+            finish=committed.finish,
+            logprobs=committed.logprobs,
             draft=_reported(proposal.draft.tokens[: verdict.drafted], verdict),
             drafter=proposal.drafter if verdict.drafted else "",
             forced=max(0, verdict.drafted - self.drafted),

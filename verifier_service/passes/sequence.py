@@ -310,9 +310,9 @@ class Sequence:
         return replace(proposal, draft=draft, drafter=proposal.drafter if proposal.draft.tokens else GRAMMAR)
 
     def _next_row(self, goal: int, proposal: Proposal) -> Row:
-        behind, steady = proposal.fallback is Fallback.FIRST_ROUND, self._is_steady
-        draft = proposal.draft
-        return replace(self.row, tokens=self._tokens, goal=goal, draft=draft, catching_up=behind, runs_ahead=steady)
+        own, behind = self.row, proposal.fallback is Fallback.FIRST_ROUND
+        steady, draft = self._is_steady, proposal.draft
+        return Row(own.call, own.kv_name, own.rank, own.limit, self._tokens, goal, draft, behind, own.grammar, steady)
 
     def _choose_gamma(self) -> None:
         self._wanted = self._next_gamma()
