@@ -13,7 +13,7 @@ Kind = Literal["thinking", "text", "call"]
 
 
 @dataclass(slots=True)
-class Block:
+class AnswerBlock:
     """What the model thinks, a text, or a call of a tool, as far as it has come."""
 
     index: int
@@ -31,7 +31,7 @@ class BlockEvent:
     """A block begins, goes on, or ends."""
 
     what: Literal["begin", "more", "end"]
-    block: Block
+    block: AnswerBlock
     more: str = ""
     """The next characters of its content."""
 
@@ -40,8 +40,8 @@ class BlockEvent:
 class Blocks:
     """The blocks of one answer, from the events of its generation."""
 
-    known: list[Block] = field(default_factory=list)
-    _open: Block | None = None
+    known: list[AnswerBlock] = field(default_factory=list)
+    _open: AnswerBlock | None = None
 
     def take(self, event: OutputRound | Finished) -> Iterator[BlockEvent]:
         """What becomes of the blocks with an event."""
@@ -73,7 +73,7 @@ class Blocks:
             yield BlockEvent("more", self._open, text)
 
     def _begin(self, kind: Kind, call_id: str = "", name: str = "") -> BlockEvent:
-        self._open = Block(len(self.known), kind, "", call_id, name)
+        self._open = AnswerBlock(len(self.known), kind, "", call_id, name)
         self.known.append(self._open)
         return BlockEvent("begin", self._open)
 
@@ -83,10 +83,10 @@ class Blocks:
         self._open = None
 
 
-def blocks_of(output: Output) -> list[Block]:
+def blocks_of(output: Output) -> list[AnswerBlock]:
     """The blocks of a whole answer."""
     message = output.message or ReadMessage(text_of(output.tokens), ())
     texts: list[tuple[Kind, str]] = [("thinking", message.reasoning), ("text", message.content)]
-    blocks = [Block(0, kind, text) for kind, text in texts if text]
-    blocks += [Block(0, "call", call.arguments, call.id, call.name) for call in message.calls]
+    blocks = [AnswerBlock(0, kind, text) for kind, text in texts if text]
+    blocks += [AnswerBlock(0, "call", call.arguments, call.id, call.name) for call in message.calls]
     return [replace(block, index=index) for index, block in enumerate(blocks)]

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 from pydantic_core import to_json
 
-from gateway.http.blocks import Block, BlockEvent, blocks_of
+from gateway.http.blocks import AnswerBlock, BlockEvent, blocks_of
 from gateway.http.named_events import NamedEventsWriter
 from gateway.http.problems import anthropic_error
 from gateway.tools.arguments import arguments_object, arguments_text
@@ -103,7 +103,7 @@ def _reason(finished: Finished) -> Literal["end_turn", "max_tokens", "stop_seque
     return "tool_use" if finished.called else "end_turn"
 
 
-def _shown(block: Block) -> dict[str, Any]:
+def _shown(block: AnswerBlock) -> dict[str, Any]:
     """A block as far as it has come."""
     if block.kind == "text":
         return {"type": "text", "text": block.content}

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from gateway.http.blocks import Block, BlockEvent, blocks_of
+from gateway.http.blocks import AnswerBlock, BlockEvent, blocks_of
 from gateway.http.named_events import NamedEventsWriter
 from gateway.http.problems import error_body
 from gateway.http.responses.body import ResponsesBody
@@ -137,7 +137,7 @@ class ResponsesWriter(NamedEventsWriter):
                 yield self._numbered("response.function_call_arguments.done", **place, **done)
                 yield self._done(block)
 
-    def _done(self, block: Block) -> bytes:
+    def _done(self, block: AnswerBlock) -> bytes:
         return self._numbered(
             "response.output_item.done", output_index=block.index, item=self._item(block, "completed")
         )
@@ -152,7 +152,7 @@ class ResponsesWriter(NamedEventsWriter):
         self._sent += 1
         return self._event(name, sequence_number=self._sent - 1, **fields)
 
-    def _item(self, block: Block, status: Status) -> dict[str, Any]:
+    def _item(self, block: AnswerBlock, status: Status) -> dict[str, Any]:
         """The output item of a block as far as it has come; of an incomplete answer, the last one is incomplete."""
         own = f"{self._started.turn.name}_{block.index}"
         if block.kind == "call":
@@ -206,7 +206,7 @@ def _status(finished: Finished) -> Status:
     return "incomplete" if finished.reason is FinishReason.LENGTH else "completed"
 
 
-def _part(block: Block) -> dict[str, Any]:
+def _part(block: AnswerBlock) -> dict[str, Any]:
     return {"type": "output_text", "text": block.content, "annotations": [], "logprobs": []}
 
 
