@@ -41,14 +41,14 @@ class DrainSettings(Section):
 class AdmissionSettings(Section):
     """How much work a gateway takes at once; what is over it gets 429 with `Retry-After`, or RESOURCE_EXHAUSTED."""
 
-    running: int = Field(default=256, ge=16)
+    running: int = Field(default=1024, ge=16)
     """Generations that run at once; a key gets 7 in 8 of them, an address without 3 in 4. One request may have 16."""
     calls: int = Field(default=64, ge=1)
     """Other calls on sessions and generations that use the session store at once."""
-    waiting: int = Field(default=1024, ge=1)
+    waiting: int = Field(default=4096, ge=1)
     """Requests of each of the two kinds that may wait, each 16 KiB of a prompt as one; a user has half of the room."""
-    seconds: float = Field(default=10.0, gt=0)
-    """Longest wait of a request, in seconds."""
+    seconds: float = Field(default=300.0, gt=0)
+    """Longest wait of a request, in seconds; memory bounds what waits, and `waiting` says how much."""
 
 
 class KeyLimitSettings(Section):

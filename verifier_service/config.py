@@ -107,7 +107,7 @@ class VerifierSettings(Settings):
     """Number of PyTorch's threads."""
     wide_threads: int | None = Field(default=None, ge=1)
     """The same where the backend is native, in passes over 64 tokens or more, as prompts are; None is no other."""
-    max_waiting: int = Field(default=1024, ge=1)
+    max_waiting: int = Field(default=4096, ge=1)
     """Number of generations that may wait for KV before more are refused."""
     drain_seconds: float = Field(default=20.0, ge=0)
     """How long running generations may go on once the process is asked to stop; then the gateway moves them."""

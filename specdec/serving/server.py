@@ -1,6 +1,7 @@
 """A gRPC server with health and reflection, and the main function of a service process."""
 
 import asyncio
+import resource
 import signal
 import socket
 import sys
@@ -214,6 +215,7 @@ def run_service(main: Callable[[asyncio.Event], Awaitable[None]]) -> int:
     Returns:
         The exit status: 0, or 2 for a wrong setting, which is reported in one line on stderr.
     """
+    _raise_file_limit()
     try:
         uvloop.run(_until_stopped(main))
     except ConfigError as error:
@@ -222,6 +224,13 @@ def run_service(main: Callable[[asyncio.Event], Awaitable[None]]) -> int:
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     return 0
+
+
+def _raise_file_limit() -> None:
+    """Let this process have as many open files as its hard limit allows: each connection of a caller is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 async def _until_stopped(main: Callable[[asyncio.Event], Awaitable[None]]) -> None:
