@@ -3,7 +3,7 @@
 import hmac
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -74,7 +74,7 @@ class DoorInterceptor(grpc.aio.ServerInterceptor, ABC):
             metadata = handler_call_details.invocation_metadata or ()
             refuse = self.refusal([value for name, value in metadata if name == _HEADER])
             if refuse is not None:
-                return grpc.stream_stream_rpc_method_handler(refuse)
+                return grpc.stream_stream_rpc_method_handler(_refusing(refuse))
         return await continuation(handler_call_details)
 
     @abstractmethod
@@ -104,6 +104,17 @@ def _bearer(token: SecretStr) -> str:
 
 def _bytes(value: str | bytes) -> bytes:
     return value.encode(errors="replace") if isinstance(value, str) else value
+
+
+def _refusing(refuse: Handler) -> Handler:
+    """A handler of streams, as other interceptors expect one, that does nothing but refuse."""
+
+    async def refused(requests: Any, context: Any) -> AsyncIterator[Any]:
+        await refuse(requests, context)
+        return
+        yield
+
+    return refused
 
 
 async def _refuse(requests: Any, context: Any) -> None:
