@@ -27,7 +27,7 @@ class LoopCounter(Collector):
     def __init__(
         self, name: str, documentation: str, labelnames: Sequence[str] = (), *, registry: CollectorRegistry
     ) -> None:
-        self._name, self._documentation, self._labels = name, documentation, tuple(labelnames)
+        self._name, self._documentation, self._labelnames = name, documentation, tuple(labelnames)
         self._values: dict[tuple[str, ...], CounterValue] = {}
         self.inc = (CounterValue() if labelnames else self.labels()).inc
         registry.register(self)
@@ -36,8 +36,12 @@ class LoopCounter(Collector):
         """The value with these labels."""
         return self._values.setdefault(values, CounterValue())
 
+    def describe(self) -> Iterator[Metric]:
+        """The family without values, by which a registry knows its name."""
+        yield CounterMetricFamily(self._name, self._documentation, labels=self._labelnames)
+
     def collect(self) -> Iterator[Metric]:
-        family = CounterMetricFamily(self._name, self._documentation, labels=self._labels)
+        family = CounterMetricFamily(self._name, self._documentation, labels=self._labelnames)
         for labels, value in list(self._values.items()):
             family.add_metric(labels, value.value)
         yield family
@@ -70,7 +74,7 @@ class LoopHistogram(Collector):
         registry: CollectorRegistry,
         buckets: Sequence[float],
     ) -> None:
-        self._name, self._documentation, self._labels = name, documentation, tuple(labelnames)
+        self._name, self._documentation, self._labelnames = name, documentation, tuple(labelnames)
         self._bounds = tuple(map(float, buckets))
         self._values: dict[tuple[str, ...], HistogramValue] = {}
         self.observe = (HistogramValue(self._bounds) if labelnames else self.labels()).observe
@@ -80,8 +84,12 @@ class LoopHistogram(Collector):
         """The value with these labels."""
         return self._values.setdefault(values, HistogramValue(self._bounds))
 
+    def describe(self) -> Iterator[Metric]:
+        """The family without values, by which a registry knows its name."""
+        yield HistogramMetricFamily(self._name, self._documentation, labels=self._labelnames)
+
     def collect(self) -> Iterator[Metric]:
-        family = HistogramMetricFamily(self._name, self._documentation, labels=self._labels)
+        family = HistogramMetricFamily(self._name, self._documentation, labels=self._labelnames)
         names = [*map(floatToGoString, self._bounds), "+Inf"]
         for labels, value in list(self._values.items()):
             buckets = list(zip(names, map(float, accumulate(value.counts)), strict=True))
