@@ -176,19 +176,19 @@ class CallStream:
 
     async def _error(self, opening: Opening) -> SpecdecError | None:
         """Read a call to its end; the error that ended it before it had a finish."""
-        timeout = float("inf") if opening.timeout is None else opening.timeout
+        timeout, finished = float("inf") if opening.timeout is None else opening.timeout, False
         try:
             async with aclosing(self._verifier.generate(opening.call, timeout)) as rounds:
                 async for verified in rounds:
                     self.arrivals.add([(opening.slot, verified)], {})
-                    if verified.finish is not None:
-                        return None
-                    await self._until_credited(opening.slot, verified.base_len + len(verified.tokens))
+                    finished = verified.finish is not None
+                    if not finished:
+                        await self._until_credited(opening.slot, verified.base_len + len(verified.tokens))
         except SpecdecError as error:
             return error
         except Exception as error:  # noqa: BLE001 - its reader must hear of it
             return InternalError(f"a generation failed: {error!r}")
-        return NoVerifier(f"verifier {self._verifier.address} ended without finishing")
+        return None if finished else NoVerifier(f"verifier {self._verifier.address} ended without finishing")
 
     async def _until_credited(self, slot: int, length: int) -> None:
         while self._credits[slot] <= length:
