@@ -63,12 +63,12 @@ def test_a_request_over_http_is_one_trace(system: System, kept: Collector) -> No
     names = Counter((each.service, each.name) for each in spans)
     gateway, verifier = "specdec-gateway", "specdec-verifier"
     assert names[gateway, "POST /v1/completions"] == names[gateway, "text_completion demo"] == 1
-    assert names[verifier, "specdec.verifier.v1.VerifierService/Generate"] == 1
+    assert names[verifier, "specdec.verifier.v1.VerifierService/Serve"] == 1
     (generation,) = [each for each in spans if each.name == "text_completion demo"]
     told = generation.attributes
     assert told["gen_ai.usage.output_tokens"] == answer["usage"]["completion_tokens"]
     assert told["gen_ai.response.finish_reasons"] == [answer["choices"][0]["finish_reason"]]
-    (call,) = [each for each in spans if each.name.endswith("/Generate")]
+    (call,) = [each for each in spans if each.name.endswith("/Serve")]
     assert by_id[call.span.parent_span_id] is generation
     rounds = [each for each in spans if each.name == "round"]
     assert sum(each.attributes["specdec.tokens"] for each in rounds) == answer["usage"]["completion_tokens"]
