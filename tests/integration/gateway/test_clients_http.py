@@ -110,13 +110,13 @@ async def test_a_byte_order_mark_is_read(here: Stage) -> None:
 @pytest.mark.parametrize(
     ("raw", "encoding", "status", "code"),
     [
-        (gzip.compress(BODY), "gzip", 200, None),
+        (gzip.compress(BODY, mtime=0), "gzip", 200, None),
         (zlib.compress(BODY), "deflate", 200, None),
         (BODY, "identity", 200, None),
         (BODY, "br", 415, "unsupported_encoding"),
         (BODY, "gzip", 400, "invalid_value"),
-        (gzip.compress(BODY)[:-9], "gzip", 400, "invalid_value"),
-        (gzip.compress(b" " * 10**7 + BODY), "gzip", 413, "message_too_large"),
+        (gzip.compress(BODY, mtime=0)[:-9], "gzip", 400, "invalid_value"),
+        (gzip.compress(b" " * 10**7 + BODY, mtime=0), "gzip", 413, "message_too_large"),
     ],
 )
 async def test_a_compressed_body_is_read_or_refused(
