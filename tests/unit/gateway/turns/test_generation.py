@@ -24,6 +24,7 @@ from tests.gateway_fakes import (
     ScriptedVerifier,
     drained,
     output,
+    until,
 )
 from tests.unit.gateway.turns.generation_stage import Stage, end_of, ids_of, text_of
 
@@ -79,7 +80,7 @@ async def test_what_the_store_refused_is_not_shown() -> None:
 
 
 async def test_a_stop_string_across_rounds_cuts_text_tokens_and_counts() -> None:
-    verifier = ScriptedVerifier()
+    verifier = ScriptedVerifier(script=Script(pause=0.05))
     stage = Stage(verifier)
     events = await stage.run(stop=("lo, w",))
     end = end_of(events)
@@ -87,7 +88,7 @@ async def test_a_stop_string_across_rounds_cuts_text_tokens_and_counts() -> None
     assert (end.reason, end.matched_stop, end.completion_tokens) == (FinishReason.STOP, "lo, w", len("Hello, w"))
     assert stage.store.only.tokens[6:] == list(b"Hello, w")
     assert stage.store.only.finish == "stop"
-    assert verifier.cancelled == 1
+    await until(lambda: verifier.cancelled == 1)
 
 
 async def test_drafts_behind_a_stop_string_are_not_counted_as_accepted() -> None:

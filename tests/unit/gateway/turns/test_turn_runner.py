@@ -78,7 +78,7 @@ async def test_a_log_that_is_longer_than_the_transcript_is_anothers() -> None:
 
 
 async def test_a_cancel_ends_the_turn_behind_the_round_that_was_committed() -> None:
-    verifier = ScriptedVerifier()
+    verifier = ScriptedVerifier(script=Script(pause=0.05))
     made = await opened(verifier)
     run = Runner(made)
     made.sessions.only.cancelled = True
