@@ -92,6 +92,7 @@ class PassStream:
         self._cancels: list[int] = []
         self._credits: dict[int, int] = {}
         self._due = asyncio.Event()
+        self._over = False
         self._reading = asyncio.create_task(self._read(verifier))
 
     def open(self, opening: Opening) -> None:
@@ -118,6 +119,8 @@ class PassStream:
         while True:
             await self._due.wait()
             self._due.clear()
+            if self._over:
+                return
             opens, self._opens = self._opens, []
             cancels, self._cancels = self._cancels, []
             credits, self._credits = self._credits, {}
@@ -133,6 +136,9 @@ class PassStream:
             lost = error
         finally:
             self.arrivals.lose(lost)
+            # gRPC leaves the iterator of a call that failed where it waits.
+            self._over = True
+            self._due.set()
 
 
 class CallStream:

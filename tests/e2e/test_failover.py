@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import time
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
@@ -59,6 +60,13 @@ def metric(system: System, name: str) -> float:
     return float(found[1]) if found else 0.0
 
 
+def is_settled(system: System, name: str) -> bool:
+    """Whether a counter stands still for a second: nothing of the requests before is counted any more."""
+    before = metric(system, name)
+    time.sleep(1)
+    return metric(system, name) == before
+
+
 @pytest.mark.parametrize("sampling", [{"temperature": 0}, {"temperature": 1, "seed": 11}])
 def test_a_killed_verifier_costs_no_token_and_repeats_none(
     pair: System, system: System, sampling: dict[str, Any]
@@ -89,6 +97,7 @@ def test_a_verifier_takes_over_with_the_keys_and_values_of_the_killed_one(pair: 
     request = REQUEST | {"prompt": "class Queue:\n    def __init__(self, ", "temperature": 0, "max_tokens": 900}
     expected = tokens(system, request)
     stored, restored = 'specdec_kv_block_bytes_total{direction="in"}', "specdec_kv_restored_tokens_total"
+    wait_until(lambda: is_settled(pair, stored))
     before = {name: metric(pair, name) for name in (stored, restored)}
     killed, answers = 0, 0
     while not killed and answers < ANSWERS:
@@ -101,5 +110,4 @@ def test_a_verifier_takes_over_with_the_keys_and_values_of_the_killed_one(pair: 
     assert killed
     assert metric(pair, restored) >= before[restored] + 64
     wait_until(lambda: killed not in [entry["pid"] for entry in pair.of_now()])
-    wait_until(lambda: "is started again" in pair.log.read_text())
-    assert [entry["role"] for entry in pair.of_now()] == [entry["role"] for entry in pair.state]
+    wait_until(lambda: [entry["role"] for entry in pair.of_now()] == [entry["role"] for entry in pair.state])

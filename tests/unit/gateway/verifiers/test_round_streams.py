@@ -124,6 +124,28 @@ async def test_orders_of_one_turn_of_the_loop_are_one_message() -> None:
     await stream.close()
 
 
+async def test_the_orders_to_a_verifier_that_was_lost_end() -> None:
+    ended = asyncio.Event()
+
+    async def read(orders: AsyncIterator[Orders]) -> None:
+        async for _ in orders:
+            pass
+        ended.set()
+
+    class Lost(ScriptedVerifier):
+        async def serve(self, orders: AsyncIterator[Orders]) -> AsyncIterator[object]:  # type: ignore[override]
+            reading.append(asyncio.create_task(read(orders)))
+            await asyncio.sleep(0)
+            raise NoVerifier("lost")
+            yield
+
+    reading: list[asyncio.Task[None]] = []
+    stream = PassStream(Lost())  # type: ignore[arg-type]
+    async with asyncio.timeout(10):
+        await ended.wait()
+    await stream.close()
+
+
 async def test_a_lost_stream_is_told_after_everything_that_came() -> None:
     arrivals = Arrivals()
     arrivals.add([(1, Round(base_len=1, tokens=(5,)))], {2: NoVerifier("two")})
