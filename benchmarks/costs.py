@@ -11,8 +11,8 @@ from benchmarks.run import Ask
 from drafter_service.sessions.drafter import Drafter
 from specdec.engine import NativeEngine
 from specdec.rules.draft import Draft
-from verifier_service.batching.batch_plan import ScheduledChunk
-from verifier_service.batching.target_pass import verify_batch
+from verifier_service.backends.batch_plan import ScheduledChunk
+from verifier_service.backends.target_pass import verify_batch
 
 _NAME = "bench"
 _MOST = 8

@@ -13,7 +13,7 @@ from drafter_service.config import DrafterSettings
 from drafter_service.sessions.drafter import Drafter
 from models.train.corpus import read_corpus, stdlib_root
 from models.train.data import encode
-from specdec.rules import vocabulary
+from specdec.sampling import vocabulary
 from specdec.sources.counts import COUNTS_FILE, count, load_counts, save_counts
 
 

@@ -22,7 +22,7 @@ from benchmarks.gpu.phase import PHASES
 from benchmarks.gpu.setup import Device, Setup, Shape
 from benchmarks.reports.pages import REPOSITORY, Places
 from benchmarks.reports.results import lines
-from specdec.cli import tether
+from specdec.cli.local import tether
 
 _TRIAL = machine.ROOT / "build" / "benchmarks" / "gpu"
 _MINUTES = 9.0

@@ -22,9 +22,9 @@ from drafter_service.sessions.drafter import Drafter
 from specdec.engine import NativeEngine
 from specdec.errors import InternalError
 from specdec.rules.draft import Verdict
-from verifier_service.batching.batch_plan import ScheduledChunk
-from verifier_service.batching.rotation import Rotation
-from verifier_service.batching.target_pass import verify_batch
+from verifier_service.backends.batch_plan import ScheduledChunk
+from verifier_service.backends.rotation import Rotation
+from verifier_service.backends.target_pass import verify_batch
 
 
 @dataclass(slots=True, eq=False)

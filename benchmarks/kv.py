@@ -25,7 +25,7 @@ from benchmarks.reports.results import Figure, Report, Table
 from benchmarks.reports.statistics import Ratio, paired, spread
 from benchmarks.sessions import servers
 from specdec.engine import Chunk, NativeEngine
-from specdec.engine.kv_frame import Flaw, frame, unframe
+from specdec.engine.kv.frame import Flaw, frame, unframe
 from specdec.rules import blocks
 
 BLOCK_TOKENS = 256

@@ -10,12 +10,13 @@ from drafter_service.sessions.drafter import DraftedToken, Drafter, ScheduledSes
 from specdec.engine import NativeEngine
 from specdec.errors import InternalError
 from specdec.rules.draft import NO_DRAFT, Draft, Verdict
-from specdec.rules.params import Mode, SamplingParams, Speculation
-from specdec.rules.tree import TreeDraft
+from specdec.rules.speculation import Mode, Speculation
+from specdec.sampling.params import SamplingParams
+from specdec.trees.tree import TreeDraft
 from specdec.wire.generation import GenerationCall
 from specdec.wire.session import Commit, Open
-from verifier_service.batching.batch_plan import Row, ScheduledChunk
-from verifier_service.batching.target_pass import verify_batch
+from verifier_service.backends.batch_plan import Row, ScheduledChunk
+from verifier_service.backends.target_pass import verify_batch
 
 KV_BYTES = 2**28
 _NAME = "bench"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from specdec.cli import forked
+from specdec.cli.local import forked
 
 ROOT = Path(__file__).parents[1]
 OTHERS = "others"

@@ -15,17 +15,18 @@ from benchmarks.texts import Replayed
 from specdec.engine import Chunk, NativeEngine
 from specdec.errors import InternalError
 from specdec.rules.draft import Verdict
-from specdec.rules.params import Mode, SamplingParams, Speculation
+from specdec.rules.speculation import Mode, Speculation
+from specdec.sampling.params import SamplingParams
 from specdec.wire.generation import GenerationCall
-from verifier_service.batching.batch_plan import Row, ScheduledChunk
-from verifier_service.batching.costs import DrafterTimes
-from verifier_service.batching.pass_sample import PassSample
-from verifier_service.batching.speculation import BatchSpeculation
-from verifier_service.batching.target_pass import verify_batch
+from verifier_service.backends.batch_plan import Row, ScheduledChunk
+from verifier_service.backends.target_pass import verify_batch
 from verifier_service.config import VerifierSettings
-from verifier_service.drafters.drafts import Drafts
-from verifier_service.drafters.pool import DrafterPool
-from verifier_service.drafters.sources import DraftSources
+from verifier_service.drafts.drafts import Drafts
+from verifier_service.drafts.pool import DrafterPool
+from verifier_service.drafts.sources import DraftSources
+from verifier_service.speculation.controller import BatchSpeculation
+from verifier_service.speculation.costs import DrafterTimes
+from verifier_service.speculation.pass_sample import PassSample
 
 _NAME = "bench"
 _CERTAIN = 50.0

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Protocol
 
-from specdec.rules.gamma_policy import AUTO, GammaPolicy
-from specdec.rules.params import Mode, SamplingParams, Speculation
+from specdec.planning.gamma_policy import AUTO, GammaPolicy
+from specdec.rules.speculation import Mode, Speculation
+from specdec.sampling.params import SamplingParams
 from specdec.wire.generation import GenerationCall
 
 

@@ -24,8 +24,8 @@ from benchmarks.reports.results import Figure, Report, Table
 from gateway.store import lua
 from gateway.store.redis_sessions import RedisSessionStore
 from gateway.store.values import RoundCommit
-from specdec.cli import valkey
-from specdec.cli.processes import ChildCommand, Children
+from specdec.cli.local import valkey
+from specdec.cli.local.processes import ChildCommand, Children
 
 _TEXT = """\
 What a commit costs in a Redis of its own, and beside keys and values in the same one or in another; and what a

@@ -2,7 +2,7 @@
 
 import math
 
-from specdec.rules.gamma import expected_tokens, speedup
+from specdec.planning.gamma import expected_tokens, speedup
 
 __all__ = ["ahead", "expected_tokens", "operations_factor", "oracle", "speedup"]
 

@@ -10,14 +10,14 @@ from drafter_service.sessions.tree_session import TreeSession
 from specdec.engine import NativeEngine
 from specdec.errors import InternalError
 from specdec.rules.draft import Verdict, certain
-from specdec.rules.params import Mode, SamplingParams, Speculation
-from specdec.rules.tree import TreeDraft
-from specdec.rules.tree_joining import as_tree, side_by_side
-from specdec.rules.tree_options import TreeOptions
+from specdec.rules.speculation import Mode, Speculation, TreeOptions
+from specdec.sampling.params import SamplingParams
 from specdec.sources.ngram import Ngram
+from specdec.trees.joining import as_tree, side_by_side
+from specdec.trees.tree import TreeDraft
 from specdec.wire.session import Commit, Open, TreePlan
-from verifier_service.batching.batch_plan import ScheduledChunk
-from verifier_service.batching.target_pass import verify_batch
+from verifier_service.backends.batch_plan import ScheduledChunk
+from verifier_service.backends.target_pass import verify_batch
 
 _NAME = "bench"
 _WINDOW = 4096

@@ -21,8 +21,9 @@ from drafter_service.app import drafter
 from drafter_service.config import DrafterSettings
 from protos.verifier.v1 import verifier_pb2 as pb
 from protos.verifier.v1.verifier_pb2_grpc import VerifierServiceStub
-from specdec.rules.params import Mode, SamplingParams
-from specdec.serving.channel import open_channel
+from specdec.rules.speculation import Mode
+from specdec.sampling.params import SamplingParams
+from specdec.serving.rpc.channel import open_channel
 from specdec.wire.params import mode_to_pb, sampling_to_pb
 from specdec.wire.tokens import tokens_to_bytes
 from verifier_service.app import verifier

@@ -18,15 +18,15 @@ from drafter_service.sessions.drafter import Drafter
 from drafter_service.sessions.worker import Worker
 from specdec.engine import NativeEngine, load_tokenizer_json, load_vocabulary
 from specdec.engine.byte_tokenizer import ByteTokenizer
-from specdec.engine.host_draw import draw_by_operator
+from specdec.engine.cpu.draw import draw_by_operator
 from specdec.grammar.compiler import GrammarCompiler
-from specdec.serving.access import Access
 from specdec.serving.heap import frozen_heap
-from specdec.serving.metrics import serve_metrics
-from specdec.serving.registry import process_registry
-from specdec.serving.server import GrpcServer, start_grpc
-from specdec.serving.tls import watch_expiry
-from specdec.serving.tracing import exporting
+from specdec.serving.rpc.access import Access
+from specdec.serving.rpc.server import GrpcServer, start_grpc
+from specdec.serving.rpc.tls import watch_expiry
+from specdec.serving.telemetry.metrics import serve_metrics
+from specdec.serving.telemetry.registry import process_registry
+from specdec.serving.telemetry.tracing import exporting
 from specdec.sources.counts import COUNTS_FILE, load_counts
 from specdec.sources.maker import SourceKind, SourceMaker
 

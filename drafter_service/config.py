@@ -5,10 +5,10 @@ from typing import Literal
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from specdec.serving.access import NO_TOKEN, Token
+from specdec.serving.rpc.access import NO_TOKEN, Token
+from specdec.serving.rpc.tls import TlsSettings
 from specdec.serving.settings import Address, ModelSettings, Settings
-from specdec.serving.tls import TlsSettings
-from specdec.serving.tracing import OtelSettings
+from specdec.serving.telemetry.tracing import OtelSettings
 from specdec.sources.settings import SourceSettings
 
 

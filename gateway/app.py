@@ -15,7 +15,7 @@ from gateway.callers.key_file import KeyFile
 from gateway.config import GatewaySettings
 from gateway.drain import Drain
 from gateway.http import probes, routes
-from gateway.http.bodies import BodyReader
+from gateway.http.requests.bodies import BodyReader
 from gateway.http.server import CLOSE_GRACE, http_server, server_context
 from gateway.kv.check import check_block_store
 from gateway.kv.tier import KvTier
@@ -35,17 +35,17 @@ from gateway.tasks import cancel_and_wait
 from gateway.text.tokenizer import ModelTokenizer
 from gateway.turns.adopter import Adopter
 from gateway.turns.leases import Leases
-from gateway.turns.pass_loop import PassLoops
 from gateway.turns.services import Services
+from gateway.verifiers.pass_loop import PassLoops
 from specdec.errors import ConfigError, SessionStoreDown
-from specdec.serving.access import Access
 from specdec.serving.checks import Check, Status
 from specdec.serving.heap import frozen_heap
-from specdec.serving.registry import process_registry
-from specdec.serving.server import GrpcServer, start_grpc
+from specdec.serving.rpc.access import Access
+from specdec.serving.rpc.server import GrpcServer, start_grpc
+from specdec.serving.rpc.tls import Certificates, watch_expiry
 from specdec.serving.settings import is_loopback
-from specdec.serving.tls import Certificates, watch_expiry
-from specdec.serving.tracing import exporting
+from specdec.serving.telemetry.registry import process_registry
+from specdec.serving.telemetry.tracing import exporting
 
 FIRST_PROBE = 2.0
 """Seconds that the gateway waits for the first verifiers before it listens, ready or not."""

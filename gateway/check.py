@@ -18,8 +18,8 @@ from gateway.verifiers.client import VerifierClient, VerifierRefused
 from specdec.errors import ConfigError, DeadlineExceeded, Draining, NoVerifier, SessionStoreDown
 from specdec.serving.checks import Check, port_check, write_checks
 from specdec.serving.discovery import first_snapshot
+from specdec.serving.rpc.tls import Certificates
 from specdec.serving.settings import is_loopback
-from specdec.serving.tls import Certificates
 
 VERIFIER_TIMEOUT = 3.0
 DISCOVERY_TIMEOUT = 5.0

@@ -11,11 +11,11 @@ from pydantic_settings import SettingsConfigDict
 from gateway.discovery.cluster import ClusterSettings
 from gateway.discovery.sources import GatewayDiscoverySettings
 from specdec.rules.blocks import BLOCK_TOKENS
-from specdec.rules.params import Mode
-from specdec.serving.access import NO_TOKEN, Token
+from specdec.rules.speculation import Mode
+from specdec.serving.rpc.access import NO_TOKEN, Token
+from specdec.serving.rpc.tls import DialTlsSettings, PublicTlsSettings
 from specdec.serving.settings import Address, HostNames, Origins, Section, Settings, TokenizerSettings
-from specdec.serving.tls import DialTlsSettings, PublicTlsSettings
-from specdec.serving.tracing import OtelSettings
+from specdec.serving.telemetry.tracing import OtelSettings
 
 
 class FailoverSettings(Section):

@@ -18,9 +18,9 @@ from gateway.tools.reading import Reading
 from gateway.tools.values import Tool, ToolCall
 from gateway.tools.xml_calls import texts_of
 from specdec.errors import FieldInvalid, FieldRequired, UnsupportedParameter
-from specdec.rules.gamma_policy import AUTO, GammaPolicy
-from specdec.rules.params import MAX_SEED, Mode, SamplingParams, Speculation, check_ids, check_logprobs
-from specdec.rules.tree_options import TreeOptions
+from specdec.planning.gamma_policy import AUTO, GammaPolicy
+from specdec.rules.speculation import Mode, Speculation, TreeOptions
+from specdec.sampling.params import MAX_SEED, SamplingParams, check_ids, check_logprobs
 
 MAX_CHOICES = 16
 """Most choices of one request, those of all its prompts together."""

@@ -1,6 +1,6 @@
 """Addresses for servers that cannot say themselves where they listen."""
 
-from specdec.cli.ports import Wanted, allot
+from specdec.cli.local.ports import Wanted, allot
 
 
 def free_addresses(count: int) -> list[str]:

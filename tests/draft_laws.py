@@ -3,8 +3,8 @@
 from torch import Tensor
 
 from specdec.rules.draft import SparseProbs
-from specdec.rules.params import Mode
 from specdec.rules.proposal import propose
+from specdec.rules.speculation import Mode
 
 
 def compress(q: Tensor, k: int) -> list[SparseProbs]:

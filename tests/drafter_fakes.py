@@ -9,11 +9,12 @@ from torch import Tensor
 
 from drafter_service.sessions.stream import Reply
 from specdec.engine import Chunk
-from specdec.engine.kv_pool import KvMemory
+from specdec.engine.kv.pool import KvMemory
 from specdec.rules.draft import SparseProbs
-from specdec.rules.params import Mode, SamplingParams
 from specdec.rules.proposal import propose
-from specdec.rules.sampling import History, probabilities
+from specdec.rules.speculation import Mode
+from specdec.sampling.distribution import History, probabilities
+from specdec.sampling.params import SamplingParams
 from specdec.wire.draft import DraftTokens
 from specdec.wire.session import Commit, DraftEnd, Nack, Open
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import grpc.aio
 
-from specdec.serving.channel import MAX_MESSAGE_BYTES
-from specdec.serving.decoding import DecodeInterceptor, rebuilt
-from specdec.serving.interceptors import ErrorInterceptor
+from specdec.serving.rpc.channel import MAX_MESSAGE_BYTES
+from specdec.serving.rpc.decoding import DecodeInterceptor, rebuilt
+from specdec.serving.rpc.interceptors import ErrorInterceptor
 
 
 class FlipInterceptor(grpc.aio.ServerInterceptor):

@@ -18,10 +18,11 @@ from specdec.errors import (
     SpecdecError,
 )
 from specdec.rules.judged import JudgedToken
-from specdec.rules.logprobs import TokenLogprobs
-from specdec.rules.params import FinishReason, Mode, Origin
+from specdec.rules.speculation import Mode, Origin
+from specdec.sampling.logprobs import TokenLogprobs
+from specdec.sampling.params import FinishReason
 from specdec.serving.discovery import Endpoint
-from specdec.serving.status import status_to_bytes
+from specdec.serving.rpc.status import status_to_bytes
 from specdec.wire.generation import GenerationCall, Round, RoundDetail, VerifierInfo
 from specdec.wire.passes import Orders, Pass
 

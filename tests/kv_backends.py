@@ -9,17 +9,17 @@ from torch import Tensor
 
 from specdec.engine import NativeEngine
 from specdec.engine.attention import AttentionRule
-from specdec.engine.cpp_library import LibraryMissing
-from specdec.engine.host import open_host_backend
-from specdec.engine.host_operator import host_backend, load_attention
-from specdec.engine.kv_backend import OpenKvBackend
-from specdec.engine.paged.backend import PagedBackend
-from specdec.engine.paged.graphs import Replay
-from specdec.engine.paged.inputs import PassInputs
-from specdec.engine.paged.paged_step import Kernels
-from specdec.engine.paged.pages import PAGE_TOKENS
-from specdec.engine.span import AttentionSpan
-from specdec.rules.tree import ROOT, Tree
+from specdec.engine.cpu.cpp_library import LibraryMissing
+from specdec.engine.cpu.operator import host_backend, load_attention
+from specdec.engine.cpu.slabs import open_host_backend
+from specdec.engine.cpu.span import AttentionSpan
+from specdec.engine.cuda.backend import PagedBackend
+from specdec.engine.cuda.graphs import Replay
+from specdec.engine.cuda.inputs import PassInputs
+from specdec.engine.cuda.paged_step import Kernels
+from specdec.engine.cuda.pages import PAGE_TOKENS
+from specdec.engine.kv.backend import OpenKvBackend
+from specdec.trees.tree import ROOT, Tree
 
 
 class PlainKernels:
@@ -110,7 +110,7 @@ def triton_kernels(programs: int = 24) -> Kernels:
     """The kernels of the product: compiled where there is a GPU, else in Triton's interpreter, in few programs."""
     if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
         pytest.skip("needs a GPU that PyTorch can use, or none at all")
-    from specdec.engine.paged.triton_kernels import TritonKernels
+    from specdec.engine.cuda.triton_kernels import TritonKernels
 
     return TritonKernels() if torch.cuda.is_available() else TritonKernels(programs)
 

@@ -1,6 +1,6 @@
 """Live numbers of a balanced deployment, for tests of the ratio controller."""
 
-from specdec.serving.metrics_snapshot import MetricsSnapshot
+from specdec.serving.telemetry.snapshot import MetricsSnapshot
 
 SNAPSHOT = MetricsSnapshot(
     verifiers=4,

@@ -1,7 +1,7 @@
 """The verifier hosts the target model and judges drafts with it.
 
-A call of the gateway enters at `service` as protobuf, is checked, and becomes a session in `generation`. The session
-takes drafts from `drafters`, has them judged in passes that `batching` forms out of the rows of all sessions, and
-yields rounds, which leave as a stream of protobuf messages. Blocks of keys and values come and go through `kv`. `app`
-makes all parts and joins them; imports run from `generation` to `drafters` to `batching`, and never back.
+A call of a gateway enters at `service` as protobuf, is checked, and becomes a sequence in `passes`. A sequence takes
+drafts from `drafts`, `speculation` chooses their length, and `backends` or `vllm` judges the rows of all sequences in
+passes. Rounds leave as protobuf messages. Blocks of keys and values come and go through `kv`. `app` makes all parts and
+joins them; imports run from `passes` to `drafts` and `speculation` to `backends`, and never back.
 """

@@ -12,32 +12,32 @@ import structlog
 
 from specdec.engine import NativeEngine, load_tokenizer_json
 from specdec.engine.byte_tokenizer import ByteTokenizer
-from specdec.engine.host_draw import draw_by_operator
+from specdec.engine.cpu.draw import draw_by_operator
 from specdec.engine.loader import ModelFacts
 from specdec.errors import ModelRefused
 from specdec.grammar.compiler import GrammarCompiler
-from specdec.serving.access import Access
 from specdec.serving.discovery import source_of, watch_age
 from specdec.serving.heap import frozen_heap
-from specdec.serving.metrics import serve_metrics
-from specdec.serving.registry import process_registry
-from specdec.serving.server import GrpcServer, start_grpc
-from specdec.serving.tls import watch_expiry
-from specdec.serving.tracing import exporting
+from specdec.serving.rpc.access import Access
+from specdec.serving.rpc.server import GrpcServer, start_grpc
+from specdec.serving.rpc.tls import watch_expiry
+from specdec.serving.telemetry.metrics import serve_metrics
+from specdec.serving.telemetry.registry import process_registry
+from specdec.serving.telemetry.tracing import exporting
 from specdec.wire.generation import VerifierInfo
-from verifier_service.batching.model_step import BatchModel
-from verifier_service.batching.model_thread import ModelThread
-from verifier_service.batching.speculation import BatchSpeculation
+from verifier_service.backends.model_step import BatchModel
+from verifier_service.backends.model_thread import ModelThread
 from verifier_service.config import VerifierSettings
-from verifier_service.drafters.client import Identity
-from verifier_service.drafters.link import DrafterLink
-from verifier_service.drafters.pool import DrafterPool
-from verifier_service.drafters.sources import DraftSources
+from verifier_service.drafts.client import Identity
+from verifier_service.drafts.link import DrafterLink
+from verifier_service.drafts.pool import DrafterPool
+from verifier_service.drafts.sources import DraftSources
 from verifier_service.kv.blocks import KvBlocks, KvMover
 from verifier_service.metrics import VerifierMetrics
 from verifier_service.passes.engine_loop import EngineLoop
 from verifier_service.passes.generations import Generations
 from verifier_service.service import SERVICE, Ready, VerifierServicer
+from verifier_service.speculation.controller import BatchSpeculation
 
 _STOP_SECONDS = 2.0
 """How long calls that had to be ended may take to carry their last rounds and their error to the gateway."""

@@ -9,13 +9,13 @@ from prometheus_client import CollectorRegistry
 from specdec.engine import load_tokenizer_json
 from specdec.engine.loader import ModelFacts
 from specdec.errors import ConfigError, DrafterMismatch, ModelRefused
-from specdec.serving.access import Access
 from specdec.serving.checks import Check, port_check, write_checks
 from specdec.serving.discovery import first_snapshot, source_of
+from specdec.serving.rpc.access import Access
 from verifier_service.app import Target, identity_of, load_target
 from verifier_service.config import VerifierSettings
-from verifier_service.drafters.client import DrafterClient, Identity, LinkBroken, LinkTimes
-from verifier_service.drafters.link import DrafterLink
+from verifier_service.drafts.client import DrafterClient, Identity, LinkBroken, LinkTimes
+from verifier_service.drafts.link import DrafterLink
 from verifier_service.metrics import VerifierMetrics
 
 _MISMATCH = (

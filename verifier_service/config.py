@@ -6,11 +6,11 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 from pydantic_settings import SettingsConfigDict
 
-from specdec.serving.access import NO_TOKEN, Token
 from specdec.serving.discovery import DiscoverySettings
+from specdec.serving.rpc.access import NO_TOKEN, Token
+from specdec.serving.rpc.tls import DialTlsSettings
 from specdec.serving.settings import Address, ModelSettings, Section, Settings
-from specdec.serving.tls import DialTlsSettings
-from specdec.serving.tracing import OtelSettings
+from specdec.serving.telemetry.tracing import OtelSettings
 from specdec.sources.maker import SourceKind
 from specdec.sources.settings import SourceSettings
 

@@ -4,10 +4,10 @@ from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from specdec.rules.allotment import Judgement
-from specdec.rules.gamma import AcceptanceEstimate
-from specdec.rules.params import Origin
-from specdec.serving.loop_metrics import LoopCounter, LoopHistogram
+from specdec.planning.allotment import Judgement
+from specdec.planning.gamma import AcceptanceEstimate
+from specdec.rules.speculation import Origin
+from specdec.serving.telemetry.loop_metrics import LoopCounter, LoopHistogram
 from specdec.wire.generation import GRAMMAR, DraftPart, Fallback, Round, Timing
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)

@@ -15,13 +15,13 @@ from specdec.wire.generation import HEARTBEAT, VerifierInfo, call_from_pb, info_
 from specdec.wire.kv import pieces, span_from_pb, values_from_pb
 from specdec.wire.passes import orders_from_pb, pass_to_pb
 from specdec.wire.tokens import tokens_from_bytes
-from verifier_service.batching.costs import PromptRate
-from verifier_service.drafters.pool import DrafterPool
-from verifier_service.drafters.sources import DraftSources
+from verifier_service.drafts.pool import DrafterPool
+from verifier_service.drafts.sources import DraftSources
 from verifier_service.kv.blocks import KvMover
 from verifier_service.passes.gateway_stream import GatewayStream
 from verifier_service.passes.generations import Generations
 from verifier_service.passes.readers import CallReader
+from verifier_service.speculation.costs import PromptRate
 
 SERVICE = pb.DESCRIPTOR.services_by_name["VerifierService"].full_name
 _SERVE = f"/{SERVICE}/Serve"

@@ -17,7 +17,7 @@ from benchmarks.exactness.pair import Pair, prompts
 from benchmarks.exactness.rounds import Measured, Setting, measure
 from benchmarks.exactness.served import Speed, compare, services
 from benchmarks.exactness.state import Cells
-from specdec.rules.params import Mode
+from specdec.rules.speculation import Mode
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "exactness.md"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from benchmarks.exactness.rounds import Measured, Setting
 from benchmarks.exactness.served import Speed
-from specdec.rules.gamma import expected_tokens
-from specdec.rules.params import Mode
+from specdec.planning.gamma import expected_tokens
+from specdec.rules.speculation import Mode
 
 TEMPLATE = Path(__file__).with_name("exactness.md")
 

@@ -13,10 +13,11 @@ from benchmarks.exactness.pair import Pair
 from specdec.engine import Chunk, NativeEngine
 from specdec.rules.draft import Draft, SparseProbs, Verdict
 from specdec.rules.lenience import lenient_greedy
-from specdec.rules.params import Mode, SamplingParams
 from specdec.rules.proposal import propose
-from specdec.rules.sampling import History, probabilities
+from specdec.rules.speculation import Mode
 from specdec.rules.verification import verify
+from specdec.sampling.distribution import History, probabilities
+from specdec.sampling.params import SamplingParams
 
 SUPPORT = 64
 REPLAYS = 60

@@ -18,10 +18,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from benchmarks.exactness.pair import DRAFTER, TARGET
 from protos.verifier.v1 import verifier_pb2 as pb
 from protos.verifier.v1 import verifier_pb2_grpc
-from specdec.cli.ports import free
-from specdec.cli.processes import ChildCommand, Children
-from specdec.rules.params import Mode, SamplingParams
-from specdec.serving.channel import open_channel
+from specdec.cli.local.ports import free
+from specdec.cli.local.processes import ChildCommand, Children
+from specdec.rules.speculation import Mode
+from specdec.sampling.params import SamplingParams
+from specdec.serving.rpc.channel import open_channel
 from specdec.wire.params import mode_to_pb, sampling_to_pb
 from specdec.wire.tokens import tokens_to_bytes
 

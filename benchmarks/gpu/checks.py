@@ -11,13 +11,13 @@ from tempfile import TemporaryDirectory
 from benchmarks.gpu.setup import Setup
 from benchmarks.machine import ROOT, environment
 from benchmarks.reports.results import Figure, Report
-from specdec.cli import tether
+from specdec.cli.local import tether
 from specdec.errors import InternalError
 
-_GRAPHS = "tests/unit/specdec/engine/paged/test_graphs.py"
+_GRAPHS = "tests/unit/specdec/engine/cuda/test_graphs.py"
 _ON_DEVICE = (
     "tests/unit/specdec/rules/test_noise_kernel.py",
-    "tests/unit/specdec/engine/paged",
+    "tests/unit/specdec/engine/cuda",
     "tests/integration/engine/test_compiled.py",
     "tests/integration/engine/test_kv_backends_agree.py",
 )

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from benchmarks.paper import published
 from benchmarks.reports.results import Chart
 from benchmarks.theory import expected_tokens, operations_factor, speedup
-from specdec.rules.gamma import best_gamma
+from specdec.planning.gamma import best_gamma
 
 ALPHAS = [step / 50 for step in range(50)]
 _MOST = 64

@@ -17,7 +17,7 @@ from benchmarks.peers.turns import Fixed, interleave
 from benchmarks.reports.statistics import Ratio, paired
 from benchmarks.run import Ask, Run
 from models.train.sampling import continue_rows
-from specdec.rules.gamma import best_gamma, speedup
+from specdec.planning.gamma import best_gamma, speedup
 from specdec.sources.counts import COUNTS_FILE, Counts, load_counts
 
 _PROMPT = 48

@@ -8,7 +8,7 @@ import torch
 from benchmarks.paper.closed import beside, markdown
 from benchmarks.theory import expected_tokens
 from specdec.rules.draft import certain
-from specdec.rules.params import Mode
+from specdec.rules.speculation import Mode
 from specdec.rules.verification import verify
 from specdec.sources.ngram import Ngram
 

@@ -9,8 +9,8 @@ from prometheus_client import CollectorRegistry
 
 from benchmarks.peers.batch import Heard, answers, serve
 from benchmarks.run import Ask, call_of
-from specdec.serving.access import Access
-from specdec.serving.logs import configure
+from specdec.serving.rpc.access import Access
+from specdec.serving.telemetry.logs import configure
 from verifier_service.app import loaded
 from verifier_service.config import VerifierSettings
 from verifier_service.metrics import VerifierMetrics

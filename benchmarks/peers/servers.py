@@ -24,8 +24,8 @@ from benchmarks.peers.turns import Process
 from benchmarks.peers.worker import Spec
 from benchmarks.run import Ask, Slice
 from benchmarks.systems.stack import running
-from specdec.cli import tether, vllm
-from specdec.cli.ports import Wanted, allot
+from specdec.cli.local import tether, vllm
+from specdec.cli.local.ports import Wanted, allot
 from specdec.errors import InternalError
 
 _START_SECONDS = 600.0

@@ -11,8 +11,8 @@ from benchmarks.reports.results import Figure, Table, figure
 from benchmarks.reports.statistics import paired, spread
 from benchmarks.sections.lab import HF_DEFAULT, Lab
 from specdec.engine import Chunk, NativeEngine
-from specdec.engine.cpp_library import HostCode
-from specdec.engine.host_product import PackedLinear, pack_products
+from specdec.engine.cpu.cpp_library import HostCode
+from specdec.engine.cpu.product import PackedLinear, pack_products
 
 _CONTEXT = 150
 """Tokens of each session: about the middle of a generation of the concurrency section."""

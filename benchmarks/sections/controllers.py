@@ -9,7 +9,7 @@ from benchmarks.run import Ask, at_temperature
 from benchmarks.sections.lab import Lab
 from benchmarks.systems.stack import Stack
 from benchmarks.theory import oracle
-from specdec.rules.gamma_policy import GammaPolicy, PolicyKind
+from specdec.planning.gamma_policy import GammaPolicy, PolicyKind
 
 _TEXT = """\
 Every controller over plain decoding, by tokens a second, in slices of {seconds:g} s that take turns and count once the

@@ -17,8 +17,8 @@ from benchmarks.run import Ask
 from benchmarks.sections.grid_cells import FAULTS, Grid, Loaded, Timing
 from benchmarks.sections.lab import Lab
 from benchmarks.systems.stack import Stack, running
-from specdec.cli.plan import PRELOAD
-from specdec.cli.processes import ChildCommand, Children
+from specdec.cli.local.plan import PRELOAD
+from specdec.cli.local.processes import ChildCommand, Children
 from specdec.errors import InternalError
 
 _TEXT = """\

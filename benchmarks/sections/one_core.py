@@ -19,9 +19,9 @@ from benchmarks.reports.results import Figure, Goal, Report, Table, figure
 from benchmarks.reports.statistics import Ratio, paired, spread
 from benchmarks.sections.lab import Lab
 from benchmarks.sections.peer_ways import PYTHON, SUFFIX
-from specdec.cli.plan import PRELOAD
-from specdec.cli.ports import Wanted, allot
-from specdec.cli.processes import ChildCommand, Children
+from specdec.cli.local.plan import PRELOAD
+from specdec.cli.local.ports import Wanted, allot
+from specdec.cli.local.processes import ChildCommand, Children
 from specdec.errors import ConfigError
 
 _TEXT = """\

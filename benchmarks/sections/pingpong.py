@@ -10,7 +10,7 @@ from benchmarks.reports.statistics import paired
 from benchmarks.run import Ask
 from benchmarks.sections.lab import Lab
 from benchmarks.systems.apart import DrafterSpec, Slice, StepTime, apart
-from specdec.rules.gamma_policy import GammaPolicy
+from specdec.planning.gamma_policy import GammaPolicy
 
 _TEXT = """\
 A verifier and a drafter as processes of their own for each way, with models slowed to a base and a time for each token

@@ -10,10 +10,11 @@ from benchmarks.reports.results import Figure, Goal, Report, Table
 from benchmarks.reports.statistics import spread
 from benchmarks.sections.lab import Lab
 from specdec.rules.draft import Draft
-from specdec.rules.params import Mode, SamplingParams
 from specdec.rules.proposal import propose
-from specdec.rules.sampling import History, probabilities
+from specdec.rules.speculation import Mode
 from specdec.rules.verification import verify
+from specdec.sampling.distribution import History, probabilities
+from specdec.sampling.params import SamplingParams
 
 _VOCABULARY = 151_936
 """Ids of the Qwen family, the largest vocabulary in common use."""

@@ -9,7 +9,7 @@ from benchmarks.sections.lab import Lab
 from benchmarks.trees import TreeDecoder, Way, Work
 from drafter_service.app import load_drafter
 from drafter_service.config import DrafterSettings
-from specdec.rules.tree_options import TreeOptions
+from specdec.rules.speculation import TreeOptions
 
 TEMPERATURES = (0.0, 0.7, 1.0)
 CHAINS = (3, 5, 8)

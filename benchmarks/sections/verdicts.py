@@ -17,14 +17,15 @@ from benchmarks.reports.results import Figure, Goal, Report, Table
 from benchmarks.reports.statistics import spread
 from benchmarks.sections.lab import Lab
 from specdec.engine import Chunk, NativeEngine
-from specdec.engine.host_draw import draw_by_operator
+from specdec.engine.cpu.draw import draw_by_operator
 from specdec.rules.draft import NO_DRAFT, Draft
-from specdec.rules.params import Mode, SamplingParams, Speculation
 from specdec.rules.proposal import propose
-from specdec.rules.sampling import History, probabilities
+from specdec.rules.speculation import Mode, Speculation
+from specdec.sampling.distribution import History, probabilities
+from specdec.sampling.params import SamplingParams
 from specdec.wire.generation import GenerationCall
-from verifier_service.batching.batch_plan import Row
-from verifier_service.batching.target_pass import judge_batch
+from verifier_service.backends.batch_plan import Row
+from verifier_service.backends.target_pass import judge_batch
 
 _CONTEXT, _SUPPORT, _EXPONENT = 64, 64, 1.5
 _GOAL = Goal(0.05, at_most=True)

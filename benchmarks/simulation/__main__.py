@@ -10,7 +10,7 @@ from benchmarks.simulation.plot import draw, draw_regions
 from benchmarks.simulation.regions import regions
 from benchmarks.simulation.scenarios import FULL, Point, knee, losses, scaling, where_it_breaks
 from benchmarks.simulation.world import World
-from specdec.rules.sizing import drafters_per_verifier
+from specdec.planning.sizing import drafters_per_verifier
 
 DOCS = Path(__file__).parents[2] / "docs"
 RATIOS = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.2]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from benchmarks.simulation.world import World
-from specdec.rules.sizing import Policy, RoundCosts, drafters_per_verifier
+from specdec.planning.sizing import Policy, RoundCosts, drafters_per_verifier
 
 LOADS = tuple(0.25 + 0.05 * step for step in range(76))
 """Sessions on a verifier, over those that a pass has room for."""
@@ -26,7 +26,7 @@ def regions(world: World, drafter_cost: float) -> list[Sequence[float]]:
 
 
 def speed_ratio(costs: RoundCosts, load: float, drafters: float, drafter_cost: float) -> float:
-    """A client's speed for the same money, apart over in turns, by the closed form of `specdec.rules.placement`.
+    """A client's speed for the same money, apart over in turns, by the closed form of `specdec.planning.placement`.
 
     Args:
         load: sessions on a verifier, over those that a pass has room for, N/B_v.

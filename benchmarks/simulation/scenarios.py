@@ -7,8 +7,8 @@ from benchmarks.simulation.tiers import Tiers
 from benchmarks.simulation.world import World
 from gateway.ratio_controller.config import ScalingSettings
 from gateway.ratio_controller.policy import Stabiliser, recommend
-from specdec.rules.sizing import Policy, drafters_per_verifier, size
-from specdec.serving.metrics_snapshot import MetricsSnapshot, snapshot_of
+from specdec.planning.sizing import Policy, drafters_per_verifier, size
+from specdec.serving.telemetry.snapshot import MetricsSnapshot, snapshot_of
 
 FULL = Policy(verify_busy=1.0, draft_busy=1.0)
 WARM_UP = 1.0

@@ -3,7 +3,7 @@
 from collections import deque
 from dataclasses import dataclass, field
 
-from specdec.rules.sizing import RoundCosts
+from specdec.planning.sizing import RoundCosts
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,11 @@ from benchmarks.systems.delay import DelayingProxy
 from benchmarks.systems.steady import steady_rate
 from protos.verifier.v1 import verifier_pb2 as pb
 from protos.verifier.v1 import verifier_pb2_grpc
-from specdec.cli.plan import PRELOAD
-from specdec.cli.ports import Wanted, allot
-from specdec.cli.processes import Child, ChildCommand, Children
+from specdec.cli.local.plan import PRELOAD
+from specdec.cli.local.ports import Wanted, allot
+from specdec.cli.local.processes import Child, ChildCommand, Children
 from specdec.errors import InternalError
-from specdec.serving.channel import open_channel
+from specdec.serving.rpc.channel import open_channel
 from specdec.wire.generation import Round, call_to_pb, info_from_pb, round_from_pb
 
 _START_SECONDS = 180.0

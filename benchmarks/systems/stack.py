@@ -23,10 +23,10 @@ from benchmarks.run import Ask, Run, gaps_of
 from benchmarks.systems.steady import steady_rate
 from protos.gateway.v1 import gateway_pb2 as pb
 from protos.gateway.v1 import gateway_pb2_grpc
-from specdec.cli import tether
+from specdec.cli.local import tether
 from specdec.errors import InternalError
-from specdec.rules.params import Mode
-from specdec.serving.channel import open_channel
+from specdec.rules.speculation import Mode
+from specdec.serving.rpc.channel import open_channel
 from specdec.wire.params import GAMMA_POLICY, mode_to_pb
 
 _START_SECONDS = 600.0

@@ -22,9 +22,10 @@ from specdec.errors import NoDistribution
 from specdec.rules.coupling import choose
 from specdec.rules.draft import SparseProbs
 from specdec.rules.multidraft import Siblings
-from specdec.rules.params import Mode, SamplingParams
 from specdec.rules.proposal import propose, propose_siblings
-from specdec.rules.sampling import History, probabilities
+from specdec.rules.speculation import Mode
+from specdec.sampling.distribution import History, probabilities
+from specdec.sampling.params import SamplingParams
 from specdec.sources.counts import Counts
 
 _BACK_OFF = 1.0

@@ -13,7 +13,7 @@ import structlog
 from drafter_service.sessions.draft_session import DraftSession
 from specdec.grammar.compiler import GrammarCompiler
 from specdec.grammar.state import GrammarState
-from specdec.rules.sampling import History
+from specdec.sampling.distribution import History
 
 _log = structlog.get_logger()
 

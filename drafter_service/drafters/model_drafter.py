@@ -28,12 +28,13 @@ from specdec.engine import Chunk, Engine, SequenceMemory
 from specdec.engine.byte_tokenizer import ByteTokenizer
 from specdec.errors import TokenizerMismatch
 from specdec.grammar.compiler import GrammarCompiler
-from specdec.rules.certainty import Certainty, certainties
+from specdec.planning.certainty import Certainty, certainties
 from specdec.rules.draft import SparseProbs
-from specdec.rules.params import Mode, SamplingParams
 from specdec.rules.proposal import propose, propose_certain, propose_each
-from specdec.rules.sampling import History, certain_tokens, probabilities
-from specdec.rules.vocabulary import Vocabulary
+from specdec.rules.speculation import Mode
+from specdec.sampling.distribution import History, certain_tokens, probabilities
+from specdec.sampling.params import SamplingParams
+from specdec.sampling.vocabulary import Vocabulary
 
 _TRIAL = "trial"
 _TRIAL_STEPS = 8

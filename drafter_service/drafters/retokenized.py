@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from specdec.engine.byte_tokenizer import ByteTokenizer
 from specdec.rules.prefix import common_length
-from specdec.rules.vocabulary import Vocabulary
+from specdec.sampling.vocabulary import Vocabulary
 
 _AGAIN = 16
 """Tokens at the end of a text that are written again with what follows them, which may join a word that they began."""

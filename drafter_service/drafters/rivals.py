@@ -6,8 +6,8 @@ from torch import Tensor
 
 from drafter_service.sessions.draft_session import DraftSession
 from specdec.rules.coupling import earliest
-from specdec.rules.params import Mode
-from specdec.rules.sampling import History, probabilities
+from specdec.rules.speculation import Mode
+from specdec.sampling.distribution import History, probabilities
 
 _MOST = 8
 """Most rivals of one draft."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from specdec.engine.kv_pool import KvMemory
+from specdec.engine.kv.pool import KvMemory
 from specdec.errors import InternalError
 
 UNBOUNDED = 2**31 - 1

@@ -9,9 +9,9 @@ from drafter_service.drafters.sequence_lengths import UNBOUNDED, SequenceLengths
 from drafter_service.sessions.draft_session import DraftSession
 from drafter_service.sessions.drafter import DraftedToken, DrafterInfo, NoGuess, ScheduledSession, StepResult
 from specdec.engine import SequenceMemory
-from specdec.rules import vocabulary
 from specdec.rules.draft import certain
-from specdec.rules.vocabulary import Vocabulary
+from specdec.sampling import vocabulary
+from specdec.sampling.vocabulary import Vocabulary
 from specdec.sources.source import DraftSource
 
 MakeSource = Callable[[str, int], DraftSource]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from drafter_service.drafters.retokenized import Retokenized, Translation
 from specdec.engine import Chunk, Engine
-from specdec.engine.kv_pool import KvMemory
+from specdec.engine.kv.pool import KvMemory
 
 _LONGER = 2
 """Tokens of the drafter for each of the target's, for which memory may be taken; no more are ever computed."""

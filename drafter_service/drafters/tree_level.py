@@ -13,7 +13,7 @@ from specdec.rules.coupling import earliest
 from specdec.rules.draft import SparseProbs
 from specdec.rules.multidraft import Siblings
 from specdec.rules.proposal import propose_siblings
-from specdec.rules.sampling import probabilities
+from specdec.sampling.distribution import probabilities
 
 Drawn = tuple[Sequence[int], SparseProbs | None]
 """The draws behind a node, in their order, and their q̂."""

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from drafter_service.drafters.sequence_lengths import UNBOUNDED, SequenceLengths
 from specdec.engine import Chunk
-from specdec.rules import vocabulary
+from specdec.sampling import vocabulary
 
 
 class UniformModel(SequenceLengths):

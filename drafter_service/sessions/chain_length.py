@@ -4,8 +4,8 @@ A chain ends behind a token that is part of it and that is sent with it, so it i
 and kept. To leave out a token because of how it was drawn would change the distribution of the output.
 """
 
-from specdec.rules.certainty import Certainty
-from specdec.rules.gamma_policy import GammaPolicy, PolicyKind
+from specdec.planning.certainty import Certainty
+from specdec.planning.gamma_policy import GammaPolicy, PolicyKind
 
 
 class ChainLength:

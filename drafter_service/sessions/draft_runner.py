@@ -23,8 +23,8 @@ from drafter_service.sessions.session_table import SessionTable
 from drafter_service.sessions.step_plan import StepPlanner, Wanting
 from drafter_service.sessions.stream import Message, Reply, Stream
 from specdec.errors import RequestError
-from specdec.rules.line import Line
-from specdec.serving.tracing import record_span
+from specdec.planning.line import Line
+from specdec.serving.telemetry.tracing import record_span
 from specdec.wire.session import DraftEnd, Load, Nack, NackReason
 
 _SMOOTHING = 0.1

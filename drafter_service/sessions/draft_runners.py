@@ -8,7 +8,7 @@ from drafter_service.sessions.draft_runner import DraftRunner
 from drafter_service.sessions.drafter import Drafter, DrafterInfo, TranslatableDrafter
 from drafter_service.sessions.stream import Message, Stream
 from specdec.errors import TokenizerMismatch
-from specdec.rules.vocabulary import Vocabulary
+from specdec.sampling.vocabulary import Vocabulary
 from specdec.wire.session import Load
 
 _MOST = 8

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 from drafter_service.sessions.chain_length import ChainLength
 from drafter_service.sessions.refusal import SessionRefused, check_open
-from specdec.rules.certainty import Certainty
+from specdec.planning.certainty import Certainty
+from specdec.planning.gamma import AcceptanceEstimate
 from specdec.rules.draft import Draft, SparseProbs
-from specdec.rules.gamma import AcceptanceEstimate
 from specdec.rules.prefix import PrefixHash, common_length
-from specdec.rules.sampling import History
+from specdec.sampling.distribution import History
 from specdec.wire.draft import DraftTokens
 from specdec.wire.session import Commit, NackReason, Open
 

@@ -8,9 +8,9 @@ from drafter_service.sessions.draft_session import DraftSession
 from drafter_service.sessions.tree_growth import TreeFamily
 from drafter_service.sessions.tree_session import TreeSession
 from specdec.engine import SequenceMemory
-from specdec.rules.certainty import Certainty
+from specdec.planning.certainty import Certainty
 from specdec.rules.draft import SparseProbs
-from specdec.rules.vocabulary import Vocabulary
+from specdec.sampling.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True, slots=True)

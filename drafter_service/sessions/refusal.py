@@ -1,6 +1,6 @@
 """Messages that cannot be honoured."""
 
-from specdec.rules.params import Mode
+from specdec.rules.speculation import Mode
 from specdec.wire.session import NackReason, Open
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specdec.rules.draft import SparseProbs
-from specdec.rules.tree import ROOT, Tree, TreeDraft
+from specdec.trees.tree import ROOT, Tree, TreeDraft
 from specdec.wire.session import TreePlan
 
 

@@ -5,7 +5,7 @@ from typing_extensions import override
 from drafter_service.sessions.draft_session import DraftSession
 from drafter_service.sessions.tree_growth import TreeGrowth
 from specdec.rules.prefix import common_length
-from specdec.rules.sampling import History
+from specdec.sampling.distribution import History
 from specdec.wire.draft import DraftTokens
 from specdec.wire.session import Open, TreePlan
 

@@ -13,7 +13,7 @@ from drafter_service.metrics import DrafterMetrics
 from drafter_service.sessions.draft_runners import DraftRunners
 from drafter_service.sessions.drafter import Drafter, DrafterInfo
 from drafter_service.sessions.stream import Message, Stream
-from specdec.rules.vocabulary import Vocabulary
+from specdec.sampling.vocabulary import Vocabulary
 from specdec.wire.session import Load
 
 _Task = Callable[[DraftRunners], None]

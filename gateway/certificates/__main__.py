@@ -3,8 +3,8 @@
 import asyncio
 import sys
 
-from specdec.serving.logs import configure
-from specdec.serving.server import run_service
+from specdec.serving.rpc.server import run_service
+from specdec.serving.telemetry.logs import configure
 
 
 async def _make(stop: asyncio.Event) -> None:

@@ -12,7 +12,7 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.http.problems import on_error
+from gateway.http.replies.problems import on_error
 from specdec.errors import HostRefused, MediaTypeRefused, SpecdecError
 
 _JSON = "application/json"

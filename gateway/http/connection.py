@@ -8,7 +8,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from gateway.http.half_closed import LeavingClient
 from gateway.http.offers import SteadyParser
-from gateway.http.problems import error_body
+from gateway.http.replies.problems import error_body
 from specdec.errors import DeadlineExceeded, FieldInvalid, MessageTooLarge, QueueFull, SpecdecError
 
 HEAD_BYTES = 64 * 1024

@@ -8,7 +8,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gateway.callers.caller import let_in
 from gateway.callers.key_file import KeyFile
 from gateway.http.page import is_of_page
-from gateway.http.problems import on_error
+from gateway.http.replies.problems import on_error
 from specdec.errors import KeyRefused
 
 OPEN: Collection[str] = frozenset({"/livez", "/readyz", "/health", "/ping"})

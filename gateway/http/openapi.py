@@ -9,14 +9,14 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from gateway.callers.caller import MAX_NAME
-from gateway.http.body import Body
-from gateway.http.completions import ChatBody, CompletionBody
-from gateway.http.fields import BOUND
 from gateway.http.messages_api.body import CountBody, MessagesBody
-from gateway.http.replies import ChatCompletionChunk, ErrorBody
+from gateway.http.replies.objects import ChatCompletionChunk, ErrorBody
+from gateway.http.requests.body import Body
+from gateway.http.requests.completions import ChatBody, CompletionBody
+from gateway.http.requests.fields import BOUND
+from gateway.http.requests.session_bodies import SessionBody
+from gateway.http.requests.token_bodies import DetokenizeBody, TokenizeBody
 from gateway.http.responses.body import ResponsesBody
-from gateway.http.session_replies import SessionBody
-from gateway.http.token_bodies import DetokenizeBody, TokenizeBody
 
 Limits = Mapping[str, Mapping[str, Any]]
 

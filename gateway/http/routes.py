@@ -14,21 +14,21 @@ from starlette.middleware.cors import CORSMiddleware
 from gateway.callers.caller import allowed_priority, calling_key, calling_tenant
 from gateway.config import GatewaySettings
 from gateway.http import openapi, page, probes, sessions
-from gateway.http.answers import WriterMaker, json_response, streamed, while_connected, whole
-from gateway.http.bodies import BodyReader
 from gateway.http.browsers import BrowserGuard
-from gateway.http.completions import ChatBody, CompletionBody
-from gateway.http.cursor import idempotency_key, received, retries, wants_ids
 from gateway.http.door import Door
 from gateway.http.messages_api.body import CountBody, MessagesBody
 from gateway.http.messages_api.replies import MessageReply, MessagesWriter, TokenCount
-from gateway.http.problems import Edge, on_error, on_http_error
-from gateway.http.replies import ChatCompletion, Completion, Model, ModelList, Text, Tokens, known_drafter
+from gateway.http.replies.answers import WriterMaker, json_response, streamed, while_connected, whole
+from gateway.http.replies.cursor import idempotency_key, received, retries, wants_ids
+from gateway.http.replies.objects import ChatCompletion, Completion, Model, ModelList, Text, Tokens, known_drafter
+from gateway.http.replies.problems import Edge, on_error, on_http_error
+from gateway.http.replies.tool_writer import writer_for
+from gateway.http.replies.writers import AnswerFormat
+from gateway.http.requests.bodies import BodyReader
+from gateway.http.requests.completions import ChatBody, CompletionBody
+from gateway.http.requests.token_bodies import DetokenizeBody, TokenizeBody
 from gateway.http.responses.body import ResponsesBody
 from gateway.http.responses.replies import ResponseReply, ResponsesWriter
-from gateway.http.token_bodies import DetokenizeBody, TokenizeBody
-from gateway.http.tool_writer import writer_for
-from gateway.http.writers import AnswerFormat
 from gateway.models.served import ServedModel
 from gateway.request import GenerationRequest
 from gateway.turns.generation import Generator

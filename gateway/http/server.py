@@ -13,8 +13,8 @@ from starlette.types import ASGIApp
 from gateway.http.connection import BoundedConnection
 from gateway.tasks import cancel_and_wait
 from specdec.errors import ConfigError
+from specdec.serving.rpc.tls import Certificates
 from specdec.serving.settings import split_address
-from specdec.serving.tls import Certificates
 
 CLOSE_GRACE = 1.0
 """Seconds that connections have to end once no generation runs."""

@@ -8,12 +8,14 @@ from fastapi.responses import Response
 from pydantic import WithJsonSchema
 
 from gateway.callers.caller import calling_tenant
-from gateway.http import cursor, openapi
-from gateway.http.answers import json_response, streamed, while_connected
-from gateway.http.bodies import BodyReader
-from gateway.http.fields import Name
-from gateway.http.replies import Completion
-from gateway.http.session_replies import (
+from gateway.http import openapi
+from gateway.http.replies import cursor
+from gateway.http.replies.answers import json_response, streamed, while_connected
+from gateway.http.replies.objects import Completion
+from gateway.http.replies.tool_writer import writer_for
+from gateway.http.requests.bodies import BodyReader
+from gateway.http.requests.fields import Name
+from gateway.http.requests.session_bodies import (
     Cancelled,
     Deleted,
     SessionBody,
@@ -21,7 +23,6 @@ from gateway.http.session_replies import (
     SessionReply,
     session_reply,
 )
-from gateway.http.tool_writer import writer_for
 from gateway.turns.generation import Generator
 from gateway.turns.services import Services
 from gateway.turns.sessions import DEFAULT_PAGE, MAX_PAGE, UserSessions

@@ -11,7 +11,7 @@ from gateway.kv.writer import KvWriter, Offer
 from gateway.metrics import KvMetrics
 from gateway.store.redis_client import connect
 from gateway.verifiers.client import Progress, VerifierClient
-from specdec.serving.access import Access
+from specdec.serving.rpc.access import Access
 from specdec.wire.generation import GenerationCall
 
 

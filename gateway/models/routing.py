@@ -15,9 +15,9 @@ from gateway.text.prompt_encoder import PromptEncoder
 from gateway.text.tokenizer import ModelTokenizer
 from gateway.verifiers.balancer import VerifierPool
 from gateway.verifiers.client import VerifierClient
-from specdec.serving.access import Access
 from specdec.serving.discovery import watch_age
-from specdec.serving.tls import watch_expiry
+from specdec.serving.rpc.access import Access
+from specdec.serving.rpc.tls import watch_expiry
 
 
 async def load_tokenizers(settings: GatewaySettings) -> dict[str, ModelTokenizer]:

@@ -14,11 +14,11 @@ from gateway.ratio_controller.config import MetricsSettings, RatioSettings
 from gateway.ratio_controller.controller import Controller, ControllerMetrics, DeploymentScale
 from gateway.ratio_controller.lease import Leadership
 from specdec.serving.discovery import resolve
-from specdec.serving.metrics import serve_metrics
-from specdec.serving.metrics_readers import Prometheus, Scraper
-from specdec.serving.metrics_snapshot import MetricsSnapshot
-from specdec.serving.registry import process_registry
-from specdec.serving.scrapes import MetricsUnreadable
+from specdec.serving.telemetry.metrics import serve_metrics
+from specdec.serving.telemetry.readers import Prometheus, Scraper
+from specdec.serving.telemetry.registry import process_registry
+from specdec.serving.telemetry.scrapes import MetricsUnreadable
+from specdec.serving.telemetry.snapshot import MetricsSnapshot
 
 _log = structlog.get_logger()
 

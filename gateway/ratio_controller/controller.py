@@ -13,7 +13,7 @@ from gateway.discovery.cluster import found
 from gateway.ratio_controller.config import RatioSettings
 from gateway.ratio_controller.lease import Leadership
 from gateway.ratio_controller.policy import Recommendation, Stabiliser, recommend
-from specdec.serving.metrics_snapshot import MetricsSnapshot
+from specdec.serving.telemetry.snapshot import MetricsSnapshot
 
 _CONFLICT = 409
 

@@ -6,8 +6,8 @@ from collections import deque
 from dataclasses import dataclass, replace
 
 from gateway.ratio_controller.config import ScalingSettings
-from specdec.rules.sizing import Policy, drafters_per_verifier, pays
-from specdec.serving.metrics_snapshot import MetricsSnapshot
+from specdec.planning.sizing import Policy, drafters_per_verifier, pays
+from specdec.serving.telemetry.snapshot import MetricsSnapshot
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from grpc_status import rpc_status
 from gateway.callers.caller import called_from, let_in
 from gateway.callers.key_file import KeyFile
 from specdec.errors import KeyRefused
-from specdec.serving.access import DoorInterceptor
-from specdec.serving.decoding import Context, Handler, HandlerInterceptor, rebuilt
-from specdec.serving.status import rich_status
+from specdec.serving.rpc.access import DoorInterceptor
+from specdec.serving.rpc.decoding import Context, Handler, HandlerInterceptor, rebuilt
+from specdec.serving.rpc.status import rich_status
 
 _log = structlog.get_logger()
 

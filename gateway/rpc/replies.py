@@ -10,7 +10,7 @@ from gateway.turns.events import Event, Finished, Output, OutputRound, Started
 from gateway.turns.statistics import Summary, total
 from protos.common.v1 import common_pb2
 from protos.gateway.v1 import gateway_pb2 as pb
-from specdec.rules.logprobs import TokenLogprobs
+from specdec.sampling.logprobs import TokenLogprobs
 from specdec.wire.codec import EnumCodec
 from specdec.wire.logprobs import floats_to_bytes
 from specdec.wire.params import finish_to_pb, mode_to_pb, origin_to_pb

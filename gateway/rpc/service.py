@@ -33,7 +33,7 @@ from protos.common.v1 import common_pb2
 from protos.gateway.v1 import gateway_pb2 as pb
 from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from specdec.errors import FieldInvalid, FieldRequired
-from specdec.rules.params import SamplingParams
+from specdec.sampling.params import SamplingParams
 from specdec.wire.params import GAMMA_POLICY, mode_from_pb, tree_from_pb
 
 SERVICES = tuple(service.full_name for service in pb.DESCRIPTOR.services_by_name.values())

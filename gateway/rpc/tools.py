@@ -10,7 +10,7 @@ from gateway.tools.message_reader import ReadMessage
 from gateway.tools.values import MAX_TOOLS, MessageDelta, Tool, ToolCall
 from protos.gateway.v1 import gateway_pb2 as pb
 from specdec.errors import FieldInvalid, FieldRequired
-from specdec.rules.grammar import Grammar
+from specdec.sampling.grammar import Grammar
 
 
 def chat_prompt(message: pb.ChatPrompt) -> ChatPrompt:

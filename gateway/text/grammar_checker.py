@@ -13,7 +13,7 @@ from gateway.callers.caller import place_share
 from gateway.fair_queue import FairQueue, Share
 from gateway.workers.process import WorkerLost, WorkerProcess
 from specdec.errors import FieldInvalid, QueueFull
-from specdec.rules.grammar import Grammar
+from specdec.sampling.grammar import Grammar
 
 _QUICK_SECONDS = 0.25
 """Time in which nearly every grammar is compiled; one that takes longer waits among its like."""

@@ -12,7 +12,7 @@ from gateway.tools.formats import TAGS
 from gateway.workers.serving import serve
 from specdec.grammar.compiler import GrammarCompiler
 from specdec.grammar.mistakes import mistake
-from specdec.rules.grammar import MAX_GRAMMAR_BYTES, Grammar, GrammarKind
+from specdec.sampling.grammar import MAX_GRAMMAR_BYTES, Grammar, GrammarKind
 
 _STACK = 4 * 2**20
 """Bytes of stack: half of what the threads of the services have, so that what passes here passes there."""

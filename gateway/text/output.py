@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 from gateway.text.detokenizer import Detokenizer
 from gateway.tools.parsers import overlap
-from specdec.rules.logprobs import TokenLogprobs
-from specdec.rules.params import Origin
+from specdec.rules.speculation import Origin
+from specdec.sampling.logprobs import TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from gateway.request import GenerationRequest, Prompt, TextPrompt, TokenPrompt
 from gateway.text.fit import check_count, check_fits, memory_of
 from gateway.text.tokenizer import ModelTokenizer
 from specdec.errors import ContextLengthExceeded
-from specdec.rules.params import check_ids
+from specdec.sampling.params import check_ids
 from specdec.wire.generation import VerifierInfo
 
 _Result = TypeVar("_Result")

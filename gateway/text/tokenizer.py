@@ -17,7 +17,7 @@ from gateway.tools.formats import format_of, knows_tools
 from gateway.tools.template import Turn, described
 from gateway.tools.values import ToolCall
 from specdec.errors import ConfigError, ContextLengthExceeded, FieldInvalid, UnsupportedParameter
-from specdec.rules.vocabulary import fingerprint
+from specdec.sampling.vocabulary import fingerprint
 
 _PROBE_CHARS = 4
 """Characters for each token of room in the first beginning of a long text that is tried."""

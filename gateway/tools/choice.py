@@ -8,7 +8,7 @@ from typing import Literal
 from gateway.tools.formats import ToolFormat
 from gateway.tools.values import Tool
 from specdec.errors import FieldInvalid, FieldRequired
-from specdec.rules.grammar import Grammar
+from specdec.sampling.grammar import Grammar
 
 TOOL_NAME = r"^[a-zA-Z0-9_.:/-]{1,128}$"
 

@@ -15,7 +15,7 @@ from gateway.tools.values import Tool, ToolCall
 from gateway.tools.writing import NUMBER, arguments_of, text_without, values_of, written
 from gateway.tools.xml_calls import FUNCTION, PAIRS, Texts, XmlParser
 from specdec.errors import UnsupportedParameter
-from specdec.rules.grammar import Grammar, GrammarKind
+from specdec.sampling.grammar import Grammar, GrammarKind
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from gateway.tools.formats import FORMATS
 from gateway.tools.harmony import HarmonyParser
 from gateway.tools.parsers import PlainParser, ToolParser
 from gateway.tools.thinking import THINKING, ThinkingReader
-from specdec.rules.params import SamplingParams
+from specdec.sampling.params import SamplingParams
 
 _HARMONY = FORMATS["gpt-oss"]
 

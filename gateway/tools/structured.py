@@ -5,7 +5,7 @@ from typing import Any
 
 from gateway.tools.schemas import simplified
 from specdec.errors import FieldInvalid
-from specdec.rules.grammar import MAX_GRAMMAR_BYTES, Grammar, GrammarKind
+from specdec.sampling.grammar import MAX_GRAMMAR_BYTES, Grammar, GrammarKind
 
 WHITESPACE = r"( |\n[ \t]{0,24})?"
 """White space without an end would let a weak model write nothing else until the token limit."""

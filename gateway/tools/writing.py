@@ -8,7 +8,7 @@ from typing import Any
 from gateway.tools.schemas import simplified
 from gateway.tools.structured import WHITESPACE, literal
 from gateway.tools.values import Tool
-from specdec.rules.grammar import token_name
+from specdec.sampling.grammar import token_name
 
 NUMBER = "{number}"
 """Stands for a number of one or two digits in a text."""

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from gateway.store.values import RoundCommit
 from gateway.turns.events import OutputRound
-from gateway.turns.pass_loop import PassLoop
 from gateway.turns.services import Services
 from gateway.turns.transcript import Transcript
 from gateway.turns.turn import note_of
 from gateway.verifiers.client import Progress
+from gateway.verifiers.pass_loop import PassLoop
 from gateway.verifiers.rounds import RoundCheck
 from specdec.errors import SpecdecError
 from specdec.wire.generation import GenerationCall, Round
@@ -43,7 +43,7 @@ class TurnOutput:
 
 
 class Attempt:
-    """Receives the rounds of a turn from one verifier; as `gateway.turns.pass_loop.Receiver`."""
+    """Receives the rounds of a turn from one verifier; as `gateway.verifiers.pass_loop.Receiver`."""
 
     def __init__(self, services: Services, output: TurnOutput, call: GenerationCall, vocab_size: int) -> None:
         self._services = services

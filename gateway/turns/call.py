@@ -6,7 +6,8 @@ from dataclasses import replace
 from gateway.callers.caller import cache_domain
 from gateway.request import GenerationRequest
 from specdec.errors import ContextLengthExceeded, FieldInvalid, FieldRequired, GammaTooLarge, UnsupportedParameter
-from specdec.rules.params import Mode, Speculation, check_ids
+from specdec.rules.speculation import Mode, Speculation
+from specdec.sampling.params import check_ids
 from specdec.wire.generation import GenerationCall, VerifierInfo
 
 

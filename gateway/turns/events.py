@@ -13,7 +13,7 @@ from gateway.tools.values import MessageDelta
 from gateway.turns.statistics import Summary
 from gateway.turns.turn import Header, Turn
 from specdec.errors import InternalError
-from specdec.rules.params import FinishReason
+from specdec.sampling.params import FinishReason
 from specdec.wire.report import RoundReport
 
 

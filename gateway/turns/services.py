@@ -13,7 +13,7 @@ from gateway.store.sessions import SessionStore
 from gateway.text.grammar_checker import GrammarChecker
 from gateway.turns.broadcast import Broadcasts
 from gateway.turns.leases import Leases
-from gateway.turns.pass_loop import PassLoops
+from gateway.verifiers.pass_loop import PassLoops
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 
-from specdec.rules.params import Speculation
+from specdec.rules.speculation import Speculation
 from specdec.wire.generation import GRAMMAR, Round, Speedup
 
 _PREDICTION = "prediction"

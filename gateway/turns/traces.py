@@ -1,7 +1,7 @@
 """What the span of a generation says of it, in the names of OpenTelemetry's conventions for generative AI."""
 
 from gateway.turns.transcript import Transcript
-from specdec.serving.tracing import Attributes, TraceSpan
+from specdec.serving.telemetry.spans import Attributes, TraceSpan
 
 
 def describe_generation(span: TraceSpan, transcript: Transcript, outcome: str) -> None:

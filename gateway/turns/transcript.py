@@ -14,7 +14,8 @@ from gateway.turns.reports import report_of
 from gateway.turns.statistics import Summary, Tally, added, tallies_of
 from gateway.turns.turn import Header, Turn, header_from_bytes, log_of
 from specdec.errors import InternalError
-from specdec.rules.params import FinishReason, Origin
+from specdec.rules.speculation import Origin
+from specdec.sampling.params import FinishReason
 from specdec.wire.generation import Round, Speedup
 
 

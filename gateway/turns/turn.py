@@ -18,7 +18,7 @@ from gateway.callers.priority import PriorityClass
 from gateway.store.values import StoredRound, TurnView
 from gateway.turns.entries import checked_entry, entry_content, readable_entry
 from specdec.errors import GenerationNotFound, SessionNotFound
-from specdec.rules.params import FinishReason
+from specdec.sampling.params import FinishReason
 from specdec.wire.generation import GenerationCall, Round
 from specdec.wire.tokens import tokens_to_bytes
 

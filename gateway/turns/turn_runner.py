@@ -16,7 +16,7 @@ from gateway.turns.transcript import Transcript
 from gateway.verifiers.client import VerifierClient
 from gateway.verifiers.failover import Failover
 from specdec.errors import Fenced
-from specdec.rules.params import FinishReason
+from specdec.sampling.params import FinishReason
 from specdec.wire.generation import GenerationCall, Round, VerifierInfo
 
 

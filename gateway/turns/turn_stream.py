@@ -25,7 +25,7 @@ from specdec.errors import (
     SpecdecError,
     TurnOver,
 )
-from specdec.serving.tracing import part_span
+from specdec.serving.telemetry.tracing import part_span
 
 _PAUSE = 0.05
 """Seconds between two looks at a turn of another owner in which nothing is new, and between two tries to own it."""

@@ -12,10 +12,10 @@ import grpc.aio
 from protos.verifier.v1 import verifier_pb2 as pb
 from protos.verifier.v1.verifier_pb2_grpc import VerifierServiceStub
 from specdec.errors import DeadlineExceeded, Draining, MessageCorrupted, NoVerifier, SpecdecError
-from specdec.serving.access import UNGUARDED, Access
-from specdec.serving.channel import open_channel
-from specdec.serving.checksum import received
-from specdec.serving.status import from_rpc_error
+from specdec.serving.rpc.access import UNGUARDED, Access
+from specdec.serving.rpc.channel import open_channel
+from specdec.serving.rpc.checksum import received
+from specdec.serving.rpc.status import from_rpc_error
 from specdec.wire.generation import (
     SILENCE,
     GenerationCall,

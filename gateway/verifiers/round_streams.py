@@ -11,7 +11,7 @@ from typing import Protocol
 
 from gateway.tasks import cancel_and_wait
 from specdec.errors import InternalError, NoVerifier, SpecdecError
-from specdec.serving.status import error_from_bytes
+from specdec.serving.rpc.status import error_from_bytes
 from specdec.wire.generation import GenerationCall, Round
 from specdec.wire.passes import Opening, Orders, Pass
 

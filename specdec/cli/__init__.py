@@ -1,7 +1,6 @@
-"""Room of the `specdec` command: a command line comes in, text and an exit status go out.
+"""The `specdec` command: a command line comes in, text and an exit status go out.
 
-`app` holds the commands and `options` their options. `up` plans (`plan`), starts (`launch`, `processes`) and watches a
-whole system on this machine; `serve` becomes one service; `doctor` checks configurations; `run` and `compare` talk to a
-gateway through `client`; `prove` tests exactness over HTTP; `advise` sizes a deployment; `models` fetches models. No
-service is imported here: each runs in a process of its own.
+`app` has the commands and `options` their options. `commands` has a module for each: `run` and `compare` talk to a
+gateway, `prove` tests exactness over HTTP, `advise` sizes a deployment, `doctor` checks configurations. `local` plans, starts and watches a whole system on this machine for `up`, and becomes one service for `serve`.
+No service is imported here: each runs in a process of its own.
 """

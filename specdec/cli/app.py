@@ -11,26 +11,26 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from specdec.cli import advise as advising
-from specdec.cli import chat as chatting
-from specdec.cli import compare as comparing
-from specdec.cli import counts as counting
-from specdec.cli import doctor as doctoring
 from specdec.cli import options
-from specdec.cli import prove as proving
-from specdec.cli import run as running
-from specdec.cli import serve as serving
-from specdec.cli import top as topping
+from specdec.cli.commands import advise as advising
+from specdec.cli.commands import chat as chatting
+from specdec.cli.commands import compare as comparing
+from specdec.cli.commands import counts as counting
+from specdec.cli.commands import doctor as doctoring
+from specdec.cli.commands import prove as proving
+from specdec.cli.commands import run as running
+from specdec.cli.commands import top as topping
+from specdec.cli.commands.models import models
+from specdec.cli.commands.up import Up
 from specdec.cli.exit_codes import EPILOG, ExitCode, exit_code
-from specdec.cli.models import models
-from specdec.cli.plan import Role
+from specdec.cli.local import serve as serving
+from specdec.cli.local.plan import Role
+from specdec.cli.local.signals import StopRequested, stop_on_signals
 from specdec.cli.settings import DEMO, UpSettings, find_model
-from specdec.cli.signals import StopRequested, stop_on_signals
-from specdec.cli.up import Up
 from specdec.client.connection import GatewayConnection
 from specdec.client.events import PromptRequest
 from specdec.errors import ConfigError, SpecdecError
-from specdec.rules.params import Mode
+from specdec.rules.speculation import Mode
 from specdec.serving.version import package_version
 
 app = typer.Typer(

@@ -3,7 +3,7 @@
 from enum import IntEnum
 
 from specdec.errors import ConfigError, KeyRefused, RequestError, SpecdecError
-from specdec.serving.scrapes import MetricsUnreadable
+from specdec.serving.telemetry.scrapes import MetricsUnreadable
 
 
 class ExitCode(IntEnum):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from specdec.cli.settings import UpSettings
 from specdec.errors import ConfigError
-from specdec.serving.scrapes import ScrapedProcess, Scrapes
+from specdec.serving.telemetry.scrapes import ScrapedProcess, Scrapes
 
 _TIMEOUT = 2.0
 _ROLES = {

@@ -12,9 +12,8 @@ from pydantic import BaseModel, BeforeValidator, ByteSize
 from pydantic.fields import FieldInfo
 
 from specdec.errors import ConfigError, FieldInvalid
-from specdec.rules.gamma_policy import AUTO, GammaPolicy, parse_gamma
-from specdec.rules.params import Mode
-from specdec.rules.tree_options import TreeOptions
+from specdec.planning.gamma_policy import AUTO, GammaPolicy, parse_gamma
+from specdec.rules.speculation import Mode, TreeOptions
 from specdec.serving.settings import Address as HostPort
 from specdec.serving.settings import Origins, parse_address
 

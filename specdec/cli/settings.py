@@ -10,7 +10,7 @@ from pydantic_settings import SettingsConfigDict
 from specdec.cli import known_models
 from specdec.cli.known_models import KNOWN
 from specdec.cli.options import DraftLength
-from specdec.rules.params import Mode
+from specdec.rules.speculation import Mode
 from specdec.serving.settings import Address, Origins, Settings
 
 _ROOT = Path(__file__).parents[2]

@@ -18,7 +18,7 @@ from specdec.client.connection import GatewayConnection
 from specdec.client.events import Event, GenerationResult, PromptRequest, RoundEvent, StartedEvent
 from specdec.client.messages import event_from_pb, request_to_pb
 from specdec.errors import DeadlineExceeded, InternalError, NoVerifier, QueueFull, SpecdecError
-from specdec.serving.status import from_rpc_error
+from specdec.serving.rpc.status import from_rpc_error
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import grpc
 from pydantic import SecretStr
 
 from specdec.errors import ConfigError
-from specdec.serving.access import Access
+from specdec.serving.rpc.access import Access
 
 OPTIONS = (("grpc.enable_http_proxy", 0),)
 """Of every channel: the environment's proxies are for the web."""

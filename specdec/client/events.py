@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from specdec.rules.gamma_policy import GammaPolicy
-from specdec.rules.params import FinishReason, Mode
-from specdec.rules.tree_options import TreeOptions
+from specdec.planning.gamma_policy import GammaPolicy
+from specdec.rules.speculation import Mode, TreeOptions
+from specdec.sampling.params import FinishReason
 from specdec.wire.report import ReportedToken, RoundReport
 
 Token = ReportedToken

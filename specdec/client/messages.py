@@ -3,7 +3,7 @@
 from protos.gateway.v1 import gateway_pb2
 from specdec.client.events import Event, FinishedEvent, PromptRequest, RoundEvent, StartedEvent, Token
 from specdec.errors import InternalError
-from specdec.rules.gamma_policy import GammaPolicy
+from specdec.planning.gamma_policy import GammaPolicy
 from specdec.wire.params import GAMMA_POLICY, TREE, finish_from_pb, mode_to_pb, origin_from_pb
 from specdec.wire.report import report_from_pb
 

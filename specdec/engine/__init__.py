@@ -2,8 +2,8 @@
 
 A local model folder enters `NativeEngine.load`. Then chunks of tokens enter `NativeEngine.forward`, and logits leave
 it; the keys and values of every session stay inside. `protocol` says what any engine can do. `loader` reads a model and
-`model_check` tests it, `kv_pool` shares memory between sessions, and `host` and `paged` are the two ways to store keys
-and values and to attend to them.
+`model_check` tests it, `kv` shares memory between sessions, and `cpu` and `cuda` are the two ways to store keys and
+values and to attend to them.
 """
 
 from specdec.engine.batch import Chunk

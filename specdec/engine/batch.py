@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from specdec.errors import FieldInvalid, InternalError
-from specdec.rules.tree import Tree
+from specdec.trees.tree import Tree
 
 
 @dataclass(frozen=True, slots=True)

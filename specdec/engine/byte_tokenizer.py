@@ -5,7 +5,7 @@ from collections.abc import Collection
 from llguidance import LLTokenizer
 from tokenizers import Tokenizer
 
-from specdec.rules.vocabulary import Vocabulary
+from specdec.sampling.vocabulary import Vocabulary
 
 
 class ByteTokenizer:

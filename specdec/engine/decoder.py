@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from specdec.engine.attention import ATTENTION_NAME
-from specdec.engine.compiled_layers import CompiledLayers
-from specdec.engine.cpp_library import HostCode
-from specdec.engine.host_product import pack_products
-from specdec.engine.joined_layers import JoinedLinear, join_layers
+from specdec.engine.cpu.compiled_layers import CompiledLayers
+from specdec.engine.cpu.cpp_library import HostCode
+from specdec.engine.cpu.joined_layers import JoinedLinear, join_layers
+from specdec.engine.cpu.product import pack_products
 
 
 class Decoder:

@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from specdec.engine.cpu.product import PackedLinear
 from specdec.engine.decoder import Decoder
-from specdec.engine.host_product import PackedLinear
 from specdec.errors import ModelRefused
 
 FIELD = "draft_head"

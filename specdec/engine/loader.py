@@ -14,7 +14,7 @@ from transformers.utils import logging
 from specdec.engine.decoder import Decoder
 from specdec.engine.folder import open_folder
 from specdec.errors import ModelRefused
-from specdec.rules import vocabulary
+from specdec.sampling import vocabulary
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -38,7 +38,7 @@ class ModelFacts:
     end_token_ids: frozenset[int]
     """Ids that end a generation."""
     tokenizer_hash: str
-    """Fingerprint of the tokenizer's vocabulary, by `specdec.rules.vocabulary`."""
+    """Fingerprint of the tokenizer's vocabulary, by `specdec.sampling.vocabulary`."""
     fingerprint: str
     """SHA-256 in hex of all that decides keys and values, by `ModelFolder.fingerprint`."""
 

@@ -10,9 +10,9 @@ from torch import Tensor
 from specdec.engine.attention import AttentionRule, attending
 from specdec.engine.batch import Chunk
 from specdec.engine.decoder import Decoder
-from specdec.engine.kv_backend import OpenKvBackend, forward
-from specdec.engine.kv_layout import KvLayout
-from specdec.engine.kv_pool import KvPool
+from specdec.engine.kv.backend import OpenKvBackend, forward
+from specdec.engine.kv.layout import KvLayout
+from specdec.engine.kv.pool import KvPool
 from specdec.errors import ModelRefused
 
 LONG, MIDDLE, SHORT = "long", "middle", "short"

@@ -11,16 +11,17 @@ import torch
 from torch import Tensor
 
 from specdec.engine.batch import Chunk
-from specdec.engine.cpp_library import HostCode
+from specdec.engine.cpu.cpp_library import HostCode
+from specdec.engine.cpu.wide_passes import WidePasses
 from specdec.engine.decoder import Decoder
+from specdec.engine.devices import kv_backend_for
 from specdec.engine.draft_head import restrict_head
-from specdec.engine.kv_backend import OpenKvBackend, forward, kv_backend_for
-from specdec.engine.kv_layout import KvLayout
-from specdec.engine.kv_pool import KvMemory, KvPool
+from specdec.engine.kv.backend import OpenKvBackend, forward
+from specdec.engine.kv.layout import KvLayout
+from specdec.engine.kv.pool import KvMemory, KvPool
+from specdec.engine.kv.sequence import SequenceKv
 from specdec.engine.loader import ModelFacts, load_decoder
 from specdec.engine.model_check import check_model
-from specdec.engine.sequence_kv import SequenceKv
-from specdec.engine.wide_passes import WidePasses
 from specdec.errors import InternalError, ModelRefused
 
 

@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 from torch import Tensor
 
 from specdec.engine.batch import Chunk
-from specdec.engine.kv_pool import KvMemory
+from specdec.engine.kv.pool import KvMemory
 
 
 class SequenceMemory(Protocol):
@@ -46,7 +46,7 @@ class Engine(SequenceMemory, Protocol):
     context_length: int
     """Largest number of tokens in a sequence."""
     tokenizer_hash: str
-    """Fingerprint of the tokenizer's vocabulary, by `specdec.rules.vocabulary`."""
+    """Fingerprint of the tokenizer's vocabulary, by `specdec.sampling.vocabulary`."""
 
     def forward(self, chunks: Sequence[Chunk]) -> Tensor:
         """Run all chunks in one pass and append them to their sequences; on any error no length changes.

@@ -12,7 +12,7 @@ from specdec.errors import FieldInvalid
 from specdec.grammar.state import GrammarState
 from specdec.grammar.thinking import behind
 from specdec.grammar.tokens import GrammarTokens
-from specdec.rules.grammar import Grammar, GrammarKind, token_name
+from specdec.sampling.grammar import Grammar, GrammarKind, token_name
 
 _log = structlog.get_logger()
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from specdec.errors import FieldInvalid
 from specdec.grammar.compiler import GrammarCompiler
-from specdec.rules.grammar import Grammar, GrammarKind
+from specdec.sampling.grammar import Grammar, GrammarKind
 
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _MAPS = ("properties", "patternProperties", "$defs", "definitions")

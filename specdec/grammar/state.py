@@ -5,8 +5,8 @@ from collections.abc import Collection, Sequence
 
 from llguidance import LLMatcher
 
-from specdec.rules.grammar import mask_bytes
 from specdec.rules.prefix import common_length
+from specdec.sampling.grammar import mask_bytes
 
 _CHEAP = 0.002
 """Seconds of masks up to which a guess of forced tokens costs no event loop anything."""

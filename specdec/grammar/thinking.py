@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Collection
 
-from specdec.rules.grammar import token_name
+from specdec.sampling.grammar import token_name
 
 _BREAK = r"BREAK: /\n{1,4}/"
 """Lines between the thinking and what the grammar binds."""

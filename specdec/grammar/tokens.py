@@ -5,7 +5,7 @@ from collections.abc import Collection
 from llguidance import LLTokenizer
 from tokenizers import Tokenizer
 
-from specdec.rules.grammar import token_name
+from specdec.sampling.grammar import token_name
 
 _LEAD = "\n"
 """Stands before a text for tokenizers that put a space before the first word."""

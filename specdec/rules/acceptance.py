@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specdec.rules.cache import parts
 from specdec.rules.padding import FlatDrafts, PaddedDrafts, pad_drafts
-from specdec.rules.params import Mode
-from specdec.rules.sampling import sample
+from specdec.rules.speculation import Mode
+from specdec.sampling.cache import parts
+from specdec.sampling.distribution import sample
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from specdec.errors import FieldInvalid, InternalError, NoDistribution, TokenOutOfRange
-from specdec.rules.cache import parts
 from specdec.rules.draft import MAX_WEIGHT, Draft, JoinedProbs, SparseProbs, join_probs
-from specdec.rules.params import Mode
+from specdec.rules.speculation import Mode
+from specdec.sampling.cache import parts
 
 
 def masses(p: Tensor, rows: int) -> Tensor:

@@ -10,6 +10,7 @@ draw is exact and takes time in the number of likely tokens; a draft that is not
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cache
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -23,9 +24,8 @@ from specdec.rules.rng import (
     exponential_on_host,
     rest_noise,
 )
-from specdec.rules.sampling import sample
-from specdec.rules.transfer import to_device
-from specdec.rules.triton_support import triton_works
+from specdec.sampling.distribution import sample
+from specdec.sampling.transfer import to_device
 
 LIKELY = 2.0**-14
 """Least probability of a token that races with noise of its own: at most 16,384 do. Drafts have up to 64 ids each, so
@@ -187,3 +187,18 @@ def coupled_on_host(
         agreeing = [b for b in agreeing if step < len(drafts[b]) and emitted[b][step] == drafts[b][step]]
         step += 1
     return emitted
+
+
+@cache
+def triton_works(device: torch.device) -> bool:
+    """Whether Triton is installed and finds the compilers it needs, tried once for each device."""
+    if device.type != "cuda":
+        return False
+    try:
+        from specdec.rules.noise_kernel import race
+
+        ids = torch.zeros(1, 1, dtype=torch.int64, device=device)
+        race(torch.ones(1, 1, device=device), ids, ids.new_zeros(4, 1))
+    except Exception:  # noqa: BLE001 - Triton fails in many ways when something it needs is missing
+        return False
+    return True

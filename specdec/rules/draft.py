@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specdec.rules.judged import JudgedToken
-from specdec.rules.logprobs import TokenLogprobs
-from specdec.rules.params import Mode, Origin
+from specdec.rules.speculation import Mode, Origin
+from specdec.sampling.logprobs import TokenLogprobs
 
 MAX_WEIGHT = 65535
 """Largest weight of an id in a q̂: weights are sent as uint16."""

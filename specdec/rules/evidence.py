@@ -8,7 +8,7 @@ from specdec.rules.checks import masses
 from specdec.rules.draft import Draft
 from specdec.rules.judged import JudgedToken
 from specdec.rules.padding import DraftBatch, flatten_drafts, pad_drafts
-from specdec.rules.params import Mode
+from specdec.rules.speculation import Mode
 from specdec.rules.verification import accept_noise
 
 RATIO = (Mode.REJECTION, Mode.BLOCK)

@@ -2,16 +2,23 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from specdec.errors import InternalError
-from specdec.rules.draft import Draft
-from specdec.rules.params import SamplingParams
-from specdec.rules.sampling import History, probabilities
-from specdec.rules.transfer import to_device
-from specdec.rules.tree import TreeDraft
+from specdec.sampling.distribution import History, probabilities
+from specdec.sampling.params import SamplingParams
+from specdec.sampling.transfer import to_device
+
+
+class Drafted(Protocol):
+    """A chain or a tree."""
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        """Its draft tokens, in the order of their rows."""
 
 
 def lenient_greedy(
@@ -19,7 +26,7 @@ def lenient_greedy(
     logits: Tensor,
     params: Sequence[SamplingParams],
     histories: Sequence[History],
-    drafts: Sequence[Draft | TreeDraft],
+    drafts: Sequence[Drafted],
     lenience: Sequence[float],
 ) -> Tensor:
     """Make p [R, V] accept near-best drafts: a row at temperature 0 becomes the one-hot of its draft token x iff

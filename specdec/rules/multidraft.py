@@ -12,7 +12,7 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
-from specdec.rules.params import Mode
+from specdec.rules.speculation import Mode
 
 NONE = -1
 """No sibling: padding in `children`; in `Choice.child` it means that all siblings were rejected."""

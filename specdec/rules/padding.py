@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specdec.rules.draft import Draft, JoinedProbs, SparseProbs, join_probs
-from specdec.rules.params import Mode
 from specdec.rules.rng import Integers, coordinates, rest_noise
-from specdec.rules.transfer import to_device
+from specdec.rules.speculation import Mode
+from specdec.sampling.transfer import to_device
 
 NO_PROBS = SparseProbs(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
 """The q̂ of a position that has no draft."""

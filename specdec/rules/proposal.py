@@ -15,9 +15,9 @@ from specdec.errors import FieldInvalid, InternalError, NoDistribution
 from specdec.rules.coupling import choose
 from specdec.rules.draft import MAX_WEIGHT, SparseProbs
 from specdec.rules.multidraft import Siblings
-from specdec.rules.params import Mode
 from specdec.rules.rng import Lane, uniform
-from specdec.rules.transfer import to_device, to_host
+from specdec.rules.speculation import Mode
+from specdec.sampling.transfer import to_device, to_host
 
 Proposal = tuple[list[int], list[SparseProbs]]
 """A draft token for each row and, in a mode that sends one, the q̂ of each."""

@@ -15,11 +15,11 @@ from specdec.rules.checks import check_drafts, masses, proper_counts
 from specdec.rules.coupling import coupled_on_device, coupled_on_host
 from specdec.rules.draft import Draft, JoinedProbs, Verdict
 from specdec.rules.padding import DraftBatch, PaddedDrafts, PaddedRaces, flatten_drafts, pad_drafts, pad_races
-from specdec.rules.params import Mode
 from specdec.rules.prefix import common_length
 from specdec.rules.rng import Lane, final_uniform, uniform
-from specdec.rules.sampling import argmax
-from specdec.rules.transfer import to_device, to_host
+from specdec.rules.speculation import Mode
+from specdec.sampling.distribution import argmax
+from specdec.sampling.transfer import to_device, to_host
 
 _RACED = (Mode.COUPLED, Mode.OFF)
 """Modes whose tokens are the winners of exponential races."""

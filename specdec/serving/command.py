@@ -9,9 +9,9 @@ from importlib import import_module
 from pathlib import Path
 
 from specdec.errors import ConfigError
-from specdec.serving.logs import configure
-from specdec.serving.server import EXIT_CONFIG, run_service
+from specdec.serving.rpc.server import EXIT_CONFIG, run_service
 from specdec.serving.settings import Settings
+from specdec.serving.telemetry.logs import configure
 
 EXIT_FAILED = 1
 

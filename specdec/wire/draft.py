@@ -13,7 +13,7 @@ from protos.drafter.v1 import drafter_pb2 as pb
 from specdec.errors import FieldInvalid
 from specdec.rules.draft import Draft, SparseProbs
 from specdec.rules.padding import NO_PROBS
-from specdec.rules.tree import Tree, TreeDraft
+from specdec.trees.tree import Tree, TreeDraft
 from specdec.wire.session import SessionMessage
 from specdec.wire.tokens import tokens_from_bytes, tokens_to_bytes
 

@@ -8,8 +8,9 @@ from enum import StrEnum
 
 from protos.verifier.v1 import verifier_pb2 as pb
 from specdec.rules.judged import JudgedToken
-from specdec.rules.logprobs import TokenLogprobs
-from specdec.rules.params import FinishReason, Origin, SamplingParams, Speculation
+from specdec.rules.speculation import Origin, Speculation
+from specdec.sampling.logprobs import TokenLogprobs
+from specdec.sampling.params import FinishReason, SamplingParams
 from specdec.wire.codec import Codec, Pair, each, optional
 from specdec.wire.logprobs import logprobs_from_pb, logprobs_to_pb
 from specdec.wire.params import FINISH, GAMMA_POLICY, MODE, ORIGIN, SAMPLING, TREE

@@ -2,10 +2,10 @@
 
 from protos.common.v1 import common_pb2 as pb
 from specdec.errors import FieldInvalid
-from specdec.rules.gamma_policy import GammaPolicy, PolicyKind
-from specdec.rules.grammar import Grammar, GrammarKind
-from specdec.rules.params import FinishReason, Mode, Origin, SamplingParams
-from specdec.rules.tree_options import TreeOptions
+from specdec.planning.gamma_policy import GammaPolicy, PolicyKind
+from specdec.rules.speculation import Mode, Origin, TreeOptions
+from specdec.sampling.grammar import Grammar, GrammarKind
+from specdec.sampling.params import FinishReason, SamplingParams
 from specdec.wire.codec import Codec, EnumCodec, Pair, optional
 
 _MODES = EnumCodec[Mode | None](Mode, pb.VerificationMode.DESCRIPTOR, unknown=None)

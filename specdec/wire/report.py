@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from protos.gateway.v1 import gateway_pb2 as pb
-from specdec.rules.params import Origin
+from specdec.rules.speculation import Origin
 from specdec.wire.codec import Codec, each
 from specdec.wire.params import ORIGIN
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from protos.drafter.v1 import drafter_pb2 as pb
-from specdec.rules.gamma_policy import AUTO, GammaPolicy
-from specdec.rules.params import Mode, SamplingParams
-from specdec.rules.vocabulary import Vocabulary
+from specdec.planning.gamma_policy import AUTO, GammaPolicy
+from specdec.rules.speculation import Mode
+from specdec.sampling.params import SamplingParams
+from specdec.sampling.vocabulary import Vocabulary
 from specdec.wire.codec import Codec, EnumCodec, Pair, optional
 from specdec.wire.params import GAMMA_POLICY, MODE, SAMPLING
 from specdec.wire.tokens import TOKENS

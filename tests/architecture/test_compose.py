@@ -12,10 +12,10 @@ from redis import Redis
 
 from drafter_service.config import DrafterSettings
 from gateway.config import GatewaySettings
-from specdec.cli import ports, valkey
-from specdec.cli.launch import wait_for_store
-from specdec.cli.processes import ChildCommand, Children
-from specdec.cli.signals import Stop
+from specdec.cli.local import ports, valkey
+from specdec.cli.local.launch import wait_for_store
+from specdec.cli.local.processes import ChildCommand, Children
+from specdec.cli.local.signals import Stop
 from specdec.serving.settings import Settings
 from tests.architecture.image import ROOT
 from verifier_service.config import VerifierSettings

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from specdec.rules.params import SamplingParams
+from specdec.sampling.params import SamplingParams
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = "min_p"

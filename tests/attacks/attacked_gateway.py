@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from gateway.text.tokenizer import ModelTokenizer
-from specdec.cli.processes import Children
+from specdec.cli.local.processes import Children
 from tests.attacks.attacker import Answer, flood
 from tests.gateway_fakes import Script, ScriptedVerifier, facts
 from tests.integration.gateway.scripted_servicer import serve_scripted

@@ -13,7 +13,7 @@ import pytest
 from protos.gateway.v1 import gateway_pb2 as pb
 from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from specdec.errors import ContextLengthExceeded, FieldInvalid, MessageTooLarge
-from specdec.serving.status import from_rpc_error
+from specdec.serving.rpc.status import from_rpc_error
 from tests.attacks.attacked_gateway import Target
 from tests.attacks.bystander import bystander
 

@@ -11,7 +11,7 @@ import pytest
 from redis.asyncio import Redis
 
 from gateway.store.redis_client import connect
-from specdec.cli import valkey
+from specdec.cli.local import valkey
 from tests.gateway_fakes import ScriptedVerifier, facts
 from tests.integration.gateway.replicas import LONG, Heard, Replica, replicas
 from tests.integration.sessions.server import Server, running_server

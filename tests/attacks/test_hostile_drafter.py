@@ -16,8 +16,9 @@ from dataclasses import replace
 
 import pytest
 
-from specdec.rules.params import Mode, SamplingParams
-from specdec.rules.vocabulary import fingerprint
+from specdec.rules.speculation import Mode
+from specdec.sampling.params import SamplingParams
+from specdec.sampling.vocabulary import fingerprint
 from tests.attacks.hostile_drafter import EVEN, HONEST, LIES, LIKELY, RARE, Claim
 from tests.conformance.g_test import Law, p_value
 from tests.conformance.served_pair import Ask, Done, generate, running_verifier

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from specdec.cli import health, launch, plan, valkey, vllm
-from specdec.cli.launch import Folders
-from specdec.cli.plan import Service
-from specdec.cli.processes import Child, ChildCommand, Children
+from specdec.cli.local import health, launch, plan, valkey, vllm
+from specdec.cli.local.launch import Folders
+from specdec.cli.local.plan import Service
+from specdec.cli.local.processes import Child, ChildCommand, Children
 from specdec.cli.settings import UpSettings
 from tests.chaos.proxy import Proxy
 

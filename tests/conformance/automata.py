@@ -7,7 +7,7 @@ from functools import cache
 
 from specdec.grammar.compiler import GrammarCompiler
 from specdec.grammar.state import GrammarState
-from specdec.rules.grammar import Grammar, GrammarKind
+from specdec.sampling.grammar import Grammar, GrammarKind
 from tests.tiny_models import make_tokenizer
 
 END = 0

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from specdec.rules import acceptance
 from specdec.rules.padding import FlatDrafts
-from specdec.rules.params import Mode
+from specdec.rules.speculation import Mode
 from tests.conformance.bugs.bug import everywhere
 from tests.conformance.notes import Note
 

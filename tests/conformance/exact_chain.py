@@ -18,10 +18,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from specdec.rules import acceptance, proposal, sampling, verification
+from specdec.rules import acceptance, proposal, verification
 from specdec.rules.draft import Draft, SparseProbs, Verdict
-from specdec.rules.params import Mode
 from specdec.rules.rng import Lane
+from specdec.rules.speculation import Mode
+from specdec.sampling import distribution as sampling
 from tests.conformance.table_models import Context, Tables
 
 BISECTIONS = 54

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from specdec.rules import multidraft, tree_verification
+from specdec.rules import multidraft
 from specdec.rules.draft import SparseProbs
 from specdec.rules.multidraft import NONE, Siblings
-from specdec.rules.params import SamplingParams
-from specdec.rules.sampling import History, probabilities
-from specdec.rules.tree import ROOT, Tree, TreeDraft
+from specdec.sampling.distribution import History, probabilities
+from specdec.sampling.params import SamplingParams
+from specdec.trees import verification as tree_verification
+from specdec.trees.tree import ROOT, Tree, TreeDraft
 from tests.conformance.exact_siblings import Draws, Node, Rule, drawn_with_replacement, drawn_without_replacement
 from tests.conformance.table_models import Context, TableModel, contexts
 from tests.draft_laws import compress

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from specdec.rules.draft import SparseProbs
-from specdec.rules.params import SamplingParams
+from specdec.sampling.params import SamplingParams
 from tests.conformance.exact_chain import Drafter, completed
 from tests.conformance.g_test import Law
 from tests.conformance.plain_model import PlainModel

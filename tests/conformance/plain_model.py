@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from specdec.rules.params import SamplingParams
+from specdec.sampling.params import SamplingParams
 from tests.conformance.g_test import Law
 from tests.conformance.table_models import Context, reference
 

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specdec.rules import proposal, sampling, verification
+from specdec.rules import proposal, verification
 from specdec.rules.draft import NO_DRAFT, Draft, Verdict
-from specdec.rules.params import Mode, SamplingParams
-from specdec.rules.sampling import History
+from specdec.rules.speculation import Mode
+from specdec.sampling import distribution as sampling
+from specdec.sampling.distribution import History
+from specdec.sampling.params import SamplingParams
 from tests.conformance.table_models import Context, TableModel
 
 PROMPT = (0, 1)

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 
 import torch
 
-from specdec.rules import tree_joining, tree_verification
 from specdec.rules.draft import SparseProbs
 from specdec.rules.multidraft import Siblings
-from specdec.rules.params import SamplingParams
 from specdec.rules.proposal import propose_siblings
-from specdec.rules.tree import ROOT, Tree, TreeDraft
-from specdec.rules.tree_options import MAX_NODES
+from specdec.rules.speculation import MAX_NODES
+from specdec.sampling.params import SamplingParams
+from specdec.trees import joining as tree_joining
+from specdec.trees import verification as tree_verification
+from specdec.trees.tree import ROOT, Tree, TreeDraft
 from tests.conformance.g_test import g_test
 from tests.conformance.sampled_chain import PROMPT, Rows
 from tests.conformance.table_models import Context, TableModel, joint

@@ -17,20 +17,21 @@ from drafter_service.drafters.rivals import rivals
 from drafter_service.drafters.sequence_lengths import SequenceLengths
 from drafter_service.sessions.draft_session import DraftSession
 from drafter_service.sessions.outcomes import Outcomes
+from specdec.planning.certainty import certainties
+from specdec.planning.gamma_policy import AUTO, GammaPolicy
 from specdec.rules import proposal, verification
-from specdec.rules.certainty import certainties
 from specdec.rules.draft import NO_DRAFT, Draft, Verdict
-from specdec.rules.gamma_policy import AUTO, GammaPolicy
-from specdec.rules.params import Mode, SamplingParams
-from specdec.rules.sampling import History
+from specdec.rules.speculation import Mode
+from specdec.sampling.distribution import History
+from specdec.sampling.params import SamplingParams
 from specdec.wire.draft import DraftTokens
 from specdec.wire.session import Commit, NackReason, Open
 from tests.conformance.g_test import g_test
 from tests.conformance.sampled_chain import PROMPT, Rows
 from tests.conformance.table_models import Context, TableModel, joint
-from verifier_service.batching.batch_plan import level
-from verifier_service.drafters.draft_buffer import DraftBuffer
-from verifier_service.drafters.link import DrafterLink
+from verifier_service.backends.batch_plan import level
+from verifier_service.drafts.draft_buffer import DraftBuffer
+from verifier_service.drafts.link import DrafterLink
 from verifier_service.metrics import VerifierMetrics
 
 STEPS = 6

@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from specdec.rules.vocabulary import fingerprint
+from specdec.sampling.vocabulary import fingerprint
 from specdec.sources.counts import COUNTS_FILE, count, save_counts
 from tests.conformance.model_folders import root
 from tests.conformance.plain_model import PlainModel

@@ -7,9 +7,9 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from specdec.rules import sampling
-from specdec.rules.params import SamplingParams
-from specdec.rules.sampling import History
+from specdec.sampling import distribution as sampling
+from specdec.sampling.distribution import History
+from specdec.sampling.params import SamplingParams
 from tests.conformance.automata import compiled, may_follow
 
 Context = tuple[int, ...]

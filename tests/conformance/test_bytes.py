@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from specdec.rules.params import Mode, SamplingParams
+from specdec.rules.speculation import Mode
+from specdec.sampling.params import SamplingParams
 from tests.conformance.notes import Note
 from tests.conformance.served_pair import Ask, generate, running_drafter, running_verifier
 from tests.tiny_models import make_tiny_model

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from specdec.rules.draft import SparseProbs
-from specdec.rules.params import Mode, SamplingParams
+from specdec.rules.speculation import Mode
+from specdec.sampling.params import SamplingParams
 from tests.conformance.automata import HASH, LOOP
 from tests.conformance.exact_chain import Drawn, outcome, proposed, sample_law
 from tests.conformance.table_models import Context, Tables, pair

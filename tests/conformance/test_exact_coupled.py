@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from specdec.rules.draft import Draft
-from specdec.rules.params import Mode, SamplingParams
+from specdec.rules.speculation import Mode
 from specdec.rules.verification import verify
+from specdec.sampling.params import SamplingParams
 from tests.conformance.automata import LOOP
 from tests.conformance.exact_chain import completed
 from tests.conformance.exact_coupled import chances, noise

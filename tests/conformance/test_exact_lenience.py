@@ -5,7 +5,8 @@ It is the one mode that is not exact: this file says how inexact, and that ℓ =
 
 import pytest
 
-from specdec.rules.params import Mode, SamplingParams
+from specdec.rules.speculation import Mode
+from specdec.sampling.params import SamplingParams
 from tests.conformance.exact_chain import outcome, proposed
 from tests.conformance.lenient_law import published
 from tests.conformance.table_models import pair

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from specdec.rules.draft import SparseProbs
 from specdec.rules.multidraft import Choice, with_replacement, without_replacement
-from specdec.rules.params import SamplingParams
-from specdec.rules.sampling import History, probabilities
+from specdec.sampling.distribution import History, probabilities
+from specdec.sampling.params import SamplingParams
 from tests.conformance.exact_siblings import Draws, Node, Rule, drawn_with_replacement, drawn_without_replacement
 from tests.conformance.table_models import TableModel
 from tests.draft_laws import compress

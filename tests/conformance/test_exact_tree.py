@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 
 from specdec.rules.multidraft import Siblings
-from specdec.rules.tree import Tree
+from specdec.trees.tree import Tree
 from tests.conformance.exact_tree import DRAWS, TREES, Enumeration, Models
 
 

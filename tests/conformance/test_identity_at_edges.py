@@ -11,19 +11,20 @@ from pathlib import Path
 import pytest
 
 from specdec.engine import NativeEngine
-from specdec.engine.host import page_tokens
-from specdec.engine.kv_backend import OpenKvBackend
-from specdec.engine.paged.pages import PAGE_TOKENS
+from specdec.engine.cpu.slabs import page_tokens
+from specdec.engine.cuda.pages import PAGE_TOKENS
+from specdec.engine.kv.backend import OpenKvBackend
 from specdec.rules.draft import Draft, Verdict
-from specdec.rules.params import Mode, SamplingParams, Speculation
+from specdec.rules.speculation import Mode, Speculation
+from specdec.sampling.params import SamplingParams
 from specdec.wire.generation import GenerationCall
 from tests.conformance.model_folders import root
 from tests.conformance.plain_model import PlainModel
 from tests.conformance.small_pair import PROMPT
 from tests.kv_backends import KV_BACKENDS
 from tests.tiny_models import make_tiny_model
-from verifier_service.batching.batch_plan import Row, ScheduledChunk
-from verifier_service.batching.target_pass import verify_batch
+from verifier_service.backends.batch_plan import Row, ScheduledChunk
+from verifier_service.backends.target_pass import verify_batch
 
 pytestmark = pytest.mark.integration
 

@@ -12,12 +12,13 @@ from torch import Tensor
 from specdec.rules.acceptance import block, block_h, block_pi, rejection, residual
 from specdec.rules.draft import Draft, SparseProbs
 from specdec.rules.multidraft import NONE, Siblings, with_replacement, without_replacement
-from specdec.rules.params import Mode, SamplingParams
 from specdec.rules.proposal import draw, propose
-from specdec.rules.sampling import History, probabilities
-from specdec.rules.tree import Tree, TreeDraft
-from specdec.rules.tree_verification import verify_tree
+from specdec.rules.speculation import Mode
 from specdec.rules.verification import verify
+from specdec.sampling.distribution import History, probabilities
+from specdec.sampling.params import SamplingParams
+from specdec.trees.tree import Tree, TreeDraft
+from specdec.trees.verification import verify_tree
 from tests.draft_laws import compress
 
 LENIENCES = (1.0, 0.8, 0.4, 0.1)

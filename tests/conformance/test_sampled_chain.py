@@ -10,11 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdec.engine.cpp_library import LibraryMissing
-from specdec.engine.host_draw import load_draws
-from specdec.rules import sampling, verification
+from specdec.engine.cpu.cpp_library import LibraryMissing
+from specdec.engine.cpu.draw import load_draws
+from specdec.rules import verification
 from specdec.rules.padding import FlatDrafts
-from specdec.rules.params import Mode, SamplingParams
+from specdec.rules.speculation import Mode
+from specdec.sampling import distribution as sampling
+from specdec.sampling.params import SamplingParams
 from tests.conformance.g_test import g_test
 from tests.conformance.sampled_chain import PROMPT, Service
 from tests.conformance.table_models import TableModel, joint

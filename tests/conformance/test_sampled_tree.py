@@ -7,7 +7,7 @@ result is always the same.
 import pytest
 
 from specdec.rules.multidraft import Siblings
-from specdec.rules.params import SamplingParams
+from specdec.sampling.params import SamplingParams
 from tests.conformance.sampled_trees import first_token_p_value, forest
 
 P_VALUE = 1e-3

@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 from protos.drafter.v1 import drafter_pb2 as pb
-from specdec.rules.params import Mode, SamplingParams
-from specdec.rules.vocabulary import fingerprint
+from specdec.rules.speculation import Mode
+from specdec.sampling.params import SamplingParams
+from specdec.sampling.vocabulary import fingerprint
 from tests.conformance.served_pair import Ask, Done, call, generate, pair, running_drafter, running_verifier
 from tests.integration.verifier.client import output, reasons
 from tests.integration.verifier.draft_scripts import beyond, corrupt_hash, malformed, outside_vocabulary, stale, wrong

@@ -26,7 +26,8 @@ from typing import Literal, get_args
 import pytest
 
 from protos.common.v1 import common_pb2 as common
-from specdec.rules.params import Mode, SamplingParams
+from specdec.rules.speculation import Mode
+from specdec.sampling.params import SamplingParams
 from tests.conformance.automata import LOOP
 from tests.conformance.g_test import Law, false_alarms, p_value
 from tests.conformance.lenient_law import Rounds

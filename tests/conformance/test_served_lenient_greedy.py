@@ -8,7 +8,8 @@ import random
 import pytest
 import torch
 
-from specdec.rules.params import Mode, SamplingParams
+from specdec.rules.speculation import Mode
+from specdec.sampling.params import SamplingParams
 from tests.conformance.plain_model import PlainModel
 from tests.conformance.served_pair import Ask, generate, pair
 from tests.conformance.small_pair import END, VOCAB_SIZE, small

@@ -15,7 +15,8 @@ from functools import cache
 import pytest
 
 from protos.common.v1 import common_pb2 as common
-from specdec.rules.params import Mode, SamplingParams
+from specdec.rules.speculation import Mode
+from specdec.sampling.params import SamplingParams
 from tests.conformance.g_test import Law, p_value
 from tests.conformance.notes import Note
 from tests.conformance.served_pair import Ask, Done, generate, running_drafter, running_verifier

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from specdec.rules.params import Mode, SamplingParams
+from specdec.rules.speculation import Mode
+from specdec.sampling.params import SamplingParams
 from tests.conformance.g_test import p_value
 from tests.conformance.served_pair import Ask, generate, pair
 from tests.conformance.small_pair import END, PROMPT, VOCAB_SIZE, small

@@ -11,8 +11,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from specdec.rules.draft import Draft
-from specdec.rules.params import Mode
 from specdec.rules.proposal import propose
+from specdec.rules.speculation import Mode
 from specdec.rules.verification import verify
 
 SUPPORT = 8

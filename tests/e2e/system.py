@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specdec.cli import forked
+from specdec.cli.local import forked
 
 ROOT = Path(__file__).parents[2]
 SPECDEC = str(Path(sys.executable).with_name("specdec"))

@@ -9,7 +9,7 @@ import pytest
 
 from protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 from specdec.errors import RequestError
-from specdec.serving.status import from_rpc_error
+from specdec.serving.rpc.status import from_rpc_error
 from tests.e2e.system import System
 
 GOOD: dict[str, Any] = {"model": "demo", "prompt": "def f(", "max_tokens": 4}

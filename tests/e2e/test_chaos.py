@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from specdec.cli import plan
+from specdec.cli.local import plan
 from tests.chaos.cluster import Setup
 from tests.chaos.faults import Fault, Kind, schedule
 from tests.chaos.report import Report

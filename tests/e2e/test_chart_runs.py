@@ -17,8 +17,8 @@ import pytest
 import yaml
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from specdec.cli import health
-from specdec.cli.processes import Children
+from specdec.cli.local import health
+from specdec.cli.local.processes import Children
 from tests.addresses import free_addresses
 from tests.architecture.extras import PACKAGE_OF, RUN, command_with
 from tests.architecture.image import build

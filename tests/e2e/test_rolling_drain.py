@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
-from specdec.cli.plan import PRELOAD
-from specdec.cli.processes import ChildCommand, Children
-from specdec.cli.serve import command_of
+from specdec.cli.local.plan import PRELOAD
+from specdec.cli.local.processes import ChildCommand, Children
+from specdec.cli.local.serve import command_of
 from tests.e2e.system import START_SECONDS, System, alive, environment, running_system, wait_until
 
 PROMPTS = ("import os\n\n\ndef main(", "class Node:\n    def __init__(self, ")

@@ -9,7 +9,7 @@ from openai import BadRequestError, OpenAI
 from benchmarks.structured import SCHEMAS, run
 from protos.gateway.v1 import gateway_pb2 as pb
 from protos.gateway.v1 import gateway_pb2_grpc
-from specdec.serving.channel import open_channel
+from specdec.serving.rpc.channel import open_channel
 from tests.e2e.clients import client_of
 from tests.e2e.system import System
 

@@ -14,8 +14,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from specdec.cli.plan import Role
-from specdec.cli.serve import command_of
+from specdec.cli.local.plan import Role
+from specdec.cli.local.serve import command_of
 from tests.e2e.system import ROOT, START_SECONDS, alive, environment, running_system, wait_until
 
 PACKAGES = ("protos", "specdec", "verifier_service", "drafter_service")

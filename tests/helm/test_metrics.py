@@ -18,7 +18,7 @@ from drafter_service.metrics import DrafterMetrics
 from gateway.metrics import GatewayMetrics, KeyMetrics, KvMetrics
 from gateway.ratio_controller.controller import ControllerMetrics
 from specdec.serving.discovery import StaticSource, watch_age
-from specdec.serving.tls import Certificates, watch_expiry
+from specdec.serving.rpc.tls import Certificates, watch_expiry
 from tests.helm.engine import CHART, Helm, Manifest, manifests
 from tests.helm.objects import named, of_kind, pods, selects
 from verifier_service.metrics import VerifierMetrics

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gateway.rpc.service import SERVICES as GATEWAY
-from specdec.serving.server import LIVENESS
+from specdec.serving.rpc.server import LIVENESS
 from tests.helm.engine import CHART, ChartRefused, Helm, Manifest, manifests
 from tests.helm.objects import config, named, of_kind, pods
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import redis
 
-from specdec.cli import valkey
-from specdec.cli.processes import ChildCommand, Children
-from specdec.cli.valkey import Embedded
+from specdec.cli.local import valkey
+from specdec.cli.local.processes import ChildCommand, Children
+from specdec.cli.local.valkey import Embedded
 from tests.e2e.system import System, running_system, wait_until
 from tests.soak.load import Load
 from tests.soak.memory import Memory, grown

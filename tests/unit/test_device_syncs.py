@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdec.rules.transfer import to_device, to_host
+from specdec.sampling.transfer import to_device, to_host
 from tests.device_syncs import device_syncs
 
 SYNCS: dict[str, Callable[[Tensor], object]] = {

@@ -14,7 +14,7 @@ import grpc.aio
 import pytest
 import yaml
 
-from specdec.cli.vllm import environment
+from specdec.cli.local.vllm import environment
 from tests.addresses import free_addresses
 from tests.integration.verifier.client import Client, connected
 

@@ -17,8 +17,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from specdec.rules.grammar import Grammar, GrammarKind
-from specdec.rules.params import Mode, SamplingParams
+from specdec.rules.speculation import Mode
+from specdec.sampling.grammar import Grammar, GrammarKind
+from specdec.sampling.params import SamplingParams
 from tests.conformance.served_pair import Ask, Done, generate, running_drafter, running_verifier
 from tests.vllm.server import HAS_VLLM, ROOT, vllm_verifier
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from specdec.cli.vllm import environment
+from specdec.cli.local.vllm import environment
 from tests.vllm.server import HAS_VLLM, PYTHON, ROOT
 
 pytestmark = [HAS_VLLM, pytest.mark.integration, pytest.mark.timeout(600)]

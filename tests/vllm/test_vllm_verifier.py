@@ -19,8 +19,8 @@ import pytest
 
 from protos.common.v1 import common_pb2 as common
 from protos.verifier.v1 import verifier_pb2 as pb
-from specdec.rules.params import Mode, SamplingParams
-from specdec.rules.tree_options import TreeOptions
+from specdec.rules.speculation import Mode, TreeOptions
+from specdec.sampling.params import SamplingParams
 from specdec.wire.tokens import tokens_from_bytes, tokens_to_bytes
 from tests.addresses import free_addresses
 from tests.conformance.g_test import p_value

@@ -16,7 +16,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from specdec.engine import NativeEngine
-from specdec.engine.kv_frame import Flaw, frame, frame_bytes, unframe
+from specdec.engine.kv.frame import Flaw, frame, frame_bytes, unframe
 from specdec.rules import blocks
 from specdec.wire.kv import KvSpan
 

@@ -5,10 +5,10 @@ from collections.abc import Container
 from dataclasses import dataclass, field, replace
 
 from specdec.rules.draft import NO_DRAFT, Verdict
-from specdec.rules.params import FinishReason
+from specdec.sampling.params import FinishReason
 from specdec.wire.generation import Fallback, GammaReason, Round, RoundDetail, Speedup, Timing
-from verifier_service.batching.batch_plan import Outcome
-from verifier_service.drafters.drafts import Proposal
+from verifier_service.backends.batch_plan import Outcome
+from verifier_service.drafts.drafts import Proposal
 
 
 @dataclass(frozen=True, slots=True)

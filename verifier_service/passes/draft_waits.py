@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
-from verifier_service.batching.batch_plan import Gathers
-from verifier_service.drafters.drafts import Drafts, Proposal
+from verifier_service.backends.batch_plan import Gathers
+from verifier_service.drafts.drafts import Drafts, Proposal
 
 
 class Drafting(Protocol):

@@ -16,16 +16,16 @@ from typing import Protocol
 import structlog
 
 from specdec.errors import ContextLengthExceeded, InternalError, QueueFull
-from verifier_service.batching.batch_plan import Gathers, Outcome, Row, is_turn, turn
-from verifier_service.batching.kv_admission import IDLE_SECONDS
-from verifier_service.batching.model_step import BatchModel, ModelStep, TargetLost
-from verifier_service.batching.pass_sample import PassHistory
-from verifier_service.batching.run_ahead import joins
-from verifier_service.batching.speculation import BatchSpeculation
-from verifier_service.batching.step_metrics import publish
+from verifier_service.backends.batch_plan import Gathers, Outcome, Row, is_turn, turn
+from verifier_service.backends.kv_admission import IDLE_SECONDS
+from verifier_service.backends.model_step import BatchModel, ModelStep, TargetLost
+from verifier_service.backends.run_ahead import joins
 from verifier_service.config import VerifierSettings
 from verifier_service.metrics import VerifierMetrics
 from verifier_service.passes.draft_waits import Drafting, DraftWaits
+from verifier_service.passes.step_metrics import publish
+from verifier_service.speculation.controller import BatchSpeculation
+from verifier_service.speculation.pass_sample import PassHistory
 
 _HAND_OVER = 5e-5
 """Seconds for which the event loop stops when a pass is ordered, so that the model's thread begins at once: the loop

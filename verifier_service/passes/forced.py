@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from specdec.rules.draft import Draft, certain
-from specdec.rules.params import Mode
-from verifier_service.batching.batch_plan import Row
+from specdec.rules.speculation import Mode
+from verifier_service.backends.batch_plan import Row
 
 MOST = 16
 """Most forced tokens of one round."""

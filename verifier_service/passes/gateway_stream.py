@@ -5,8 +5,8 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextvars import copy_context
 
 from specdec.errors import DeadlineExceeded, Draining, FieldInvalid, QueueFull
-from specdec.serving.interceptors import ObservedCall
-from specdec.serving.status import status_to_bytes
+from specdec.serving.rpc.interceptors import ObservedCall
+from specdec.serving.rpc.status import status_to_bytes
 from specdec.wire.generation import Round
 from specdec.wire.passes import Opening, Orders, Pass
 from verifier_service.passes.generations import Generations

@@ -8,19 +8,19 @@ from itertools import count
 
 from specdec.errors import Draining, Fenced, UnsupportedParameter
 from specdec.grammar.compiler import GrammarCompiler
-from specdec.rules.allotment import Judgement
-from specdec.rules.grammar import Grammar
+from specdec.planning.allotment import Judgement
+from specdec.sampling.grammar import Grammar
 from specdec.wire.generation import GenerationCall, Round, VerifierInfo
-from verifier_service.batching.batch_plan import Row, rank
-from verifier_service.batching.speculation import BatchSpeculation
+from verifier_service.backends.batch_plan import Row, rank
 from verifier_service.config import VerifierSettings
-from verifier_service.drafters.drafts import Drafts
-from verifier_service.drafters.sources import DraftSources
+from verifier_service.drafts.drafts import Drafts
+from verifier_service.drafts.sources import DraftSources
 from verifier_service.metrics import VerifierMetrics
 from verifier_service.passes.engine_loop import EngineLoop
 from verifier_service.passes.epochs import Epochs
 from verifier_service.passes.limits import check, fixed_gamma, greedy_as_coupled, length_limit
 from verifier_service.passes.sequence import Reader, Sequence
+from verifier_service.speculation.controller import BatchSpeculation
 
 
 class Generations:

@@ -4,8 +4,9 @@ from dataclasses import replace
 from typing import Literal
 
 from specdec.errors import ContextLengthExceeded, FieldInvalid, FieldRequired, GammaTooLarge, UnsupportedParameter
-from specdec.rules.gamma_policy import PolicyKind
-from specdec.rules.params import Mode, check_ids, check_logprobs
+from specdec.planning.gamma_policy import PolicyKind
+from specdec.rules.speculation import Mode
+from specdec.sampling.params import check_ids, check_logprobs
 from specdec.wire.generation import GenerationCall, VerifierInfo
 
 

@@ -10,15 +10,16 @@ import structlog
 
 from specdec.errors import FieldInvalid, InternalError, NoDistribution
 from specdec.grammar.state import GrammarState
-from specdec.rules.params import FinishReason
-from specdec.rules.tree import TreeDraft
-from specdec.serving.tracing import Attributes, TraceSpan, begin_part
+from specdec.sampling.params import FinishReason
+from specdec.serving.telemetry.spans import Attributes, TraceSpan
+from specdec.serving.telemetry.tracing import begin_part
+from specdec.trees.tree import TreeDraft
 from specdec.wire.generation import GRAMMAR, Fallback, Round, RoundDetail
-from verifier_service.batching.batch_plan import Outcome, Row
-from verifier_service.batching.session_gamma import SessionGamma
-from verifier_service.drafters.drafts import Drafts, Proposal
+from verifier_service.backends.batch_plan import Outcome, Row
+from verifier_service.drafts.drafts import Drafts, Proposal
 from verifier_service.passes.conclude import AskedRound, cut
 from verifier_service.passes.forced import with_forced
+from verifier_service.speculation.session_gamma import SessionGamma
 
 _STEADY = 3
 """Consecutive plain rounds after which the next pass may start before γ is chosen; it could have had drafts."""

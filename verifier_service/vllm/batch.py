@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from specdec.errors import InternalError
 from specdec.rules.draft import Verdict
-from verifier_service.batching.batch_plan import Row
+from verifier_service.backends.batch_plan import Row
 
 ROWS = "specdec_rows"
 """The attribute of a scheduler's output that has the rows of the pass."""

@@ -18,12 +18,12 @@ from typing_extensions import override
 
 from specdec.errors import ConfigError
 from specdec.grammar.state import GrammarState
-from specdec.serving.logs import configure
+from specdec.serving.telemetry.logs import configure
 from specdec.wire.generation import GenerationCall, call_from_pb
-from verifier_service.batching.batch_plan import Row
-from verifier_service.batching.changes import Changes, PendingChanges
-from verifier_service.batching.model_step import ModelStep
-from verifier_service.batching.run_ahead import SteppedModel
+from verifier_service.backends.batch_plan import Row
+from verifier_service.backends.changes import Changes, PendingChanges
+from verifier_service.backends.model_step import ModelStep
+from verifier_service.backends.run_ahead import SteppedModel
 from verifier_service.config import VerifierSettings
 from verifier_service.vllm.messages import Order, Report, SentRow, draft_of
 from verifier_service.vllm.shared_told import SharedTold

@@ -10,10 +10,15 @@ from typing import Any
 
 import torch
 
-from specdec.engine.host_product import has_operator
+from specdec.engine.cpu.product import has_operator
 from specdec.engine.loader import ModelFacts
 from specdec.errors import ConfigError, ModelRefused
 from verifier_service.config import VerifierSettings
+from verifier_service.vllm.interfaces import PACKED
+
+_LORA_SEQUENCES, _LORA_BATCH_TOKENS = 64, 2048
+"""With an adapter, vLLM loads only where a pass has room for every sequence with its longest draft; its own numbers of
+sequences and of tokens do not agree with that."""
 
 _NEUTRAL = frozenset({
     "tensor_parallel_size", "gpu_memory_utilization", "kv_cache_memory_bytes", "max_num_seqs", "max_num_batched_tokens",
@@ -23,11 +28,6 @@ _NEUTRAL = frozenset({
 """Arguments that change how the model is computed, and not which model it is."""
 _ENVIRONMENT = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
 """Of vLLM, where nobody has set it."""
-PACKED = "specdec_packed"
-"""The quantization of vLLM that multiplies by the operator of `native`; see `packed_products.py`."""
-_LORA_SEQUENCES, _LORA_BATCH_TOKENS = 64, 2048
-"""With an adapter, vLLM loads only where a pass has room for every sequence with its longest draft; its own numbers of
-sequences and of tokens do not agree with that."""
 
 
 def engine_arguments(settings: VerifierSettings, *, on_cpu: bool) -> dict[str, Any]:

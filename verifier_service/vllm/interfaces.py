@@ -11,6 +11,9 @@ from specdec.errors import ConfigError
 SERIES = "0.32."
 """How the version begins."""
 
+PACKED = "specdec_packed"
+"""The quantization that multiplies by the operator of `native`; see `packed_products.py`."""
+
 PARTS: Mapping[str, tuple[str, ...]] = {
     "vllm.engine.arg_utils:EngineArgs": (
         "model", "dtype", "worker_cls", "scheduler_cls", "speculative_config", "scheduling_policy", "async_scheduling",

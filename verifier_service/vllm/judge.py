@@ -9,8 +9,8 @@ from torch import Tensor
 
 from specdec.errors import InternalError, NoDistribution
 from specdec.rules.draft import NO_DRAFT, Verdict
-from verifier_service.batching.batch_plan import Row
-from verifier_service.batching.target_pass import NO_TOKEN, judge_batch
+from verifier_service.backends.batch_plan import Row
+from verifier_service.backends.target_pass import NO_TOKEN, judge_batch
 from verifier_service.vllm.batch import Judged, PassRows
 
 NO_PLACE = -1

@@ -14,9 +14,9 @@ from vllm.model_executor.layers.quantization import register_quantization_config
 from vllm.model_executor.layers.quantization.base_config import QuantizationConfig
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, UnquantizedEmbeddingMethod
 
-from specdec.engine.host_product import PackedLinear
+from specdec.engine.cpu.product import PackedLinear
 from specdec.errors import InternalError
-from verifier_service.vllm.engine import PACKED
+from verifier_service.vllm.interfaces import PACKED
 
 _PROBES = 3
 """Tokens for which the packed weights must give what the plain ones do."""

@@ -21,10 +21,10 @@ import structlog
 from specdec.engine.loader import ModelFacts
 from specdec.errors import ModelRefused
 from specdec.wire.generation import call_to_pb
-from verifier_service.batching.batch_plan import Row
-from verifier_service.batching.changes import Changes
-from verifier_service.batching.model_step import ModelStep, Passed, TargetLost
-from verifier_service.batching.run_ahead import following
+from verifier_service.backends.batch_plan import Row
+from verifier_service.backends.changes import Changes
+from verifier_service.backends.model_step import ModelStep, Passed, TargetLost
+from verifier_service.backends.run_ahead import following
 from verifier_service.config import VerifierSettings
 from verifier_service.vllm.messages import Order, Report, SentRow, WrittenMasks, sent_draft
 from verifier_service.vllm.shared_told import SharedTold, shared_memory

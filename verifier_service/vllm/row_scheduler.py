@@ -11,7 +11,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import DraftTokenIds
 
 from specdec.rules.draft import NO_DRAFT
-from verifier_service.batching.batch_plan import Row
+from verifier_service.backends.batch_plan import Row
 from verifier_service.vllm.batch import ROWS, VERDICTS, ComputedPiece, Judged, PassRows
 
 

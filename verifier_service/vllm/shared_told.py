@@ -5,8 +5,8 @@ import os
 
 from typing_extensions import override
 
-from verifier_service.batching.batch_plan import Row
-from verifier_service.batching.told import Told
+from verifier_service.backends.batch_plan import Row
+from verifier_service.backends.told import Told
 
 _SEQUENCES = 65_535
 """More than a verifier has, those that wait for room included."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from specdec.engine.loader import ModelFacts, read_folder_facts
-from verifier_service.batching.batch_plan import Row
+from verifier_service.backends.batch_plan import Row
 from verifier_service.config import VerifierSettings
 from verifier_service.vllm.engine import fingerprint, open_engine
 from verifier_service.vllm.interfaces import check_interfaces

@@ -9,7 +9,7 @@ from vllm.platforms import current_platform
 from vllm.v1.outputs import SamplerOutput
 from vllm.v1.worker.gpu_worker import Worker
 
-from specdec.engine.host_draw import draw_by_operator
+from specdec.engine.cpu.draw import draw_by_operator
 from verifier_service.vllm.batch import ROWS, VERDICTS, Judged, PassRows
 from verifier_service.vllm.interfaces import check_interfaces
 from verifier_service.vllm.judge import Lines, judge, tokens_of

@@ -4,10 +4,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, WithJsonSchema
 
-from gateway.http.body import Body
-from gateway.http.completions import ChatBody
-from gateway.http.fields import ModelName
 from gateway.http.messages_api.content import messages_of, text_of_blocks
+from gateway.http.requests.body import Body
+from gateway.http.requests.completions import ChatBody
+from gateway.http.requests.fields import ModelName
 from gateway.tools.values import MAX_TOOLS
 from specdec.errors import UnsupportedParameter
 

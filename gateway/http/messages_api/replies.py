@@ -6,13 +6,13 @@ from typing import Any, Literal
 from pydantic import BaseModel
 from pydantic_core import to_json
 
-from gateway.http.blocks import AnswerBlock, BlockEvent, blocks_of
-from gateway.http.named_events import NamedEventsWriter
-from gateway.http.problems import anthropic_error
+from gateway.http.replies.blocks import AnswerBlock, BlockEvent, blocks_of
+from gateway.http.replies.named_events import NamedEventsWriter
+from gateway.http.replies.problems import anthropic_error
 from gateway.tools.arguments import arguments_object, arguments_text
 from gateway.turns.events import Finished, Output
 from specdec.errors import SpecdecError
-from specdec.rules.params import FinishReason
+from specdec.sampling.params import FinishReason
 
 
 class MessageUsage(BaseModel):

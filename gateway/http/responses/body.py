@@ -5,9 +5,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, WithJsonSchema
 
-from gateway.http.body import Body
-from gateway.http.completions import ChatBody
-from gateway.http.fields import ModelName, Name, Off
+from gateway.http.requests.body import Body
+from gateway.http.requests.completions import ChatBody
+from gateway.http.requests.fields import ModelName, Name, Off
 from gateway.http.responses.items import messages_of
 from gateway.tools.values import MAX_TOOLS
 from specdec.errors import SessionNotFound, UnsupportedParameter

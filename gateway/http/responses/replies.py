@@ -5,13 +5,13 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from gateway.http.blocks import AnswerBlock, BlockEvent, blocks_of
-from gateway.http.named_events import NamedEventsWriter
-from gateway.http.problems import error_body
+from gateway.http.replies.blocks import AnswerBlock, BlockEvent, blocks_of
+from gateway.http.replies.named_events import NamedEventsWriter
+from gateway.http.replies.problems import error_body
 from gateway.http.responses.body import ResponsesBody
 from gateway.turns.events import Finished, Output, Started
 from specdec.errors import SpecdecError
-from specdec.rules.params import FinishReason
+from specdec.sampling.params import FinishReason
 
 Status = Literal["completed", "incomplete", "in_progress", "failed"]
 

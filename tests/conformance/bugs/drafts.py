@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from specdec.rules.draft import Draft, SparseProbs, Verdict
-from specdec.rules.params import Mode
 from specdec.rules.prefix import PrefixHash
 from specdec.rules.proposal import Proposal, propose
+from specdec.rules.speculation import Mode
 from specdec.rules.verification import verify
 from tests.conformance.bugs.bug import Bug, Law, everywhere
 from tests.conformance.sampled_chain import Service

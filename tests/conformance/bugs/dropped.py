@@ -13,17 +13,17 @@ from drafter_service.sessions.draft_session import DraftSession
 from drafter_service.sessions.drafter import DraftFailure, StepResult
 from drafter_service.sessions.stream import Stream
 from specdec.engine import Engine
-from specdec.rules.certainty import Certainty
+from specdec.planning.certainty import Certainty
 from specdec.rules.checks import proper_counts
 from specdec.rules.draft import Draft, Verdict
-from specdec.rules.params import Mode
+from specdec.rules.speculation import Mode
 from specdec.rules.verification import verify
 from specdec.wire.draft import DraftTokens
 from tests.conformance.bugs.bug import Bug, Law, everywhere
-from verifier_service.batching import target_pass
-from verifier_service.batching.batch_plan import Outcome, ScheduledChunk
-from verifier_service.batching.model_step import ModelStep
-from verifier_service.drafters.draft_buffer import DraftBuffer
+from verifier_service.backends import target_pass
+from verifier_service.backends.batch_plan import Outcome, ScheduledChunk
+from verifier_service.backends.model_step import ModelStep
+from verifier_service.drafts.draft_buffer import DraftBuffer
 from verifier_service.passes.engine_loop import EngineLoop
 
 

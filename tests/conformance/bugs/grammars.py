@@ -8,10 +8,10 @@ import pytest
 from drafter_service.drafters.grammar_masks import GrammarMasks
 from drafter_service.sessions.draft_session import DraftSession
 from specdec.grammar.state import GrammarState
-from specdec.rules.sampling import History
+from specdec.sampling.distribution import History
 from tests.conformance.bugs.bug import Bug, Law
-from verifier_service.batching import target_pass
-from verifier_service.batching.batch_plan import Row
+from verifier_service.backends import target_pass
+from verifier_service.backends.batch_plan import Row
 
 Masks = list[bytes | None]
 

@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdec.rules import sampling
-from specdec.rules.filters import filtered_softmax
 from specdec.rules.multidraft import Choice, with_replacement, without_replacement
-from specdec.rules.params import SamplingParams
-from specdec.rules.sampling import History, probabilities, sample
+from specdec.sampling import distribution as sampling
+from specdec.sampling.distribution import History, probabilities, sample
+from specdec.sampling.filters import filtered_softmax
+from specdec.sampling.params import SamplingParams
 from tests.conformance.bugs.bug import Bug, Law, everywhere
-from verifier_service.batching import target_pass
-from verifier_service.batching.batch_plan import Row
+from verifier_service.backends import target_pass
+from verifier_service.backends.batch_plan import Row
 
 Params = Sequence[SamplingParams]
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from specdec.rules.coupling import choose, coupled_on_host, draw
 from specdec.rules.rng import Lane, uniform
-from specdec.rules.sampling import sample
+from specdec.sampling.distribution import sample
 from tests.conformance.bugs.bug import Bug, Law, everywhere
 
 Keys = Sequence[int]

@@ -12,16 +12,16 @@ from drafter_service.sessions.draft_session import DraftSession
 from drafter_service.sessions.session_table import SessionTable
 from specdec.engine import Engine, model_check
 from specdec.engine.attention import AttentionRule, AttentionStep
-from specdec.engine.host import SlabSpan
-from specdec.engine.host_operator import OperatorStep
-from specdec.rules.params import SamplingParams
-from specdec.rules.sampling import History, probabilities
+from specdec.engine.cpu.operator import OperatorStep
+from specdec.engine.cpu.slabs import SlabSpan
+from specdec.sampling.distribution import History, probabilities
+from specdec.sampling.params import SamplingParams
 from tests.conformance.bugs.bug import Bug, Law, everywhere
 from tests.conformance.bugs.service import Plant, rolled_back
-from verifier_service.batching import target_pass
-from verifier_service.batching.batch_plan import ScheduledChunk
-from verifier_service.batching.target_pass import Result, verify_batch
-from verifier_service.drafters.session_drafts import RemoteDrafts
+from verifier_service.backends import target_pass
+from verifier_service.backends.batch_plan import ScheduledChunk
+from verifier_service.backends.target_pass import Result, verify_batch
+from verifier_service.drafts.session_drafts import RemoteDrafts
 
 
 def failure_kept(patch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,8 @@ from drafter_service.sessions import outcomes
 from drafter_service.sessions.draft_session import DraftSession
 from specdec.rules.draft import Draft
 from tests.conformance.bugs.bug import Bug, Law
-from verifier_service.drafters.draft_buffer import DraftBuffer
-from verifier_service.drafters.link import DrafterLink, Listener
+from verifier_service.drafts.draft_buffer import DraftBuffer
+from verifier_service.drafts.link import DrafterLink, Listener
 
 _IN_REJECTION = "simulated rejection of turns, pushed"
 _IN_BLOCK = "simulated block of turns, pushed"

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from specdec.rules.acceptance import rejection
 from specdec.rules.draft import Verdict
-from specdec.rules.params import SamplingParams
-from specdec.rules.sampling import History, probabilities
+from specdec.sampling.distribution import History, probabilities
+from specdec.sampling.params import SamplingParams
 from tests.conformance.bugs.bug import Bug, Law, everywhere
-from verifier_service.batching import target_pass
-from verifier_service.batching.batch_plan import Row
+from verifier_service.backends import target_pass
+from verifier_service.backends.batch_plan import Row
 
 Params = Sequence[SamplingParams]
 

@@ -10,7 +10,7 @@ from gateway.text.detokenizer import Decode
 from gateway.text.output import held_length
 from specdec.engine import NativeEngine, loader
 from specdec.rules.draft import Verdict
-from specdec.rules.params import FinishReason
+from specdec.sampling.params import FinishReason
 from specdec.wire.generation import Round
 from tests.conformance.bugs.bug import Bug, Law, everywhere
 from verifier_service.app import load_engine

@@ -4,13 +4,13 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from specdec.rules import tree_verification
-from specdec.rules.sampling import History
-from specdec.rules.tree import ROOT, Draws, TreeDraft
-from specdec.rules.tree_joining import merged
+from specdec.sampling.distribution import History
+from specdec.trees import verification as tree_verification
+from specdec.trees.joining import merged
+from specdec.trees.tree import ROOT, Draws, TreeDraft
 from tests.conformance.bugs.bug import Bug, Law, everywhere
-from verifier_service.batching import target_pass
-from verifier_service.batching.batch_plan import Row
+from verifier_service.backends import target_pass
+from verifier_service.backends.batch_plan import Row
 
 drawn = TreeDraft.drawn
 

@@ -8,10 +8,10 @@ from torch import Tensor
 
 from specdec.rules.acceptance import block, block_h, block_pi, rejection, residual
 from specdec.rules.draft import Draft, Verdict
-from specdec.rules.params import Mode
 from specdec.rules.rng import Lane, uniform
-from specdec.rules.sampling import sample
+from specdec.rules.speculation import Mode
 from specdec.rules.verification import verify
+from specdec.sampling.distribution import sample
 from tests.conformance.bugs.bug import Bug, Law, everywhere
 
 Keys = Sequence[int]

@@ -4,16 +4,16 @@ from collections.abc import Sequence
 from unittest.mock import patch
 
 from specdec.rules.draft import Draft
-from specdec.rules.params import Mode
 from specdec.rules.prefix import PrefixHash
+from specdec.rules.speculation import Mode
 from specdec.wire.draft import DraftTokens
 from specdec.wire.tokens import tokens_from_bytes
 from tests.conformance.checks.check import Check, count
 from tests.conformance.checks.served import Workload
 from tests.conformance.served_pair import Done
 from tests.conformance.small_pair import PROMPT, small
-from verifier_service.drafters.draft_check import MOST_DRAFTS
-from verifier_service.drafters.session_drafts import RemoteDrafts
+from verifier_service.drafts.draft_check import MOST_DRAFTS
+from verifier_service.drafts.session_drafts import RemoteDrafts
 from verifier_service.passes import sequence
 
 LENGTH = 12

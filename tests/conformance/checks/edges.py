@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 from specdec.errors import NoDistribution
-from specdec.rules import acceptance, rng, sampling, verification
+from specdec.rules import acceptance, rng, verification
 from specdec.rules.draft import NO_DRAFT, Draft, SparseProbs, Verdict
-from specdec.rules.params import FinishReason, Mode, Origin, SamplingParams
-from specdec.rules.sampling import History
+from specdec.rules.speculation import Mode, Origin
+from specdec.sampling import distribution as sampling
+from specdec.sampling.distribution import History
+from specdec.sampling.params import FinishReason, SamplingParams
 from specdec.wire.generation import Round
 from tests.conformance.checks.check import Check, count
 from tests.gateway_fakes import ByteTokenizer

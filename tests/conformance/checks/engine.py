@@ -9,15 +9,16 @@ import torch
 
 from specdec.engine import NativeEngine
 from specdec.rules.draft import NO_DRAFT, Draft, SparseProbs
-from specdec.rules.params import Mode, SamplingParams, Speculation
+from specdec.rules.speculation import Mode, Speculation
+from specdec.sampling.params import SamplingParams
 from specdec.wire.generation import GenerationCall
 from tests.conformance.checks.check import Check, count
 from tests.conformance.greedy_identity import answers, differing
 from tests.conformance.model_folders import root
 from tests.conformance.small_pair import PROMPT, VOCAB_SIZE, small
 from tests.tiny_models import make_tiny_model
-from verifier_service.batching import target_pass
-from verifier_service.batching.batch_plan import Row, ScheduledChunk
+from verifier_service.backends import target_pass
+from verifier_service.backends.batch_plan import Row, ScheduledChunk
 
 PADDING = 7
 """Rows of the models' matrices beyond their tokenizers' ids."""

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 
 import torch
 
-from specdec.rules import sampling
 from specdec.rules.draft import SparseProbs
 from specdec.rules.multidraft import Siblings
-from specdec.rules.params import Mode, SamplingParams
-from specdec.rules.sampling import History
+from specdec.rules.speculation import Mode
+from specdec.sampling import distribution as sampling
+from specdec.sampling.distribution import History
+from specdec.sampling.params import SamplingParams
 from tests.conformance.automata import LOOP
 from tests.conformance.checks.check import Check, exact
 from tests.conformance.exact_chain import Drafter, Drawn, outcome, proposed, sample_law

@@ -17,7 +17,8 @@ from specdec.engine import Chunk
 from specdec.errors import NoDistribution
 from specdec.rules import proposal, verification
 from specdec.rules.draft import NO_DRAFT, Draft, Verdict
-from specdec.rules.params import Mode, SamplingParams, Speculation
+from specdec.rules.speculation import Mode, Speculation
+from specdec.sampling.params import SamplingParams
 from specdec.serving.settings import ModelSettings
 from specdec.wire.generation import GenerationCall
 from specdec.wire.session import Open
@@ -26,8 +27,8 @@ from tests.conformance.g_test import g_test
 from tests.conformance.model_folders import root
 from tests.conformance.table_models import Context
 from tests.drafter_fakes import ListStream, PrefixModel
-from verifier_service.batching import target_pass
-from verifier_service.batching.batch_plan import Row, ScheduledChunk
+from verifier_service.backends import target_pass
+from verifier_service.backends.batch_plan import Row, ScheduledChunk
 
 P_VALUE = 1e-6
 SESSIONS = 400

@@ -16,10 +16,10 @@ from tests.unit.verifier_service.verifier_fakes import (
     make_speculation,
     point_mass,
 )
-from verifier_service.batching.batch_plan import Gathers, Outcome
-from verifier_service.batching.model_thread import ModelThread
+from verifier_service.backends.batch_plan import Gathers, Outcome
+from verifier_service.backends.model_thread import ModelThread
 from verifier_service.config import VerifierSettings
-from verifier_service.drafters.drafts import Drafts, Proposal
+from verifier_service.drafts.drafts import Drafts, Proposal
 from verifier_service.passes.engine_loop import EngineLoop
 
 SESSIONS = 8

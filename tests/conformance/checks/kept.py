@@ -10,7 +10,7 @@ from torch import Tensor
 from gateway.turns.statistics import Summary
 from specdec.engine import Chunk, NativeEngine
 from specdec.rules.blocks import BLOCK_TOKENS
-from specdec.rules.params import Mode, Speculation
+from specdec.rules.speculation import Mode, Speculation
 from tests.conformance.checks.check import Check, count
 from tests.conformance.small_pair import VOCAB_SIZE, small
 

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import torch
 
 from specdec.rules.multidraft import Siblings
-from specdec.rules.params import Mode, SamplingParams
+from specdec.rules.speculation import Mode
+from specdec.sampling.params import SamplingParams
 from tests.conformance.checks.check import Check, Kind, count, in_parts
 from tests.conformance.g_test import g_test
 from tests.conformance.sampled_chain import PROMPT, Service

@@ -10,7 +10,8 @@ from typing import Any
 import grpc.aio
 import torch
 
-from specdec.rules.params import Mode, SamplingParams
+from specdec.rules.speculation import Mode
+from specdec.sampling.params import SamplingParams
 from specdec.wire.logprobs import logprobs_from_pb
 from specdec.wire.tokens import tokens_from_bytes
 from tests.conformance.automata import LOOP

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from unittest.mock import patch
 
+from specdec.planning.gamma_policy import GammaPolicy, PolicyKind
 from specdec.rules.draft import Verdict
-from specdec.rules.gamma_policy import GammaPolicy, PolicyKind
-from specdec.rules.params import Mode, SamplingParams
 from specdec.rules.prefix import PrefixHash
+from specdec.rules.speculation import Mode
+from specdec.sampling.params import SamplingParams
 from tests.conformance.checks.check import Check, Kind, count, in_parts
 from tests.conformance.checks.sampled import PENALTIES, Flat, Turns
 from tests.conformance.sampled_chain import PROMPT, Rows

@@ -7,12 +7,13 @@ from torch import Tensor
 
 from specdec.engine import Chunk
 from specdec.rules.draft import Verdict
-from specdec.rules.params import Mode, SamplingParams, Speculation
-from specdec.rules.tree import ROOT, Tree, TreeDraft
+from specdec.rules.speculation import Mode, Speculation
+from specdec.sampling.params import SamplingParams
+from specdec.trees.tree import ROOT, Tree, TreeDraft
 from specdec.wire.generation import GenerationCall
 from tests.conformance.checks.check import Check, count
-from verifier_service.batching.batch_plan import Row, ScheduledChunk
-from verifier_service.batching.target_pass import verify_batch
+from verifier_service.backends.batch_plan import Row, ScheduledChunk
+from verifier_service.backends.target_pass import verify_batch
 
 LOGITS = torch.tensor([0.0, -1.0, -2.0, -3.0])
 PENALTY = SamplingParams(temperature=0.0, presence_penalty=1.5)

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from specdec.cli.chat import chat
+from specdec.cli.commands.chat import chat
 from specdec.client.connection import GatewayConnection
 from specdec.client.events import PromptRequest
 from tests.gateway_fakes import Script

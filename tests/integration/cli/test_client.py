@@ -16,7 +16,7 @@ from protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 from specdec.cli.app import status_of
 from specdec.cli.exit_codes import ExitCode
 from specdec.errors import ContextLengthExceeded, NoVerifier, SpecdecError
-from specdec.serving.status import rich_status
+from specdec.serving.rpc.status import rich_status
 from specdec.serving.version import package_version
 
 pytestmark = pytest.mark.integration

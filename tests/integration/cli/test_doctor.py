@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from specdec.cli import doctor
 from specdec.cli.app import status_of
+from specdec.cli.commands import doctor
 from specdec.cli.exit_codes import ExitCode
 from specdec.cli.settings import UpSettings
 

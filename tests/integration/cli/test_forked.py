@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from specdec.cli import forked
-from specdec.cli.processes import Child, ChildCommand, Children
+from specdec.cli.local import forked
+from specdec.cli.local.processes import Child, ChildCommand, Children
 
 pytestmark = [
     pytest.mark.integration,
@@ -35,7 +35,7 @@ while True:
 SYSTEM = """
 import os, sys, time
 from pathlib import Path
-from specdec.cli.processes import Children, ChildCommand
+from specdec.cli.local.processes import Children, ChildCommand
 argv = (sys.executable, "-m", "service")
 child = Children().start(ChildCommand("a", "a", argv, Path(sys.argv[1], "a.log"), "", ("library",)), os.environ)
 print(child.pid, flush=True)
@@ -161,7 +161,7 @@ def test_beside_a_gpu_nothing_is_forked(folder: Path, monkeypatch: pytest.Monkey
 @contextmanager
 def listening(folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
     """A fork server that listens in a folder, where other systems find it."""
-    command = [sys.executable, "-m", "specdec.cli.fork_server", str(folder / "library"), "library"]
+    command = [sys.executable, "-m", "specdec.cli.local.fork_server", str(folder / "library"), "library"]
     with subprocess.Popen(command, env=environment(folder)) as process:
         until((folder / "library").exists)
         try:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from specdec.cli import ports
-from specdec.cli.ports import Wanted
+from specdec.cli.local import ports
+from specdec.cli.local.ports import Wanted
 from specdec.errors import ConfigError
 
 pytestmark = pytest.mark.integration

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from specdec.cli import valkey
 from specdec.cli.exit_codes import StartFailed
-from specdec.cli.launch import Folders, start_store, wait_for_store
-from specdec.cli.processes import ChildCommand, Children
-from specdec.cli.runtime import runtime_folder
-from specdec.cli.signals import Stop, StopRequested
+from specdec.cli.local import valkey
+from specdec.cli.local.launch import Folders, start_store, wait_for_store
+from specdec.cli.local.processes import ChildCommand, Children
+from specdec.cli.local.runtime import runtime_folder
+from specdec.cli.local.signals import Stop, StopRequested
 
 pytestmark = pytest.mark.integration
 
@@ -121,7 +121,8 @@ def test_the_role_started_last_ends_before_all_others(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's death signal is Linux's")
 def test_a_parent_that_is_killed_takes_its_children_along(tmp_path: Path) -> None:
     parent = (
-        "import os, sys, time\nfrom pathlib import Path\nfrom specdec.cli.processes import Children, ChildCommand\n"
+        "import os, sys, time\nfrom pathlib import Path\n"
+        "from specdec.cli.local.processes import Children, ChildCommand\n"
         f"argv = (sys.executable, '-c', {STUBBORN!r})\n"
         f"child = Children().start(ChildCommand('a', 'a', argv, Path({str(tmp_path)!r}, 'a.log'), ''), os.environ)\n"
         "print(child.pid, flush=True); time.sleep(600)"

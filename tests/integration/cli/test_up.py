@@ -16,11 +16,11 @@ import yaml
 from redis import Redis
 from rich.console import Console
 
-from specdec.cli import health, launch, plan, valkey
+from specdec.cli.commands.up import Up
 from specdec.cli.exit_codes import StartFailed, Unreachable
+from specdec.cli.local import health, launch, plan, valkey
+from specdec.cli.local.signals import Stop, StopRequested, stop_on_signals
 from specdec.cli.settings import UpSettings
-from specdec.cli.signals import Stop, StopRequested, stop_on_signals
-from specdec.cli.up import Up
 from specdec.errors import ConfigError
 
 pytestmark = pytest.mark.integration

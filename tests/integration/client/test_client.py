@@ -7,7 +7,7 @@ import pytest
 from gateway.config import DrainSettings
 from specdec.client import Client, FinishedEvent, PromptRequest, Retries, RoundEvent
 from specdec.errors import FieldInvalid, NoVerifier
-from specdec.rules.params import FinishReason
+from specdec.sampling.params import FinishReason
 from tests.gateway_fakes import Script, ScriptedVerifier
 from tests.integration.gateway.replicas import LONG, replicas
 from tests.integration.gateway.stage import stage

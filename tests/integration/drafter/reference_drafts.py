@@ -6,9 +6,10 @@ import pytest
 from torch import Tensor
 
 from specdec.engine import Chunk, NativeEngine
-from specdec.rules.params import Mode, SamplingParams
 from specdec.rules.proposal import propose
-from specdec.rules.sampling import History, probabilities
+from specdec.rules.speculation import Mode
+from specdec.sampling.distribution import History, probabilities
+from specdec.sampling.params import SamplingParams
 from specdec.wire.draft import DraftTokens
 from tests.integration.drafter.verifier_by_hand import PARAMS, PROMPT
 

@@ -4,8 +4,9 @@ import pytest
 
 from protos.drafter.v1 import drafter_pb2 as pb
 from specdec.engine import NativeEngine
-from specdec.rules.params import Mode, SamplingParams
 from specdec.rules.prefix import PrefixHash
+from specdec.rules.speculation import Mode
+from specdec.sampling.params import SamplingParams
 from specdec.wire.draft import DraftTokens
 from specdec.wire.tokens import tokens_to_bytes
 from tests.integration.drafter.reference_drafts import received, reference

@@ -3,13 +3,13 @@
 import pytest
 
 from specdec.engine import NativeEngine
-from specdec.rules.params import Mode
 from specdec.rules.prefix import PrefixHash
+from specdec.rules.speculation import Mode
 from specdec.wire.draft import DraftTokens, draft_from_pb
 from tests.integration.drafter.reference_drafts import received, reference
 from tests.integration.drafter.served_drafter import Serve, Service
 from tests.integration.drafter.verifier_by_hand import PROMPT, Verifier, opening
-from verifier_service.drafters.draft_buffer import DraftBuffer
+from verifier_service.drafts.draft_buffer import DraftBuffer
 
 pytestmark = pytest.mark.integration
 

@@ -6,8 +6,8 @@ import pytest
 
 from protos.drafter.v1 import drafter_pb2 as pb
 from specdec.engine import NativeEngine
-from specdec.rules.params import SamplingParams
-from specdec.serving import checksum
+from specdec.sampling.params import SamplingParams
+from specdec.serving.rpc import checksum
 from tests.integration.drafter.reference_drafts import received, reference
 from tests.integration.drafter.served_drafter import Serve, Service
 from tests.integration.drafter.verifier_by_hand import PATIENCE, PROMPT, Verifier, opening

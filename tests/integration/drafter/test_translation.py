@@ -11,10 +11,10 @@ from drafter_service.config import DrafterSettings
 from specdec.engine import load_tokenizer_json
 from specdec.engine.byte_tokenizer import ByteTokenizer
 from specdec.errors import DrafterMismatch, TokenizerMismatch
-from specdec.rules.vocabulary import Vocabulary
+from specdec.sampling.vocabulary import Vocabulary
 from tests.conformance.small_pair import VOCAB_SIZE, small
-from verifier_service.drafters.client import DrafterClient, Identity
-from verifier_service.drafters.link import DrafterLink
+from verifier_service.drafts.client import DrafterClient, Identity
+from verifier_service.drafts.link import DrafterLink
 from verifier_service.metrics import VerifierMetrics
 
 pytestmark = pytest.mark.integration

@@ -7,7 +7,8 @@ from itertools import accumulate
 import grpc.aio
 
 from protos.drafter.v1 import drafter_pb2 as pb
-from specdec.rules.params import Mode, SamplingParams
+from specdec.rules.speculation import Mode
+from specdec.sampling.params import SamplingParams
 from specdec.wire.draft import PROTOCOL, DraftTokens, draft_from_pb
 from specdec.wire.params import mode_to_pb, sampling_to_pb
 from specdec.wire.tokens import tokens_to_bytes

@@ -12,9 +12,9 @@ from transformers import AutoModelForCausalLM
 
 from specdec.engine import Chunk, NativeEngine
 from specdec.engine.attention import attending
+from specdec.engine.cuda.backend import PagedBackend
 from specdec.engine.loader import load_decoder
 from specdec.engine.model_check import RecordingStep
-from specdec.engine.paged.backend import PagedBackend
 from specdec.errors import ModelRefused
 from tests.kv_backends import CallingCapture, triton_kernels
 from tests.tiny_models import ARCHITECTURES, WINDOW, make_tiny_model

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutput
 
-from specdec.engine.compiled_layers import CompiledLayers, _Direct
+from specdec.engine.cpu.compiled_layers import CompiledLayers, _Direct
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler"),

@@ -9,13 +9,13 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from specdec.engine import Chunk, NativeEngine
+from specdec.engine.cpu.wide_passes import WIDE
+from specdec.engine.cuda.backend import PagedBackend
 from specdec.engine.decoder import Decoder
-from specdec.engine.kv_pool import KvMemory
-from specdec.engine.paged.backend import PagedBackend
-from specdec.engine.wide_passes import WIDE
+from specdec.engine.kv.pool import KvMemory
 from specdec.errors import InternalError, ModelRefused
-from specdec.rules import vocabulary
 from specdec.rules.blocks import BLOCK_TOKENS
+from specdec.sampling import vocabulary
 from tests.tiny_models import END_TOKEN_ID, make_tokenizer
 
 pytestmark = pytest.mark.integration

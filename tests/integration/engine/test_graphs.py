@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from specdec.engine import Chunk, NativeEngine
-from specdec.engine.paged.backend import PagedBackend
-from specdec.engine.paged.graphs import COMMON, Replay
+from specdec.engine.cuda.backend import PagedBackend
+from specdec.engine.cuda.graphs import COMMON, Replay
 from tests.kv_backends import CallingCapture, PlainKernels, graphs, session_kv
 
 pytestmark = pytest.mark.integration
@@ -119,4 +119,4 @@ def test_a_model_that_cannot_be_captured_is_served_and_that_is_said_once(
             start(each, "a")
             logits.append(each.forward([Chunk("a", TEXT[:5], 5)]))
     torch.testing.assert_close(*logits, rtol=1e-4, atol=1e-4)
-    assert [record.name for record in caplog.records] == ["specdec.engine.paged.graphs"]
+    assert [record.name for record in caplog.records] == ["specdec.engine.cuda.graphs"]

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from specdec.engine import Chunk, NativeEngine
-from specdec.rules.tree import Tree
+from specdec.trees.tree import Tree
 from tests.devices import NO_CUDA
 from tests.kv_backends import KV_BACKENDS, session_kv
 

@@ -13,10 +13,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from specdec.engine import NativeEngine, cpp_library, host_product, span
-from specdec.engine.cpp_library import SOURCES
-from specdec.engine.host_operator import load_attention, open_operator_backend
-from specdec.engine.sequence_kv import SequenceKv
+from specdec.engine import NativeEngine
+from specdec.engine.cpu import cpp_library, span
+from specdec.engine.cpu import product as host_product
+from specdec.engine.cpu.cpp_library import SOURCES
+from specdec.engine.cpu.operator import load_attention, open_operator_backend
+from specdec.engine.kv.sequence import SequenceKv
 from specdec.errors import ModelRefused
 from tests.kv_backends import KV_BACKENDS, operator
 from tests.tiny_models import make_tiny_model

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from specdec.engine import Chunk, NativeEngine
 from specdec.errors import InternalError
-from specdec.rules.tree import Tree
+from specdec.trees.tree import Tree
 from tests.tiny_models import WINDOW
 
 pytestmark = pytest.mark.integration

@@ -11,10 +11,10 @@ from torch import Tensor
 from specdec.engine import Chunk, NativeEngine
 from specdec.rules.draft import Verdict
 from specdec.rules.multidraft import Siblings
-from specdec.rules.params import SamplingParams
-from specdec.rules.sampling import History, probabilities
-from specdec.rules.tree import ROOT, Tree, TreeDraft
-from specdec.rules.tree_verification import verify_tree
+from specdec.sampling.distribution import History, probabilities
+from specdec.sampling.params import SamplingParams
+from specdec.trees.tree import ROOT, Tree, TreeDraft
+from specdec.trees.verification import verify_tree
 
 pytestmark = pytest.mark.integration
 

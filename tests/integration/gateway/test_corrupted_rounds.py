@@ -18,9 +18,10 @@ from gateway.verifiers.failover import Failover
 from gateway.verifiers.round_streams import PassStream
 from gateway.verifiers.rounds import RoundCheck
 from protos.verifier.v1 import verifier_pb2_grpc as pb_grpc
-from specdec.rules.params import Mode, SamplingParams, Speculation
-from specdec.serving import checksum
+from specdec.rules.speculation import Mode, Speculation
+from specdec.sampling.params import SamplingParams
 from specdec.serving.discovery import Endpoint
+from specdec.serving.rpc import checksum
 from specdec.wire.generation import GenerationCall, VerifierInfo
 from specdec.wire.passes import Opening
 from tests.flipping_server import FlipInterceptor, flipping_server

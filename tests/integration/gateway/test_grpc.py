@@ -14,7 +14,7 @@ from protos.common.v1 import common_pb2
 from protos.gateway.v1 import gateway_pb2 as pb
 from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from specdec.errors import MessageTooLarge
-from specdec.serving.status import from_rpc_error
+from specdec.serving.rpc.status import from_rpc_error
 from tests.gateway_fakes import EOS, Script, output, until
 from tests.integration.gateway.stage import Stage, stage
 

@@ -12,7 +12,7 @@ import pytest
 
 from gateway.http import connection
 from gateway.http.connection import MAX_PIPELINED
-from specdec.cli.ports import free
+from specdec.cli.local.ports import free
 from specdec.errors import InternalError
 from tests.gateway_fakes import Script, until
 from tests.integration.gateway.stage import Stage, stage

@@ -10,7 +10,7 @@ from gateway.config import GatewaySettings
 from protos.gateway.v1 import gateway_pb2 as pb
 from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from specdec.errors import ContextLengthExceeded, MessageTooLarge, SpecdecError
-from specdec.serving.status import from_rpc_error
+from specdec.serving.rpc.status import from_rpc_error
 from tests.gateway_fakes import ByteTokenizer
 from tests.integration.gateway.stage import Stage, stage
 

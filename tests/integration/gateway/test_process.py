@@ -18,11 +18,11 @@ import yaml
 
 from gateway.text.tokenizer import ModelTokenizer
 from protos.verifier.v1 import verifier_pb2_grpc as pb_grpc
-from specdec.cli import ports, valkey
-from specdec.cli.launch import wait_for_store
-from specdec.cli.processes import ChildCommand, Children
-from specdec.cli.signals import Stop
-from specdec.serving.server import start_grpc
+from specdec.cli.local import ports, valkey
+from specdec.cli.local.launch import wait_for_store
+from specdec.cli.local.processes import ChildCommand, Children
+from specdec.cli.local.signals import Stop
+from specdec.serving.rpc.server import start_grpc
 from tests.gateway_fakes import ScriptedVerifier, facts
 from tests.integration.gateway.scripted_servicer import ScriptedServicer
 from tests.integration.sessions.server import Server

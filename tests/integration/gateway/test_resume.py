@@ -10,7 +10,7 @@ from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
 from gateway.store.values import RoundCommit, SessionState
 from gateway.tasks import cancel_and_wait
 from gateway.turns.turn import note_of
-from specdec.rules.params import Origin
+from specdec.rules.speculation import Origin
 from specdec.wire.generation import Round
 from tests.contracts.session_store import commit
 from tests.gateway_fakes import ScriptedVerifier, until

@@ -13,8 +13,9 @@ from gateway.verifiers.client import VerifierClient
 from protos.verifier.v1 import verifier_pb2 as pb
 from protos.verifier.v1 import verifier_pb2_grpc as pb_grpc
 from specdec.errors import NoVerifier
-from specdec.rules.params import FinishReason, Mode, SamplingParams, Speculation
-from specdec.serving.server import start_grpc
+from specdec.rules.speculation import Mode, Speculation
+from specdec.sampling.params import FinishReason, SamplingParams
+from specdec.serving.rpc.server import start_grpc
 from specdec.wire.generation import GenerationCall, Round, info_to_pb
 from tests.gateway_fakes import ScriptedVerifier
 from verifier_service.service import Ready, VerifierServicer

@@ -10,7 +10,7 @@ from gateway.text.detokenizer import Detokenizer
 from gateway.text.tokenizer import ModelTokenizer
 from gateway.tools.conversation import Message
 from specdec.errors import ConfigError, ContextLengthExceeded, FieldInvalid, UnsupportedParameter
-from specdec.rules.vocabulary import fingerprint
+from specdec.sampling.vocabulary import fingerprint
 
 DEMO = Path(__file__).parents[3] / "models" / "demo" / "target"
 TEXT = "def naïve(x):\n    return '😀 déjà vu 漢字'\n"

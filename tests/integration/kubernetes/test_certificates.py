@@ -17,9 +17,9 @@ from gateway.discovery.cluster import ClusterSettings
 from gateway.verifiers.client import VerifierClient
 from protos.verifier.v1 import verifier_pb2, verifier_pb2_grpc
 from specdec.errors import ConfigError, NoVerifier
-from specdec.serving.access import Access
-from specdec.serving.server import start_grpc
-from specdec.serving.tls import Certificates
+from specdec.serving.rpc.access import Access
+from specdec.serving.rpc.server import start_grpc
+from specdec.serving.rpc.tls import Certificates
 from tests.fake_kubernetes import FakeKubernetes
 from tests.fake_kubernetes.store import Kind, Object
 

@@ -14,7 +14,7 @@ from gateway.ratio_controller.app import serve
 from gateway.ratio_controller.config import LeaseSettings, MetricsSettings, RatioSettings, ScalingSettings
 from gateway.ratio_controller.controller import DeploymentScale, Scale
 from gateway.ratio_controller.lease import Leadership
-from specdec.serving.metrics_snapshot import MetricsSnapshot
+from specdec.serving.telemetry.snapshot import MetricsSnapshot
 from tests.clock import Clock
 from tests.fake_kubernetes import FakeKubernetes
 from tests.fake_kubernetes.access import Request
@@ -150,7 +150,7 @@ async def test_the_drafters_follow_the_verifiers(
     def read(_: Any) -> MetricsSnapshot:
         return snapshot
 
-    monkeypatch.setattr("specdec.serving.metrics_readers.Prometheus.read", read)
+    monkeypatch.setattr("specdec.serving.telemetry.readers.Prometheus.read", read)
     api.rules = ROLE
     api.store.create(DEPLOYMENTS, deployment(2))
 
@@ -211,7 +211,7 @@ async def test_where_it_may_not_name_an_owner_it_leads_without(api: FakeKubernet
 async def test_of_two_controllers_one_acts_and_the_other_takes_over(
     api: FakeKubernetes, settings: RatioSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specdec.serving.metrics_readers.Prometheus.read", lambda _: replace(SNAPSHOT, verifiers=20))
+    monkeypatch.setattr("specdec.serving.telemetry.readers.Prometheus.read", lambda _: replace(SNAPSHOT, verifiers=20))
     api.store.create(DEPLOYMENTS, deployment(2))
     async with AsyncExitStack() as second:
         async with controlling(settings):

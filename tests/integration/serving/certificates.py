@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from specdec.serving.tls import DialTlsSettings
+from specdec.serving.rpc.tls import DialTlsSettings
 
 PEER = "specdec-verifier.namespace.svc"
 

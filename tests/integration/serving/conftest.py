@@ -2,7 +2,7 @@
 
 import pytest
 
-from specdec.cli import ports
+from specdec.cli.local import ports
 
 
 @pytest.fixture

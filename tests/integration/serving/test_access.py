@@ -17,15 +17,16 @@ from gateway.verifiers.replica import Replica
 from protos.drafter.v1 import drafter_pb2, drafter_pb2_grpc
 from protos.verifier.v1 import verifier_pb2, verifier_pb2_grpc
 from specdec.errors import ConfigError, DrafterMismatch, NoVerifier
-from specdec.rules.params import Mode, SamplingParams
-from specdec.serving.access import UNGUARDED, Access, Metadata
-from specdec.serving.channel import open_channel
+from specdec.rules.speculation import Mode
+from specdec.sampling.params import SamplingParams
 from specdec.serving.discovery import Endpoint
-from specdec.serving.server import GrpcServer, start_grpc
+from specdec.serving.rpc.access import UNGUARDED, Access, Metadata
+from specdec.serving.rpc.channel import open_channel
+from specdec.serving.rpc.server import GrpcServer, start_grpc
 from specdec.wire.generation import Fallback, GenerationCall, Speculation
-from verifier_service.drafters.client import DrafterClient, Identity
-from verifier_service.drafters.link import DrafterLink, LinkState
-from verifier_service.drafters.pool import DrafterPool
+from verifier_service.drafts.client import DrafterClient, Identity
+from verifier_service.drafts.link import DrafterLink, LinkState
+from verifier_service.drafts.pool import DrafterPool
 from verifier_service.metrics import VerifierMetrics
 
 SERVICE = verifier_pb2.DESCRIPTOR.services_by_name["VerifierService"].full_name

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from specdec.errors import ConfigError
-from specdec.serving.metrics import MetricsServer, serve_metrics
+from specdec.serving.telemetry.metrics import MetricsServer, serve_metrics
 
 
 class Readiness:

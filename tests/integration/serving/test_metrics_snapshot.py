@@ -16,11 +16,11 @@ from gateway.ratio_controller.app import snapshot_reader
 from gateway.ratio_controller.config import MetricsSettings
 from specdec.cli.app import status_of
 from specdec.cli.exit_codes import ExitCode
-from specdec.rules.params import Origin
-from specdec.serving.metrics import serve_metrics
-from specdec.serving.metrics_readers import Prometheus, Scraper
-from specdec.serving.metrics_snapshot import COUNTERS, GAUGES
-from specdec.serving.scrapes import MetricsUnreadable
+from specdec.rules.speculation import Origin
+from specdec.serving.telemetry.metrics import serve_metrics
+from specdec.serving.telemetry.readers import Prometheus, Scraper
+from specdec.serving.telemetry.scrapes import MetricsUnreadable
+from specdec.serving.telemetry.snapshot import COUNTERS, GAUGES
 from specdec.wire.generation import Round
 from verifier_service.metrics import VerifierMetrics
 

@@ -3,7 +3,7 @@
 from prometheus_client import Counter
 from prometheus_client.exposition import choose_encoder
 
-from specdec.serving.registry import process_registry
+from specdec.serving.telemetry.registry import process_registry
 from specdec.serving.version import package_version
 
 

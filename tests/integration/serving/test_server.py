@@ -10,9 +10,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from protos.drafter.v1 import drafter_pb2, drafter_pb2_grpc
 from protos.verifier.v1 import verifier_pb2, verifier_pb2_grpc
 from specdec.errors import ConfigError, FieldInvalid, InternalError
-from specdec.serving.channel import open_channel
-from specdec.serving.server import GrpcServer, start_grpc
-from specdec.serving.status import from_rpc_error
+from specdec.serving.rpc.channel import open_channel
+from specdec.serving.rpc.server import GrpcServer, start_grpc
+from specdec.serving.rpc.status import from_rpc_error
 from tests.chaos.proxy import Proxy
 
 SERVICE = verifier_pb2.DESCRIPTOR.services_by_name["VerifierService"].full_name

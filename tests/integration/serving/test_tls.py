@@ -17,11 +17,11 @@ from prometheus_client import CollectorRegistry
 from gateway.verifiers.client import VerifierClient
 from protos.verifier.v1 import verifier_pb2, verifier_pb2_grpc
 from specdec.errors import ConfigError, NoVerifier
-from specdec.serving import tls
-from specdec.serving.access import Access
-from specdec.serving.channel import open_channel
-from specdec.serving.server import LIVENESS, GrpcServer, start_grpc
-from specdec.serving.tls import Certificates, DialTlsSettings, TlsSettings, watch_expiry
+from specdec.serving.rpc import tls
+from specdec.serving.rpc.access import Access
+from specdec.serving.rpc.channel import open_channel
+from specdec.serving.rpc.server import LIVENESS, GrpcServer, start_grpc
+from specdec.serving.rpc.tls import Certificates, DialTlsSettings, TlsSettings, watch_expiry
 from tests.integration.serving.certificates import PEER, Authority
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -194,7 +194,7 @@ import asyncio, sys
 from pathlib import Path
 from specdec.serving import server, tls
 from specdec.serving import tls
-from specdec.serving.access import Access
+from specdec.serving.rpc.access import Access
 
 async def main(folder):
     tls.RELOAD = 0.02

@@ -18,9 +18,9 @@ from gateway.store import lua
 from gateway.store.redis_client import connect
 from gateway.store.sessions import SessionStore
 from gateway.store.values import Lease
-from specdec.cli import valkey
-from specdec.cli.processes import ChildCommand, Children
-from specdec.cli.valkey import Binary
+from specdec.cli.local import valkey
+from specdec.cli.local.processes import ChildCommand, Children
+from specdec.cli.local.valkey import Binary
 from specdec.errors import SessionHeld
 
 

@@ -17,8 +17,8 @@ import redis
 
 from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
 from gateway.store.values import RoundCommit
-from specdec.cli import ports, valkey
-from specdec.cli.processes import Child, ChildCommand, Children
+from specdec.cli.local import ports, valkey
+from specdec.cli.local.processes import Child, ChildCommand, Children
 from specdec.errors import SessionStoreDown
 from tests.contracts.session_store import commit, log_of
 

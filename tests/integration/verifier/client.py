@@ -8,9 +8,9 @@ from typing import Any
 
 from protos.verifier.v1 import verifier_pb2 as pb
 from protos.verifier.v1 import verifier_pb2_grpc
-from specdec.rules.params import Mode, SamplingParams
-from specdec.rules.tree_options import TreeOptions
-from specdec.serving.channel import open_channel
+from specdec.rules.speculation import Mode, TreeOptions
+from specdec.sampling.params import SamplingParams
+from specdec.serving.rpc.channel import open_channel
 from specdec.wire.params import TREE, mode_to_pb, sampling_to_pb
 from specdec.wire.tokens import tokens_from_bytes, tokens_to_bytes
 from tests.integration.verifier.target import LENGTH, PROMPT

@@ -7,9 +7,10 @@ from typing import Any
 
 from protos.verifier.v1 import verifier_pb2 as pb
 from specdec.errors import SpecdecError
-from specdec.rules.params import Mode, SamplingParams, Speculation
-from specdec.serving.checksum import received
-from specdec.serving.status import error_from_bytes
+from specdec.rules.speculation import Mode, Speculation
+from specdec.sampling.params import SamplingParams
+from specdec.serving.rpc.checksum import received
+from specdec.serving.rpc.status import error_from_bytes
 from specdec.wire.generation import GenerationCall, Round
 from specdec.wire.passes import Opening, Orders, Pass, orders_to_pb, pass_from_pb
 from tests.integration.verifier.client import Client

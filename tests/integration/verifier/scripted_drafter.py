@@ -11,8 +11,8 @@ import grpc.aio
 from protos.drafter.v1 import drafter_pb2 as pb
 from protos.drafter.v1 import drafter_pb2_grpc
 from specdec.rules.prefix import PrefixHash
-from specdec.serving.channel import MAX_MESSAGE_BYTES
-from specdec.serving.decoding import DecodeInterceptor
+from specdec.serving.rpc.channel import MAX_MESSAGE_BYTES
+from specdec.serving.rpc.decoding import DecodeInterceptor
 from specdec.wire.tokens import tokens_from_bytes, tokens_to_bytes
 
 

@@ -9,14 +9,15 @@ from prometheus_client import CollectorRegistry
 
 from protos.drafter.v1 import drafter_pb2 as pb
 from protos.drafter.v1 import drafter_pb2_grpc
-from specdec.rules.params import Mode, SamplingParams
-from specdec.serving import checksum
+from specdec.rules.speculation import Mode
+from specdec.sampling.params import SamplingParams
+from specdec.serving.rpc import checksum
 from specdec.wire.draft import DraftTokens
 from specdec.wire.session import NackReason, Open
 from tests.flipping_server import FlipInterceptor, flipping_server
 from tests.integration.verifier.scripted_drafter import ScriptedDrafter, Seen, drafts
-from verifier_service.drafters.client import DrafterClient, Identity, LinkTimes
-from verifier_service.drafters.link import DrafterLink, LinkState
+from verifier_service.drafts.client import DrafterClient, Identity, LinkTimes
+from verifier_service.drafts.link import DrafterLink, LinkState
 from verifier_service.metrics import VerifierMetrics
 
 GAMMA = 5

@@ -10,9 +10,9 @@ from specdec.serving.discovery import Endpoint, Endpoints
 from tests.integration.verifier.draft_scripts import silent
 from tests.integration.verifier.house import House
 from tests.integration.verifier.scripted_drafter import eventually
-from verifier_service.drafters.client import Identity
-from verifier_service.drafters.link import DrafterLink
-from verifier_service.drafters.pool import DrafterPool
+from verifier_service.drafts.client import Identity
+from verifier_service.drafts.link import DrafterLink
+from verifier_service.drafts.pool import DrafterPool
 from verifier_service.metrics import VerifierMetrics
 
 

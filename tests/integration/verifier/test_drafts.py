@@ -7,7 +7,8 @@ from itertools import count
 import pytest
 
 from protos.drafter.v1 import drafter_pb2 as pb
-from specdec.rules.params import Mode, SamplingParams
+from specdec.rules.speculation import Mode
+from specdec.sampling.params import SamplingParams
 from tests.integration.verifier.client import output, reasons
 from tests.integration.verifier.draft_scripts import (
     beyond,

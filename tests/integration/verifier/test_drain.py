@@ -7,7 +7,7 @@ import grpc
 import pytest
 
 from specdec.errors import Draining, SpecdecError
-from specdec.serving.status import from_rpc_error
+from specdec.serving.rpc.status import from_rpc_error
 from specdec.wire.tokens import tokens_from_bytes
 from tests.integration.verifier.client import Client, connected
 from tests.integration.verifier.target import PROMPT, Target

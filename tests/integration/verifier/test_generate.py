@@ -19,9 +19,10 @@ from specdec.errors import (
     SpecdecError,
     TokenOutOfRange,
 )
-from specdec.rules.params import Mode, SamplingParams
-from specdec.serving.server import start_grpc
-from specdec.serving.status import from_rpc_error
+from specdec.rules.speculation import Mode
+from specdec.sampling.params import SamplingParams
+from specdec.serving.rpc.server import start_grpc
+from specdec.serving.rpc.status import from_rpc_error
 from tests.integration.verifier.client import output
 from tests.integration.verifier.draft_scripts import oracle, silent
 from tests.integration.verifier.house import House

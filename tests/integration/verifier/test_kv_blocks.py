@@ -7,7 +7,7 @@ import pytest
 
 from protos.verifier.v1 import verifier_pb2 as pb
 from specdec.errors import FieldInvalid
-from specdec.serving.status import from_rpc_error
+from specdec.serving.rpc.status import from_rpc_error
 from specdec.wire.tokens import tokens_to_bytes
 from tests.integration.verifier.client import Client, output
 from tests.integration.verifier.draft_scripts import oracle

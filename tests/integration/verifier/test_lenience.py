@@ -7,8 +7,9 @@ import pytest
 
 from protos.verifier.v1 import verifier_pb2 as pb
 from specdec.errors import FieldInvalid
-from specdec.rules.params import Mode, SamplingParams
-from specdec.serving.status import from_rpc_error
+from specdec.rules.speculation import Mode
+from specdec.sampling.params import SamplingParams
+from specdec.serving.rpc.status import from_rpc_error
 from tests.conformance.served_pair import pair, running_verifier
 from tests.integration.verifier.client import output
 from tests.tiny_models import make_tiny_model

@@ -11,9 +11,10 @@ from transformers import AutoModelForCausalLM
 from protos.common.v1 import common_pb2 as common
 from protos.verifier.v1 import verifier_pb2 as pb
 from specdec.errors import FieldInvalid
-from specdec.rules.logprobs import TokenLogprobs
-from specdec.rules.params import Mode, SamplingParams
-from specdec.serving.status import from_rpc_error
+from specdec.rules.speculation import Mode
+from specdec.sampling.logprobs import TokenLogprobs
+from specdec.sampling.params import SamplingParams
+from specdec.serving.rpc.status import from_rpc_error
 from specdec.wire.logprobs import logprobs_from_pb
 from tests.conformance.served_pair import pair
 from tests.integration.verifier.client import Client, output

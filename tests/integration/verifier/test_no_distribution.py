@@ -10,8 +10,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from specdec.errors import FieldInvalid, NoDistribution, SpecdecError
-from specdec.rules.params import Mode, SamplingParams
-from specdec.serving.status import from_rpc_error
+from specdec.rules.speculation import Mode
+from specdec.sampling.params import SamplingParams
+from specdec.serving.rpc.status import from_rpc_error
 from tests.conformance.served_pair import running_drafter, running_verifier
 from tests.integration.verifier.client import Client, output
 from tests.integration.verifier.target import PROMPT

@@ -11,8 +11,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from torch import Tensor
 
 from specdec.engine import Chunk, NativeEngine
-from specdec.rules.params import Mode
-from specdec.serving.channel import open_channel
+from specdec.rules.speculation import Mode
+from specdec.serving.rpc.channel import open_channel
 from tests.integration.verifier.client import connected, output
 from tests.integration.verifier.draft_scripts import oracle
 from tests.integration.verifier.house import House

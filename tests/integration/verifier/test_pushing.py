@@ -11,8 +11,8 @@ from tests.integration.verifier.client import output
 from tests.integration.verifier.draft_scripts import wrong
 from tests.integration.verifier.house import House
 from tests.integration.verifier.target import LENGTH, PROMPT, Target
-from verifier_service.batching.costs import DraftedRounds
-from verifier_service.batching.speculation import BatchSpeculation
+from verifier_service.speculation.controller import BatchSpeculation
+from verifier_service.speculation.costs import DraftedRounds
 
 _PASS, _FAR = 0.2, 0.1
 """Seconds that the target is taken to need, and of the long round trip."""

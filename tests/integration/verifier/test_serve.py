@@ -21,9 +21,9 @@ from specdec.errors import (
     SpecdecError,
     TokenOutOfRange,
 )
-from specdec.rules.params import FinishReason, Mode, SamplingParams, Speculation
-from specdec.rules.tree_options import TreeOptions
-from specdec.serving.status import from_rpc_error
+from specdec.rules.speculation import Mode, Speculation, TreeOptions
+from specdec.sampling.params import FinishReason, SamplingParams
+from specdec.serving.rpc.status import from_rpc_error
 from specdec.wire.generation import round_from_pb
 from specdec.wire.passes import Opening, Orders, orders_to_pb
 from tests.integration.verifier.client import Client, connected, output

@@ -26,7 +26,8 @@ from benchmarks.systems.stack import Stack
 from drafter_service.drafters.source_drafter import SourceDrafter, SourceReader
 from drafter_service.sessions.draft_session import DraftSession
 from drafter_service.sessions.drafter import DraftedToken, ScheduledSession
-from specdec.rules.params import Mode, SamplingParams
+from specdec.rules.speculation import Mode
+from specdec.sampling.params import SamplingParams
 from specdec.sources.prompt_lookup import PromptLookup
 from specdec.wire.session import Open
 

@@ -9,7 +9,7 @@ from benchmarks.simulation.regions import DRAFTS, regions, speed_ratio
 from benchmarks.simulation.scenarios import knee, losses, measure, predicted
 from benchmarks.simulation.tiers import Tiers
 from benchmarks.simulation.world import World
-from specdec.rules.sizing import RoundCosts
+from specdec.planning.sizing import RoundCosts
 
 WORLD = World()
 

@@ -8,9 +8,9 @@ from benchmarks.pair import Pair
 from benchmarks.sections import verdicts
 from benchmarks.sections.lab import Lab
 from benchmarks.sections.scale import quick
-from specdec.rules.params import Mode
+from specdec.rules.speculation import Mode
 from tests.tiny_models import make_tiny_model
-from verifier_service.batching.target_pass import judge_batch
+from verifier_service.backends.target_pass import judge_batch
 
 DRAFTS, SESSIONS = 4, 32
 

@@ -1,6 +1,7 @@
 """What each kind of drafter did, in numbers of its own."""
 
-from specdec.rules.params import FinishReason, Origin
+from specdec.rules.speculation import Origin
+from specdec.sampling.params import FinishReason
 from specdec.wire.generation import Round, Timing
 from tests.unit.verifier_service.verifier_fakes import make_metrics
 from verifier_service.metrics import VerifierMetrics

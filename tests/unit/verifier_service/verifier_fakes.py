@@ -10,19 +10,20 @@ from prometheus_client import CollectorRegistry
 from torch import Tensor
 
 from specdec.engine import Chunk
-from specdec.engine.kv_pool import KvMemory
+from specdec.engine.kv.pool import KvMemory
 from specdec.rules.draft import NO_DRAFT, Draft, SparseProbs, Verdict
-from specdec.rules.params import Mode, SamplingParams, Speculation
 from specdec.rules.prefix import PrefixHash
+from specdec.rules.speculation import Mode, Speculation
+from specdec.sampling.params import SamplingParams
 from specdec.wire.draft import DraftTokens
 from specdec.wire.generation import Fallback, GenerationCall, Round, RoundDetail, Speedup
-from verifier_service.batching.batch_plan import Gathers, Outcome, Row
-from verifier_service.batching.costs import DrafterTimes
-from verifier_service.batching.speculation import BatchSpeculation
-from verifier_service.drafters.drafts import Proposal
-from verifier_service.drafters.link import DrafterLink
+from verifier_service.backends.batch_plan import Gathers, Outcome, Row
+from verifier_service.drafts.drafts import Proposal
+from verifier_service.drafts.link import DrafterLink
 from verifier_service.metrics import VerifierMetrics
 from verifier_service.passes.sequence import Sequence as EngineSequence
+from verifier_service.speculation.controller import BatchSpeculation
+from verifier_service.speculation.costs import DrafterTimes
 
 VOCABULARY = 16
 GREEDY = SamplingParams(temperature=0.0)

@@ -13,7 +13,8 @@ from drafter_service.drafters.uniform_model import UniformModel
 from drafter_service.sessions.draft_session import DraftSession
 from drafter_service.sessions.drafter import DraftedToken, NoGuess, ScheduledSession, StepResult
 from specdec.errors import ModelRefused
-from specdec.rules.params import Mode, SamplingParams
+from specdec.rules.speculation import Mode
+from specdec.sampling.params import SamplingParams
 from specdec.sources.counts import COUNTS_FILE, count, load_counts, save_counts
 from specdec.sources.prompt_lookup import PromptLookup
 from tests.drafter_fakes import CONTEXT, OPEN, PrefixModel, commit, expected_drafts

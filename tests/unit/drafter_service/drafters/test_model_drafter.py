@@ -13,10 +13,11 @@ from drafter_service.sessions.draft_session import DraftSession
 from drafter_service.sessions.drafter import DraftedToken, DraftFailure, ScheduledSession
 from specdec.engine import Chunk
 from specdec.errors import InternalError, NoDistribution, TokenOutOfRange
+from specdec.planning.gamma_policy import GammaPolicy, PolicyKind
 from specdec.rules.draft import SparseProbs
-from specdec.rules.gamma_policy import GammaPolicy, PolicyKind
-from specdec.rules.params import Mode, SamplingParams
-from specdec.rules.sampling import History, probabilities
+from specdec.rules.speculation import Mode
+from specdec.sampling.distribution import History, probabilities
+from specdec.sampling.params import SamplingParams
 from specdec.wire.session import Open
 from tests.device_syncs import device_syncs
 from tests.drafter_fakes import CONTEXT, OPEN, VOCAB, PrefixModel, expected_drafts, logits_after

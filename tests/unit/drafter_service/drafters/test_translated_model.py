@@ -12,8 +12,8 @@ from drafter_service.drafters.sequence_lengths import SequenceLengths
 from drafter_service.drafters.translated_model import TranslatedModel
 from specdec.engine import Chunk
 from specdec.engine.byte_tokenizer import ByteTokenizer
-from specdec.rules.params import SamplingParams
-from specdec.rules.sampling import History, probabilities
+from specdec.sampling.distribution import History, probabilities
+from specdec.sampling.params import SamplingParams
 from tests.draft_laws import compress
 from tests.tokenizers_apart import byte_level, sentence_pieces
 

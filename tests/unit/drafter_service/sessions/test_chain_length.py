@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from drafter_service.sessions.chain_length import ChainLength
 from drafter_service.sessions.draft_session import DraftSession
-from specdec.rules.certainty import Certainty
-from specdec.rules.gamma_policy import GammaPolicy, PolicyKind
+from specdec.planning.certainty import Certainty
+from specdec.planning.gamma_policy import GammaPolicy, PolicyKind
 from specdec.wire.session import DraftEnd
 from tests.drafter_fakes import OPEN, commit
 

@@ -7,7 +7,8 @@ from drafter_service.sessions.stream import MalformedMessage
 from protos.common.v1 import common_pb2
 from protos.drafter.v1 import drafter_pb2 as pb
 from specdec.rules.draft import Draft, SparseProbs
-from specdec.rules.params import Mode, SamplingParams
+from specdec.rules.speculation import Mode
+from specdec.sampling.params import SamplingParams
 from specdec.wire.draft import DraftTokens
 from specdec.wire.params import mode_to_pb, sampling_to_pb
 from specdec.wire.session import Close, Commit, DraftEnd, Nack, NackReason, Open

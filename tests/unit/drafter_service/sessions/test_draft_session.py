@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from drafter_service.sessions.draft_session import DraftSession
 from drafter_service.sessions.refusal import SessionRefused
-from specdec.rules.params import Mode, SamplingParams
 from specdec.rules.prefix import PrefixHash, common_length
+from specdec.rules.speculation import Mode
+from specdec.sampling.params import SamplingParams
 from specdec.wire.session import NackReason, Open
 from tests.drafter_fakes import OPEN, commit
 

@@ -13,9 +13,10 @@ from drafter_service.drafters.model_drafter import ModelDrafter
 from drafter_service.metrics import DrafterMetrics
 from drafter_service.sessions.draft_runner import DraftRunner
 from drafter_service.sessions.fan_out import fan_out
-from specdec.rules.gamma_policy import GammaPolicy
-from specdec.rules.params import Mode, SamplingParams
+from specdec.planning.gamma_policy import GammaPolicy
 from specdec.rules.prefix import PrefixHash
+from specdec.rules.speculation import Mode
+from specdec.sampling.params import SamplingParams
 from specdec.serving.settings import ModelSettings
 from specdec.wire.draft import DraftTokens
 from specdec.wire.session import Close, Open

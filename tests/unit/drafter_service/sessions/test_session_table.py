@@ -12,7 +12,7 @@ from drafter_service.sessions.drafter import ScheduledSession
 from drafter_service.sessions.refusal import SessionRefused
 from drafter_service.sessions.session_table import SessionTable
 from drafter_service.sessions.stream import MalformedMessage, Message
-from specdec.rules.params import SamplingParams
+from specdec.sampling.params import SamplingParams
 from specdec.wire.session import Close, NackReason
 from tests.drafter_fakes import OPEN, VOCAB, ListStream, PrefixModel, commit, continued
 

@@ -7,9 +7,9 @@ import pytest
 from drafter_service.sessions.tree_growth import TreeFamily, TreeGrowth
 from drafter_service.sessions.tree_session import TreeSession
 from specdec.rules.draft import point_mass
-from specdec.rules.params import SamplingParams
 from specdec.rules.prefix import PrefixHash
-from specdec.rules.tree import ROOT, TreeDraft
+from specdec.sampling.params import SamplingParams
+from specdec.trees.tree import ROOT, TreeDraft
 from specdec.wire.session import TreePlan
 from tests.drafter_fakes import OPEN, commit
 

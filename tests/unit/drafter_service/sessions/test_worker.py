@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from specdec.rules.params import Mode
 from specdec.rules.prefix import PrefixHash
+from specdec.rules.speculation import Mode
 from specdec.wire.draft import DraftTokens
 from specdec.wire.session import Close, DraftEnd
 from tests.drafter_fakes import OPEN, VOCAB, ListStream, commit, continued, expected_drafts

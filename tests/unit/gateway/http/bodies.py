@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gateway.http.completions import ChatBody, CompletionBody
+from gateway.http.requests.completions import ChatBody, CompletionBody
 from gateway.request import GenerationRequest
 
 COMPLETION: dict[str, Any] = {"model": "m", "prompt": "Say it"}

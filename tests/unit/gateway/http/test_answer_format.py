@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.http.writers import AnswerFormat
+from gateway.http.replies.writers import AnswerFormat
 
 
 @pytest.mark.parametrize(

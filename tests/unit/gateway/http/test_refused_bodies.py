@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from gateway.http.body import parse_json
-from gateway.http.completions import ChatBody, CompletionBody
-from gateway.http.token_bodies import DetokenizeBody, TokenizeBody
+from gateway.http.requests.body import parse_json
+from gateway.http.requests.completions import ChatBody, CompletionBody
+from gateway.http.requests.token_bodies import DetokenizeBody, TokenizeBody
 from gateway.request import ChatPrompt, TextPrompt
 from gateway.tools.conversation import Message
 from specdec.errors import (

@@ -11,7 +11,8 @@ from gateway.config import KvSettings
 from gateway.kv.reader import Bandwidth, KvReader, worth_restoring
 from gateway.kv.store import SequenceBlocks
 from gateway.metrics import KvMetrics
-from specdec.rules.params import Mode, SamplingParams, Speculation
+from specdec.rules.speculation import Mode, Speculation
+from specdec.sampling.params import SamplingParams
 from specdec.wire.generation import GenerationCall
 from specdec.wire.kv import KvSpan
 from tests.unit.gateway.kv.memory_blocks import MemoryBlocks

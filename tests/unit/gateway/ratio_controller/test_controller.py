@@ -9,8 +9,8 @@ from prometheus_client import CollectorRegistry
 from gateway.ratio_controller.config import MetricsSettings, RatioSettings, ScalingSettings
 from gateway.ratio_controller.controller import Controller, ControllerMetrics, Scale
 from gateway.ratio_controller.lease import Term
-from specdec.serving.metrics_snapshot import MetricsSnapshot
-from specdec.serving.scrapes import MetricsUnreadable
+from specdec.serving.telemetry.scrapes import MetricsUnreadable
+from specdec.serving.telemetry.snapshot import MetricsSnapshot
 from tests.gateway_fakes import until
 from tests.metrics_fakes import SNAPSHOT
 

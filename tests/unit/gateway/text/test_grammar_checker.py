@@ -8,7 +8,7 @@ import pytest
 from gateway.text import grammar_checker
 from gateway.text.grammar_checker import GrammarChecker
 from specdec.errors import FieldInvalid, QueueFull
-from specdec.rules.grammar import Grammar, GrammarKind
+from specdec.sampling.grammar import Grammar, GrammarKind
 
 FINE = Grammar(GrammarKind.REGEX, "a+")
 DEPTH = 880

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gateway.text.detokenizer import Decode, Detokenizer
 from gateway.text.output import OutputText, OutputToken
-from specdec.rules.params import Origin
+from specdec.rules.speculation import Origin
 from tests.gateway_fakes import EOS, ByteTokenizer, logprobs
 
 

@@ -11,7 +11,7 @@ from gateway.tools.schemas import simplified
 from gateway.tools.structured import choice, json_schema
 from specdec.errors import FieldInvalid
 from specdec.grammar.compiler import GrammarCompiler
-from specdec.rules.grammar import Grammar
+from specdec.sampling.grammar import Grammar
 from tests.unit.gateway.tools import schema_corpus
 
 END = 256

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.http.completions import ChatBody
+from gateway.http.requests.completions import ChatBody
 from gateway.request import ChatPrompt
 from gateway.tools.message_reader import MessageReader, ReadMessage, joined_message
 from gateway.tools.reading import Reading
 from gateway.tools.thinking import THINKING, thinking_of
 from gateway.tools.values import ToolCall
-from specdec.rules.grammar import Grammar, GrammarKind
-from specdec.rules.params import SamplingParams
+from specdec.sampling.grammar import Grammar, GrammarKind
+from specdec.sampling.params import SamplingParams
 
 CALL = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
 

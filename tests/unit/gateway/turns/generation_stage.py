@@ -7,7 +7,7 @@ from typing import Any
 from gateway.request import GenerationRequest, TextPrompt
 from gateway.turns.events import Event, Finished, OutputRound
 from gateway.turns.generation import Generator
-from specdec.rules.params import SamplingParams
+from specdec.sampling.params import SamplingParams
 from tests.gateway_fakes import (
     ByteTokenizer,
     ScriptedVerifier,

@@ -17,11 +17,12 @@ from gateway.text.prompt_encoder import PromptEncoder
 from gateway.turns.broadcast import Generated
 from gateway.turns.events import Event
 from gateway.turns.leases import Leases
-from gateway.turns.pass_loop import PassLoops
 from gateway.turns.services import Services
 from gateway.turns.turn import Header, Turn, header_to_bytes
 from gateway.verifiers.balancer import VerifierPool
-from specdec.rules.params import Mode, SamplingParams, Speculation
+from gateway.verifiers.pass_loop import PassLoops
+from specdec.rules.speculation import Mode, Speculation
+from specdec.sampling.params import SamplingParams
 from specdec.wire.generation import GenerationCall
 from tests.gateway_fakes import EOS, ByteTokenizer, ScriptedVerifier, knowing
 from tests.memory_sessions import MemorySessionStore

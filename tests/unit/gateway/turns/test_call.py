@@ -7,9 +7,9 @@ import pytest
 from gateway.request import GenerationRequest, TextPrompt
 from gateway.turns.call import make_call
 from specdec.errors import FieldInvalid, RequestError, UnsupportedParameter
-from specdec.rules.grammar import Grammar, GrammarKind
-from specdec.rules.params import Mode, SamplingParams
-from specdec.rules.tree_options import TreeOptions
+from specdec.rules.speculation import Mode, TreeOptions
+from specdec.sampling.grammar import Grammar, GrammarKind
+from specdec.sampling.params import SamplingParams
 from specdec.wire.generation import DrafterState
 from tests.gateway_fakes import facts
 

@@ -12,7 +12,7 @@ from gateway.tools.conversation import Message
 from gateway.turns.charge import charged, tokens_asked
 from gateway.turns.generation import Generator
 from specdec.errors import NoVerifier, RateLimited
-from specdec.rules.params import SamplingParams
+from specdec.sampling.params import SamplingParams
 from tests.gateway_fakes import CONTEXT, Script, ScriptedVerifier
 from tests.unit.gateway.turns.in_memory import services
 

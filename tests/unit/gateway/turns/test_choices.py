@@ -12,7 +12,8 @@ from gateway.turns.events import Event, Finished, OutputRound, Started
 from gateway.turns.statistics import Summary, total
 from gateway.turns.turn import Turn
 from specdec.errors import FieldInvalid, NoVerifier
-from specdec.rules.params import MAX_SEED, FinishReason, Mode, SamplingParams, Speculation
+from specdec.rules.speculation import Mode, Speculation
+from specdec.sampling.params import MAX_SEED, FinishReason, SamplingParams
 from tests.unit.gateway.turns.in_memory import header
 
 SUMMARY = Summary(Speculation(), Counter())

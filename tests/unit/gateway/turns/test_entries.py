@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from gateway.store.values import SessionState, StoredRound, TurnView
 from gateway.turns.turn import header_from_bytes, header_to_bytes, log_of, note_of, round_from
 from specdec.errors import SessionDiverged
-from specdec.rules.params import FinishReason, Origin
+from specdec.rules.speculation import Origin
+from specdec.sampling.params import FinishReason
 from specdec.wire.generation import Round
 from specdec.wire.tokens import tokens_from_bytes, tokens_to_bytes
 from tests.unit.gateway.turns.in_memory import PROMPT, header

@@ -15,7 +15,8 @@ from specdec.errors import (
     SessionStoreDown,
     TokenOutOfRange,
 )
-from specdec.rules.params import FinishReason, Mode, Origin, SamplingParams
+from specdec.rules.speculation import Mode, Origin
+from specdec.sampling.params import FinishReason, SamplingParams
 from tests.gateway_fakes import (
     CONTEXT,
     EOS,

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.http.statistics import PromptTokensDetails, metrics_of, report_of, usage_of
+from gateway.http.replies.statistics import PromptTokensDetails, metrics_of, report_of, usage_of
 from gateway.turns.events import Finished
 from gateway.turns.statistics import Summary, Tally, added, tallies_of, total
-from specdec.rules.params import FinishReason, Mode, Speculation
+from specdec.rules.speculation import Mode, Speculation
+from specdec.sampling.params import FinishReason
 from specdec.wire.generation import Round, Speedup, Timing
 
 ROUNDS = st.lists(st.integers(0, 8).flatmap(lambda drafted: st.tuples(st.just(drafted), st.integers(0, drafted))))

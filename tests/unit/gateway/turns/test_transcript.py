@@ -10,7 +10,8 @@ from gateway.turns.turn import note_of, round_from
 from gateway.verifiers.joined_rounds import joined
 from specdec.errors import InternalError
 from specdec.rules.judged import JudgedToken
-from specdec.rules.params import FinishReason, Origin
+from specdec.rules.speculation import Origin
+from specdec.sampling.params import FinishReason
 from specdec.wire.generation import Round, RoundDetail, Speedup, Timing
 from tests.gateway_fakes import EOS, ByteTokenizer
 from tests.unit.gateway.turns.in_memory import PROMPT, TURN, header

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gateway.callers.caller import MAX_NAME, tenant_of
-from gateway.http.cursor import cursor, idempotency_key, received
+from gateway.http.replies.cursor import cursor, idempotency_key, received
 from gateway.request import MAX_CHOICES, GenerationRequest, TextPrompt
 from gateway.store.values import StoredRound
 from gateway.turns.events import OutputRound
@@ -23,9 +23,9 @@ from gateway.turns.turn import (
     session_id_for,
 )
 from specdec.errors import FieldInvalid, GenerationNotFound, InternalError
-from specdec.rules.logprobs import TokenLogprobs
-from specdec.rules.params import FinishReason, Mode, Origin, SamplingParams, Speculation
-from specdec.rules.tree_options import TreeOptions
+from specdec.rules.speculation import Mode, Origin, Speculation, TreeOptions
+from specdec.sampling.logprobs import TokenLogprobs
+from specdec.sampling.params import FinishReason, SamplingParams
 from specdec.wire.generation import GenerationCall, Round, Timing
 from tests.gateway_fakes import ByteTokenizer
 

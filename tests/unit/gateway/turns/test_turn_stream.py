@@ -12,7 +12,8 @@ from gateway.turns.services import Services
 from gateway.turns.turn import Header, note_of
 from gateway.turns.turn_stream import TurnStream
 from specdec.errors import CursorAhead, DeadlineExceeded
-from specdec.rules.params import FinishReason, Origin
+from specdec.rules.speculation import Origin
+from specdec.sampling.params import FinishReason
 from specdec.wire.generation import Round
 from tests.gateway_fakes import Script, ScriptedVerifier, drained, output, until
 from tests.memory_sessions import MemorySessionStore

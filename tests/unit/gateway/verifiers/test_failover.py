@@ -11,7 +11,8 @@ from gateway.metrics import GatewayMetrics
 from gateway.verifiers.balancer import VerifierPool
 from gateway.verifiers.failover import Failover
 from specdec.errors import DeadlineExceeded, Draining, InternalError, NoVerifier, QueueFull, SpecdecError
-from specdec.rules.params import Mode, SamplingParams, Speculation
+from specdec.rules.speculation import Mode, Speculation
+from specdec.sampling.params import SamplingParams
 from specdec.wire.generation import GenerationCall, VerifierInfo
 from tests.gateway_fakes import EOS, TOKENIZER_HASH, Script, ScriptedVerifier, knowing, output
 

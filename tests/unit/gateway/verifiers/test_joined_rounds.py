@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from gateway.verifiers.joined_rounds import joinable, joined, joined_rounds
 from gateway.verifiers.rounds import RoundCheck
 from specdec.errors import NoVerifier
-from specdec.rules.logprobs import TokenLogprobs
-from specdec.rules.params import FinishReason, Origin, SamplingParams, Speculation
+from specdec.rules.speculation import Origin, Speculation
+from specdec.sampling.logprobs import TokenLogprobs
+from specdec.sampling.params import FinishReason, SamplingParams
 from specdec.wire.generation import GenerationCall, Round, RoundDetail, Speedup, Timing
 
 SCORES = TokenLogprobs(-1.0, ((4, -1.0),))

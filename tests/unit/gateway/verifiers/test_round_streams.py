@@ -7,7 +7,8 @@ import pytest
 
 from gateway.verifiers.round_streams import Arrivals, CallStream, PassStream, RoundStream
 from specdec.errors import NoVerifier, SpecdecError
-from specdec.rules.params import Mode, SamplingParams, Speculation
+from specdec.rules.speculation import Mode, Speculation
+from specdec.sampling.params import SamplingParams
 from specdec.wire.generation import GenerationCall, Round
 from specdec.wire.passes import Opening, Orders
 from tests.gateway_fakes import EOS, Script, ScriptedVerifier, output, until

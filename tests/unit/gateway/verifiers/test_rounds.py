@@ -8,8 +8,9 @@ import pytest
 
 from gateway.verifiers.rounds import RoundCheck
 from specdec.errors import NoVerifier
-from specdec.rules.logprobs import TokenLogprobs
-from specdec.rules.params import FinishReason, Origin, SamplingParams, Speculation
+from specdec.rules.speculation import Origin, Speculation
+from specdec.sampling.logprobs import TokenLogprobs
+from specdec.sampling.params import FinishReason, SamplingParams
 from specdec.wire.generation import GenerationCall, Round
 
 CALL = GenerationCall(

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from specdec.cli.commands.top import frame, top
 from specdec.cli.exit_codes import Unreachable
 from specdec.cli.fleet import Fleet, urls_of
-from specdec.cli.signals import Stop
-from specdec.cli.top import frame, top
+from specdec.cli.local.signals import Stop
 from specdec.errors import ConfigError
-from specdec.serving.scrapes import ScrapedProcess, scraped
+from specdec.serving.telemetry.scrapes import ScrapedProcess, scraped
 
 GATEWAY = 'specdec_gateway_requests_running 2\nspecdec_tokens_total{kind="output"} %d\nspecdec_session_store_up 1\n'
 VERIFIER = """specdec_spec_rounds_total 10

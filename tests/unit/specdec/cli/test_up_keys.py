@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from specdec.cli.commands.up import Up, check_keys
+from specdec.cli.local.signals import Stop
 from specdec.cli.settings import UpSettings
-from specdec.cli.signals import Stop
-from specdec.cli.up import Up, check_keys
 from specdec.errors import ConfigError
 
 

@@ -5,13 +5,13 @@ from typing import Any
 
 import torch
 
-from specdec.engine.host import SlabStore
-from specdec.engine.kv_layout import KvLayout
-from specdec.engine.kv_pool import KvPool
-from specdec.engine.kv_store import KvStore
-from specdec.engine.paged.pages import PageStore
+from specdec.engine.cpu.slabs import SlabStore
+from specdec.engine.cuda.pages import PageStore
+from specdec.engine.kv.layout import KvLayout
+from specdec.engine.kv.pool import KvPool
+from specdec.engine.kv.store import KvStore
 from specdec.rules.blocks import BLOCK_TOKENS
-from specdec.rules.tree import Tree
+from specdec.trees.tree import Tree
 
 LAYOUT = KvLayout(layers=2, heads=1, key_width=64, value_width=64, dtype=torch.float32, device=torch.device("cpu"))
 PAGE = BLOCK_TOKENS

@@ -4,7 +4,7 @@ import pytest
 
 from specdec.engine.batch import Chunk, pack
 from specdec.errors import InternalError
-from specdec.rules.tree import Tree
+from specdec.trees.tree import Tree
 
 
 def test_tokens_follow_each_other_with_positions_of_their_own_session() -> None:

@@ -11,9 +11,10 @@ from drafter_service.drafters.model_drafter import ModelDrafter
 from specdec.engine import Chunk, NativeEngine
 from specdec.engine.draft_head import FIELD, DraftHead, save_head
 from specdec.errors import ModelRefused
-from specdec.rules.params import Mode, SamplingParams
 from specdec.rules.proposal import propose
-from specdec.rules.sampling import History, probabilities
+from specdec.rules.speculation import Mode
+from specdec.sampling.distribution import History, probabilities
+from specdec.sampling.params import SamplingParams
 from tests.tiny_models import make_tiny_model
 
 IDS = torch.tensor([0, 3, 4, 7, 11])

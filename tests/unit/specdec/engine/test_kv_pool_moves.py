@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.engine.kv_pool import KvPool
-from specdec.rules.tree import Tree
+from specdec.engine.kv.pool import KvPool
+from specdec.trees.tree import Tree
 from tests.unit.specdec.engine.kv_pools import PAGE, PAGE_BYTES, STORES, holds, make, pages, run, text
 
 FORKED = Tree((-1, 0, 0, 2, 1, 3))

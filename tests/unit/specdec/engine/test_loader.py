@@ -9,7 +9,7 @@ import torch
 
 from specdec.engine.loader import end_token_ids, read_facts
 from specdec.errors import ModelRefused
-from specdec.rules import vocabulary
+from specdec.sampling import vocabulary
 
 
 class FakeTokenizer:

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from specdec.engine.host import Slab, SlabStore
-from specdec.engine.kv_layout import KvLayout
+from specdec.engine.cpu.slabs import Slab, SlabStore
+from specdec.engine.kv.layout import KvLayout
 from specdec.errors import InternalError
-from specdec.rules.tree import Tree
+from specdec.trees.tree import Tree
 
 LAYOUT = KvLayout(layers=3, heads=2, key_width=4, value_width=6, dtype=torch.float32, device=torch.device("cpu"))
 FORKED = Tree((-1, 0, 0, 2, 1, 3))

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from specdec.engine.host import SlabStore
-from specdec.engine.kv_layout import KvLayout
+from specdec.engine.cpu.slabs import SlabStore
+from specdec.engine.kv.layout import KvLayout
 from specdec.rules.blocks import BLOCK_TOKENS
 
 

@@ -11,15 +11,15 @@ from torch import Tensor
 
 from specdec.engine.attention import AttentionRule, AttentionStep
 from specdec.engine.batch import PackedBatch
-from specdec.engine.host import HostStep, SlabSpan, SlabStore
-from specdec.engine.kv_layout import KvLayout
-from specdec.engine.kv_store import KvStore, S
-from specdec.engine.paged.inputs import PassShape, SequenceShare, flatten, sequence_shares, views
-from specdec.engine.paged.paged_step import PagedSpan, PagedStep
-from specdec.engine.paged.pages import PageStore
-from specdec.engine.span import FOLD_LIMIT, tail_mask, tree_mask
+from specdec.engine.cpu.slabs import HostStep, SlabSpan, SlabStore
+from specdec.engine.cpu.span import FOLD_LIMIT, tail_mask, tree_mask
+from specdec.engine.cuda.inputs import PassShape, SequenceShare, flatten, sequence_shares, views
+from specdec.engine.cuda.paged_step import PagedSpan, PagedStep
+from specdec.engine.cuda.pages import PageStore
+from specdec.engine.kv.layout import KvLayout
+from specdec.engine.kv.store import KvStore, S
 from specdec.rules.blocks import BLOCK_TOKENS
-from specdec.rules.tree import Tree
+from specdec.trees.tree import Tree
 from tests.kv_backends import PlainKernels
 
 KERNEL_LIMIT = 6

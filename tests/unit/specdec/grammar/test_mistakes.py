@@ -7,7 +7,7 @@ import pytest
 
 from specdec.grammar.compiler import GrammarCompiler
 from specdec.grammar.mistakes import mistake
-from specdec.rules.grammar import Grammar, GrammarKind
+from specdec.sampling.grammar import Grammar, GrammarKind
 
 COMPILER = GrammarCompiler.of_bytes()
 WRONG = {"type": "objec"}

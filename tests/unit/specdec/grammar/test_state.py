@@ -7,7 +7,7 @@ import pytest
 
 from specdec.errors import FieldInvalid
 from specdec.grammar.compiler import GrammarCompiler
-from specdec.rules.grammar import MAX_GRAMMAR_BYTES, Grammar, GrammarKind
+from specdec.sampling.grammar import MAX_GRAMMAR_BYTES, Grammar, GrammarKind
 
 END = 256
 SCHEMA = {

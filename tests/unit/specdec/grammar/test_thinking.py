@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from specdec.grammar.compiler import GrammarCompiler
-from specdec.rules.grammar import Grammar, GrammarKind
+from specdec.sampling.grammar import Grammar, GrammarKind
 
 END = 256
 FORMS = {

@@ -9,7 +9,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, normalizers
 
 from specdec.grammar.compiler import GrammarCompiler
-from specdec.rules.grammar import Grammar, GrammarKind
+from specdec.sampling.grammar import Grammar, GrammarKind
 from tests import tokenizers_apart
 
 NAMES = ("<tool_call>", "</tool_call>", "<|tool|>", "[TOOL]", "<think>", "<filename>")

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from specdec.rules.draft import NO_DRAFT, Draft
-from specdec.rules.params import Mode
 from specdec.rules.proposal import propose
+from specdec.rules.speculation import Mode
 
 DRAFTING = [Mode.REJECTION, Mode.BLOCK, Mode.COUPLED]
 VOCAB = 50

@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from specdec.rules.tree import ROOT, Tree
+from specdec.trees.tree import ROOT, Tree
 
 
 @st.composite

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from specdec.rules.draft import NO_DRAFT, Draft, SparseProbs, Verdict
-from specdec.rules.params import Origin
+from specdec.rules.speculation import Origin
 
 
 @pytest.mark.parametrize(

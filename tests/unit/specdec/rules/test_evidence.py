@@ -6,7 +6,7 @@ from torch import Tensor
 
 from specdec.rules.draft import NO_DRAFT
 from specdec.rules.evidence import evidence
-from specdec.rules.params import Mode
+from specdec.rules.speculation import Mode
 from specdec.rules.verification import verify
 from tests.unit.specdec.rules.random_drafts import distributions, drafted
 

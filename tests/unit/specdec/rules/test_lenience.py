@@ -12,10 +12,11 @@ from specdec.errors import FieldInvalid, InternalError
 from specdec.rules.acceptance import rejection, residual
 from specdec.rules.draft import NO_DRAFT, Draft, SparseProbs
 from specdec.rules.lenience import lenient_greedy
-from specdec.rules.params import Mode, SamplingParams, Speculation
 from specdec.rules.proposal import propose
-from specdec.rules.sampling import History, probabilities
+from specdec.rules.speculation import Mode, Speculation
 from specdec.rules.verification import verify
+from specdec.sampling.distribution import History, probabilities
+from specdec.sampling.params import SamplingParams
 
 VOCAB = 30
 LENIENCES = [0.01, 0.1, 0.3, 0.5, 0.9, 1.0]

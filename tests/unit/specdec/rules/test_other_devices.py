@@ -6,10 +6,11 @@ import torch
 from specdec.rules.draft import SparseProbs
 from specdec.rules.lenience import lenient_greedy
 from specdec.rules.multidraft import Siblings
-from specdec.rules.params import Mode, SamplingParams
 from specdec.rules.proposal import propose, propose_siblings
-from specdec.rules.sampling import History, probabilities, sample
-from specdec.rules.scoring import score
+from specdec.rules.speculation import Mode
+from specdec.sampling.distribution import History, probabilities, sample
+from specdec.sampling.params import SamplingParams
+from specdec.sampling.scoring import score
 from tests.unit.specdec.rules.random_drafts import DRAFTING, drafted
 
 VOCAB, ROWS = 320, 6

@@ -8,9 +8,10 @@ from torch import Tensor
 
 from specdec.errors import FieldInvalid, InternalError, NoDistribution
 from specdec.rules.draft import MAX_WEIGHT, SparseProbs
-from specdec.rules.params import Mode, SamplingParams
 from specdec.rules.proposal import draw, propose, propose_certain, propose_each
-from specdec.rules.sampling import History, certain_tokens, probabilities
+from specdec.rules.speculation import Mode
+from specdec.sampling.distribution import History, certain_tokens, probabilities
+from specdec.sampling.params import SamplingParams
 from tests.draft_laws import compress
 
 RATIO_MODES = [Mode.REJECTION, Mode.BLOCK]

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from specdec.errors import FieldInvalid
-from specdec.rules.params import Mode, Speculation
-from specdec.rules.tree_options import MAX_DEPTH, MAX_NODES, TreeOptions
+from specdec.rules.speculation import MAX_DEPTH, MAX_NODES, Mode, Speculation, TreeOptions
 
 TREE = TreeOptions(nodes=8, width=3, depth=4)
 

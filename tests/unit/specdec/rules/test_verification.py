@@ -9,7 +9,7 @@ from torch import Tensor
 from specdec.errors import FieldInvalid, InternalError, SpecdecError, TokenOutOfRange
 from specdec.rules.checks import check_drafts
 from specdec.rules.draft import NO_DRAFT, Draft, SparseProbs, Verdict
-from specdec.rules.params import Mode, Origin
+from specdec.rules.speculation import Mode, Origin
 from specdec.rules.verification import verify, verify_each
 from tests.unit.specdec.rules.random_drafts import DRAFTING, VOCAB, distributions, drafted
 

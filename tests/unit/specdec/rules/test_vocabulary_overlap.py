@@ -2,7 +2,7 @@
 
 import pytest
 
-from specdec.rules.vocabulary import Vocabulary
+from specdec.sampling.vocabulary import Vocabulary
 
 TARGET = Vocabulary((b"<end>", b"a", b"b", b"ab", b"", b"a"), frozenset({0}))
 DRAFTER = Vocabulary((b"b", b"a", b"<end>", b"abc", b""), frozenset({2}))

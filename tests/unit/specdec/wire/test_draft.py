@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from protos.drafter.v1 import drafter_pb2 as pb
 from specdec.errors import FieldInvalid
 from specdec.rules.draft import Draft, SparseProbs
-from specdec.rules.tree import ROOT, Tree, TreeDraft
+from specdec.trees.tree import ROOT, Tree, TreeDraft
 from specdec.wire.draft import DraftTokens, draft_from_pb, draft_to_pb
 
 supports = st.dictionaries(st.integers(0, 2**31 - 1), st.integers(1, 65535), min_size=1, max_size=5)

@@ -5,8 +5,8 @@ import torch
 
 from protos.verifier.v1 import verifier_pb2 as pb
 from specdec.errors import FieldInvalid
-from specdec.rules.logprobs import TokenLogprobs
-from specdec.rules.scoring import score
+from specdec.sampling.logprobs import TokenLogprobs
+from specdec.sampling.scoring import score
 from specdec.wire.logprobs import logprobs_from_pb, logprobs_to_pb
 
 

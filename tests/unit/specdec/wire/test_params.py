@@ -8,8 +8,9 @@ import pytest
 
 from protos.common.v1 import common_pb2 as pb
 from specdec.errors import FieldInvalid
-from specdec.rules.grammar import Grammar, GrammarKind
-from specdec.rules.params import FinishReason, Mode, Origin, SamplingParams
+from specdec.rules.speculation import Mode, Origin
+from specdec.sampling.grammar import Grammar, GrammarKind
+from specdec.sampling.params import FinishReason, SamplingParams
 from specdec.wire.params import (
     finish_from_pb,
     finish_to_pb,

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from protos.verifier.v1 import verifier_pb2 as pb
 from specdec.errors import FieldInvalid
 from specdec.rules.judged import JudgedToken
-from specdec.rules.logprobs import TokenLogprobs
-from specdec.rules.params import FinishReason, Mode, Origin, SamplingParams, Speculation
+from specdec.rules.speculation import Mode, Origin, Speculation
+from specdec.sampling.logprobs import TokenLogprobs
+from specdec.sampling.params import FinishReason, SamplingParams
 from specdec.wire.generation import GenerationCall, Round, RoundDetail, Speedup, Timing
 from specdec.wire.passes import Opening, Orders, Pass, orders_from_pb, orders_to_pb, pass_from_pb, pass_to_pb
 

@@ -2,7 +2,7 @@
 
 from protos.verifier.v1 import verifier_pb2
 from specdec.rules.judged import JudgedToken
-from specdec.rules.params import Origin
+from specdec.rules.speculation import Origin
 from specdec.wire.generation import Round, RoundDetail, round_from_pb, round_to_pb
 from specdec.wire.report import ReportedDraft, ReportedToken, RoundReport, report_from_pb, report_to_pb
 

@@ -3,7 +3,8 @@
 import pytest
 
 from protos.drafter.v1 import drafter_pb2 as pb
-from specdec.rules.params import Mode, SamplingParams
+from specdec.rules.speculation import Mode
+from specdec.sampling.params import SamplingParams
 from specdec.wire.session import (
     CLOSE,
     COMMIT,

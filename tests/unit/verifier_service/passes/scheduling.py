@@ -8,11 +8,11 @@ from pathlib import Path
 
 from specdec.serving.settings import ModelSettings
 from tests.unit.verifier_service.verifier_fakes import TableEngine, make_metrics, make_row, make_speculation
-from verifier_service.batching.batch_plan import Gathers, Outcome, Row
-from verifier_service.batching.model_step import BatchModel
-from verifier_service.batching.model_thread import ModelThread
+from verifier_service.backends.batch_plan import Gathers, Outcome, Row
+from verifier_service.backends.model_step import BatchModel
+from verifier_service.backends.model_thread import ModelThread
 from verifier_service.config import VerifierSettings
-from verifier_service.drafters.drafts import Drafts, Proposal
+from verifier_service.drafts.drafts import Drafts, Proposal
 from verifier_service.metrics import VerifierMetrics
 from verifier_service.passes.engine_loop import EngineLoop
 

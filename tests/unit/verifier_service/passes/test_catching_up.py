@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from specdec.rules.allotment import RoundSeconds
-from tests.unit.verifier_service.batching.simulated_batch import SimulatedBatch
+from specdec.planning.allotment import RoundSeconds
 from tests.unit.verifier_service.passes.scheduling import admitted, scheduling
+from tests.unit.verifier_service.speculation.simulated_batch import SimulatedBatch
 from tests.unit.verifier_service.verifier_fakes import TableEngine, make_row
-from verifier_service.batching.costs import DrafterTimes
-from verifier_service.batching.pass_sample import PassSample
+from verifier_service.speculation.costs import DrafterTimes
+from verifier_service.speculation.pass_sample import PassSample
 
 
 @pytest.mark.parametrize("reading", [0, 20, 100])

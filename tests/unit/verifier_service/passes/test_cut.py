@@ -3,7 +3,8 @@
 import pytest
 
 from specdec.rules.draft import Verdict
-from specdec.rules.params import FinishReason, Origin
+from specdec.rules.speculation import Origin
+from specdec.sampling.params import FinishReason
 from verifier_service.passes.conclude import cut
 
 VERDICT = Verdict((4, 5, 6, 7), accepted=3, drafted=3)

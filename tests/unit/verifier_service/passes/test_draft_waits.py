@@ -5,8 +5,8 @@ import math
 from collections.abc import Callable
 
 from tests.gateway_fakes import until
-from verifier_service.batching.batch_plan import Gathers
-from verifier_service.drafters.drafts import Drafts, Proposal
+from verifier_service.backends.batch_plan import Gathers
+from verifier_service.drafts.drafts import Drafts, Proposal
 from verifier_service.passes.draft_waits import DraftWaits
 
 

@@ -4,10 +4,11 @@ import pytest
 
 from specdec.grammar.compiler import GrammarCompiler
 from specdec.rules.draft import NO_DRAFT, Draft
-from specdec.rules.grammar import Grammar, GrammarKind
-from specdec.rules.params import Mode, SamplingParams, Speculation
+from specdec.rules.speculation import Mode, Speculation
+from specdec.sampling.grammar import Grammar, GrammarKind
+from specdec.sampling.params import SamplingParams
 from specdec.wire.generation import GenerationCall
-from verifier_service.batching.batch_plan import Row
+from verifier_service.backends.batch_plan import Row
 from verifier_service.passes.forced import MOST, with_forced
 
 STATE = GrammarCompiler.of_bytes().compile(Grammar(GrammarKind.REGEX, "yes, (sir|madam) and so on and so forth"))

@@ -8,8 +8,8 @@ import pytest
 from structlog.contextvars import get_contextvars
 
 from specdec.errors import DeadlineExceeded, Draining, InternalError, QueueFull
-from specdec.rules.params import FinishReason
-from specdec.serving.status import error_from_bytes
+from specdec.sampling.params import FinishReason
+from specdec.serving.rpc.status import error_from_bytes
 from specdec.wire.generation import GenerationCall, Round
 from specdec.wire.passes import Opening, Orders, Pass
 from tests.unit.verifier_service.verifier_fakes import make_call

@@ -10,10 +10,11 @@ from typing import Any, Literal
 import pytest
 
 from specdec.errors import Draining, Fenced, GammaTooLarge, QueueFull, UnsupportedParameter
+from specdec.planning.gamma import AcceptanceEstimate
 from specdec.rules.draft import Verdict
-from specdec.rules.gamma import AcceptanceEstimate
-from specdec.rules.grammar import Grammar, GrammarKind
-from specdec.rules.params import Mode, SamplingParams, Speculation
+from specdec.rules.speculation import Mode, Speculation
+from specdec.sampling.grammar import Grammar, GrammarKind
+from specdec.sampling.params import SamplingParams
 from specdec.wire.generation import GenerationCall, Round, VerifierInfo
 from tests.unit.verifier_service.verifier_fakes import (
     VOCABULARY,
@@ -26,15 +27,15 @@ from tests.unit.verifier_service.verifier_fakes import (
     make_speculation,
     point_mass,
 )
-from verifier_service.batching import speculation
-from verifier_service.batching.batch_plan import Outcome, Row
+from verifier_service.backends.batch_plan import Outcome, Row
 from verifier_service.config import VerifierSettings
-from verifier_service.drafters.drafts import Drafts, Proposal
-from verifier_service.drafters.pool import DrafterPool
-from verifier_service.drafters.sources import DraftSources
+from verifier_service.drafts.drafts import Drafts, Proposal
+from verifier_service.drafts.pool import DrafterPool
+from verifier_service.drafts.sources import DraftSources
 from verifier_service.metrics import VerifierMetrics
 from verifier_service.passes.generations import Generations
 from verifier_service.passes.limits import fixed_gamma, greedy_as_coupled
+from verifier_service.speculation import controller as speculation
 
 INFO = VerifierInfo(
     model="m",

@@ -10,7 +10,8 @@ from specdec.errors import (
     RequestError,
     TokenOutOfRange,
 )
-from specdec.rules.params import Mode, SamplingParams, Speculation
+from specdec.rules.speculation import Mode, Speculation
+from specdec.sampling.params import SamplingParams
 from specdec.wire.generation import VerifierInfo
 from tests.unit.verifier_service.verifier_fakes import make_call
 from verifier_service.passes.limits import check, length_limit

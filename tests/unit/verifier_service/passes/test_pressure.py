@@ -23,7 +23,7 @@ from tests.unit.verifier_service.verifier_fakes import (
     make_row,
     point_mass,
 )
-from verifier_service.batching.batch_plan import Row
+from verifier_service.backends.batch_plan import Row
 from verifier_service.metrics import VerifierMetrics
 
 crowded = partial(scheduling, max_waiting=64, chunk_tokens=4)

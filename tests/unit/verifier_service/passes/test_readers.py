@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from specdec.errors import InternalError
-from specdec.rules.params import FinishReason
+from specdec.sampling.params import FinishReason
 from specdec.wire.generation import GenerationCall, Round
 from tests.unit.verifier_service.verifier_fakes import make_call
 from verifier_service.passes.readers import AHEAD, CallReader

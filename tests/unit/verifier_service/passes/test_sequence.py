@@ -8,7 +8,8 @@ import pytest
 
 from specdec.errors import InternalError
 from specdec.rules.draft import NO_DRAFT
-from specdec.rules.params import FinishReason, Mode, Origin, SamplingParams, Speculation
+from specdec.rules.speculation import Mode, Origin, Speculation
+from specdec.sampling.params import FinishReason, SamplingParams
 from specdec.wire.generation import Fallback, GenerationCall, Round, RoundDetail, Speedup
 from tests.unit.verifier_service.verifier_fakes import (
     Collected,
@@ -20,8 +21,8 @@ from tests.unit.verifier_service.verifier_fakes import (
     make_metrics,
     point_mass,
 )
-from verifier_service.batching.batch_plan import Gathers, Row
-from verifier_service.drafters.drafts import Drafts
+from verifier_service.backends.batch_plan import Gathers, Row
+from verifier_service.drafts.drafts import Drafts
 from verifier_service.passes.limits import length_limit
 from verifier_service.passes.sequence import Sequence
 

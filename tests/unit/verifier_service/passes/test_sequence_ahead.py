@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from specdec.rules.draft import NO_DRAFT
-from specdec.rules.params import Mode, Speculation
+from specdec.rules.speculation import Mode, Speculation
 from specdec.wire.generation import Fallback, GenerationCall, Round
 from tests.unit.verifier_service.verifier_fakes import (
     Collected,
@@ -17,8 +17,8 @@ from tests.unit.verifier_service.verifier_fakes import (
     make_call,
     point_mass,
 )
-from verifier_service.batching.batch_plan import Row
-from verifier_service.drafters.drafts import Proposal
+from verifier_service.backends.batch_plan import Row
+from verifier_service.drafts.drafts import Proposal
 from verifier_service.passes.sequence import Sequence
 
 TRUTH = continuation(3, 8)

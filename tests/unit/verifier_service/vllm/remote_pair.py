@@ -12,9 +12,9 @@ from typing import Any, cast
 
 from specdec.serving.settings import ModelSettings
 from tests.unit.verifier_service.verifier_fakes import TableEngine, make_row
-from verifier_service.batching.batch_plan import Row
-from verifier_service.batching.model_step import ModelStep
-from verifier_service.batching.model_thread import ModelThread
+from verifier_service.backends.batch_plan import Row
+from verifier_service.backends.model_step import ModelStep
+from verifier_service.backends.model_thread import ModelThread
 from verifier_service.config import VerifierSettings
 from verifier_service.vllm.child import serve
 from verifier_service.vllm.remote import RemoteModel

@@ -5,10 +5,11 @@ import torch
 
 from specdec.errors import InternalError
 from specdec.rules.draft import Draft, Verdict
-from specdec.rules.params import Mode, SamplingParams
+from specdec.rules.speculation import Mode
+from specdec.sampling.params import SamplingParams
 from specdec.wire.generation import Speculation
 from tests.unit.verifier_service.verifier_fakes import make_row
-from verifier_service.batching.batch_plan import Row
+from verifier_service.backends.batch_plan import Row
 from verifier_service.vllm.batch import Judged, PassRows
 from verifier_service.vllm.judge import Lines, judge, tokens_of
 

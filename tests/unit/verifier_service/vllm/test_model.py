@@ -10,8 +10,8 @@ import pytest
 from specdec.errors import InternalError
 from specdec.rules.draft import Draft, Verdict
 from tests.unit.verifier_service.verifier_fakes import make_row
-from verifier_service.batching.batch_plan import Outcome, Row
-from verifier_service.batching.model_step import TargetLost
+from verifier_service.backends.batch_plan import Outcome, Row
+from verifier_service.backends.model_step import TargetLost
 from verifier_service.vllm.batch import ComputedPiece, Judged
 from verifier_service.vllm.model import VllmModel
 

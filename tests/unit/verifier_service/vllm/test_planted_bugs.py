@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from specdec.rules.draft import NO_DRAFT, Draft, SparseProbs, Verdict
-from specdec.rules.params import Mode, SamplingParams
+from specdec.rules.speculation import Mode
+from specdec.sampling.params import SamplingParams
 from specdec.wire.generation import Speculation
 from tests.conformance.g_test import g_test
 from tests.unit.verifier_service.verifier_fakes import make_row
-from verifier_service.batching.batch_plan import Row
+from verifier_service.backends.batch_plan import Row
 from verifier_service.vllm import judge as glue
 from verifier_service.vllm.batch import PassRows
 from verifier_service.vllm.judge import Lines, judge

@@ -16,12 +16,12 @@ import torch
 from specdec.errors import ConfigError, InternalError
 from specdec.grammar.state import GrammarState
 from specdec.rules.draft import Draft, SparseProbs
-from specdec.rules.params import SamplingParams
+from specdec.sampling.params import SamplingParams
 from specdec.serving.settings import ModelSettings
 from tests.unit.verifier_service.verifier_fakes import continuation, make_row, point_mass
 from tests.unit.verifier_service.vllm.remote_pair import Pair
-from verifier_service.batching.batch_plan import Outcome, Row
-from verifier_service.batching.model_step import TargetLost
+from verifier_service.backends.batch_plan import Outcome, Row
+from verifier_service.backends.model_step import TargetLost
 from verifier_service.config import VerifierSettings
 from verifier_service.vllm.remote import RemoteModel, open_target
 from verifier_service.vllm.shared_told import SharedTold, shared_memory

@@ -7,8 +7,8 @@ import pytest
 
 from tests.unit.verifier_service.verifier_fakes import continuation, make_row
 from tests.unit.verifier_service.vllm.remote_pair import Pair
-from verifier_service.batching.batch_plan import Outcome, Row
-from verifier_service.batching.model_step import ModelStep
+from verifier_service.backends.batch_plan import Outcome, Row
+from verifier_service.backends.model_step import ModelStep
 
 
 def test_passes_follow_one_another_until_nobody_has_asked(pair: Pair) -> None:

@@ -1,0 +1,1 @@
+"""What goes out over HTTP: objects, chunks, events and errors."""

@@ -1,0 +1,218 @@
+"""From the events of a request to one HTTP answer, whole or as a stream of server-sent events in OpenAI's format.
+
+Work on an answer ends when its client disconnects. A stream is pinged in silence, and ended by an error.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, Protocol
+
+import structlog
+from fastapi import Request
+from fastapi.responses import Response
+from pydantic import BaseModel
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from gateway.http.replies.cursor import cursor
+from gateway.http.replies.problems import CLIENT_GONE
+from gateway.models.served import ServedModels
+from gateway.tasks import cancel_and_wait
+from gateway.text.tokenizer import ModelTokenizer
+from gateway.turns.events import Event, Finished, Output, OutputRound, Started, collect
+from specdec.errors import InternalError, SpecdecError
+from specdec.serving.rpc.status import logged_error, status_of
+
+_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+_PING = b": ping\n"
+_log = structlog.get_logger()
+
+
+def json_response(answer: BaseModel, exclude_unset: bool = False, headers: Mapping[str, str] | None = None) -> Response:
+    """The answer as JSON, with `exclude_unset` without the fields that nobody set."""
+    content = answer.model_dump_json(exclude_unset=exclude_unset)
+    return Response(content, media_type="application/json", headers=headers)
+
+
+async def while_connected(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
+    """The response that `work` makes; `work` is cancelled when the client disconnects before that."""
+    task = asyncio.create_task(work)
+    gone = asyncio.create_task(_disconnected(request))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        return Response(status_code=CLIENT_GONE)
+    finally:
+        gone.cancel()
+        await cancel_and_wait(task)
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+class AnswerWriter(Protocol):
+    """From the events of one request to its answer, in the form of one API."""
+
+    sparse: bool
+    """Whether the whole answer leaves out the fields that nobody set."""
+    ending: bytes
+    """What ends a stream that is whole."""
+
+    @property
+    def choices(self) -> int:
+        """How many generations the request has."""
+
+    def whole(self, outputs: Sequence[Output]) -> BaseModel:
+        """The answer in one piece."""
+
+    def opening(self) -> Iterator[bytes]:
+        """The chunks before the first round, as JSON."""
+
+    def chunks(self, event: Event) -> Iterator[bytes]:
+        """The chunks of an event, as JSON."""
+
+    def framed(self, chunk: bytes) -> bytes:
+        """A chunk as an event of a stream."""
+
+    def failure(self, error: SpecdecError) -> bytes:
+        """The last event of a stream that failed."""
+
+
+WriterMaker = Callable[[Started, ModelTokenizer], AnswerWriter]
+"""Makes the writer of a request whose generations have begun, with the tokenizer of their model."""
+
+
+async def whole(events: AsyncGenerator[Event], models: ServedModels, make: WriterMaker) -> Response:
+    """The answer in one piece."""
+    started, outputs = await collect(events)
+    writer = _writer(started, models, make)
+    return json_response(writer.whole(outputs), exclude_unset=writer.sparse, headers=started.limits)
+
+
+async def streamed(
+    events: AsyncGenerator[Event],
+    models: ServedModels,
+    make: WriterMaker,
+    ping: float,
+    after: Sequence[int],
+    *,
+    ids: bool,
+) -> Response:
+    """The answer as a stream; it begins with the first round, so that an error before it has an HTTP status.
+
+    Args:
+        make: makes the writer of the answer.
+        ping: seconds of silence after which a comment is sent.
+        after: for each choice, how many output tokens `events` leaves out; empty for none.
+        ids: whether each event has an id, with which its reader can come back.
+    """
+    pending = Pending(events)
+    try:
+        started = await pending.take()
+        if not isinstance(started, Started):
+            raise InternalError("a generation did not begin with Started")
+        writer = _writer(started, models, make)
+        if await pending.ready(ping):
+            pending.raise_if_failed()
+    except BaseException:
+        await pending.aclose()
+        raise
+    name = started.turn.name if ids else ""
+    return EventStream(pending, _stream(pending, writer, name, ping, after), started.limits)
+
+
+class Pending:
+    """The events of a generation; waiting for the next one can time out without losing it."""
+
+    def __init__(self, events: AsyncGenerator[Event]) -> None:
+        self._events = events
+        self._next: asyncio.Task[Event] | None = None
+
+    async def ready(self, timeout: float) -> bool:
+        """Wait up to `timeout` seconds; returns whether the next event, or the end, is known."""
+        if self._next is None:
+            self._next = asyncio.ensure_future(anext(self._events))
+        await asyncio.wait({self._next}, timeout=timeout)
+        return self._next.done()
+
+    async def take(self) -> Event:
+        """The next event.
+
+        Raises:
+            StopAsyncIteration: the events have ended.
+            SpecdecError: the generation failed.
+        """
+        task, self._next = self._next or asyncio.ensure_future(anext(self._events)), None
+        return await task
+
+    def raise_if_failed(self) -> None:
+        """Raise the error that `take` would raise, if it is known already."""
+        if self._next is not None and self._next.done() and (error := self._next.exception()) is not None:
+            raise error
+
+    async def aclose(self) -> None:
+        """Stop waiting, and close the events."""
+        if self._next is not None:
+            self._next.cancel()
+            await asyncio.gather(self._next, return_exceptions=True)
+        await self._events.aclose()
+
+
+class EventStream(StreamingResponse):
+    """The response of a stream; its events are closed when it ends, for whatever reason."""
+
+    def __init__(self, pending: Pending, content: AsyncIterator[bytes], headers: Mapping[str, str]) -> None:
+        super().__init__(content, media_type="text/event-stream", headers={**_HEADERS, **headers})
+        self._pending = pending
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with aclosing(self._pending):
+            await super().__call__(scope, receive, send)
+
+
+async def _stream(
+    pending: Pending, writer: AnswerWriter, name: str, ping: float, after: Sequence[int]
+) -> AsyncIterator[bytes]:
+    """The bytes of the answer, from the first chunk to [DONE]; an error ends it without [DONE].
+
+    Args:
+        pending: the events after Started.
+        name: public id of the generation, for the ids of its events; empty for events without ids.
+        ping: seconds of silence after which a comment is sent.
+        after: for each choice, how many output tokens the client has already; empty when it has none.
+    """
+    positions = list(after) or [0] * writer.choices
+    try:
+        for chunk in writer.opening() if not any(positions) else ():
+            yield _id(name, positions) + writer.framed(chunk)
+        running = writer.choices
+        while running:
+            while not await pending.ready(ping):
+                yield _PING
+            event = await pending.take()
+            running -= isinstance(event, Finished)
+            if isinstance(event, OutputRound):
+                positions[event.choice] += len(event.tokens)
+            for chunk in writer.chunks(event):
+                yield _id(name, positions) + writer.framed(chunk)
+        yield writer.ending
+    except SpecdecError as error:
+        log = _log.warning if status_of(error).http >= 500 else _log.info
+        log("stream_failed", **logged_error(error))
+        yield writer.failure(error)
+    except Exception as error:  # noqa: BLE001 - the headers are sent, so that only the stream can say it
+        _log.error("stream_failed", exc_info=error)
+        yield writer.failure(InternalError("internal error; the log knows more under this answer's x-request-id"))
+
+
+def _writer(started: Started, models: ServedModels, make: WriterMaker) -> AnswerWriter:
+    """The writer of a generation, which spells tokens as the model of the generation does."""
+    return make(started, models.of_turn(started.header.model).tokenizer)
+
+
+def _id(name: str, positions: Sequence[int]) -> bytes:
+    return f"id: {cursor(name, positions)}\n".encode() if name else b""

@@ -1,0 +1,88 @@
+"""Writes chats in which the model may think and call tools: answers have what was read from its text."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from gateway.http.replies.logprobs import chat_logprobs
+from gateway.http.replies.objects import (
+    AssistantMessage,
+    CalledTool,
+    ChatChoice,
+    FunctionCall,
+)
+from gateway.http.replies.writers import AnswerFormat, ChatWriter, CompletionWriter, Writer
+from gateway.text.output import OutputToken
+from gateway.text.tokenizer import ModelTokenizer
+from gateway.tools.message_reader import ReadMessage
+from gateway.tools.values import CallDelta, MessageDelta, ToolCall
+from gateway.turns.events import Event, Finished, Output, OutputRound, Started
+
+
+class ToolChatWriter(ChatWriter):
+    """Writes the answers of /v1/chat/completions of a model that thinks, or to a request with tools."""
+
+    def __init__(self, started: Started, answer_format: AnswerFormat, tokenizer: ModelTokenizer) -> None:
+        super().__init__(started, answer_format, tokenizer)
+        self._waiting: list[list[OutputToken]] = [[] for _ in range(self.choices)]
+        """Tokens of each choice that are in no chunk, because their text may be a part of a call."""
+
+    def chunks(self, event: Event) -> Iterator[bytes]:
+        if isinstance(event, OutputRound):
+            self.noted(event)
+            self._waiting[event.choice] += event.tokens
+        if isinstance(event, OutputRound | Finished) and event.message:
+            yield self._chunk(self._message_part(event.choice, event.message))
+        if isinstance(event, Finished):
+            yield from super().chunks(event)
+
+    def _message_part(self, choice: int, message: MessageDelta) -> dict[str, Any]:
+        content = {"content": message.content} if message.content else {}
+        calls = {"tool_calls": [_call_part(call) for call in message.calls]} if message.calls else {}
+        return self._delta(choice, self._taken(choice), content | _thought(message.reasoning) | calls)
+
+    def _part(self, choice: int, tokens: Sequence[OutputToken], finished: Finished | None) -> dict[str, Any]:
+        return self._delta(choice, self._taken(choice), {}, finished)
+
+    def _taken(self, choice: int) -> list[OutputToken]:
+        """The tokens that waited."""
+        tokens, self._waiting[choice] = self._waiting[choice], []
+        return tokens
+
+    def _choice(self, index: int, tokens: Sequence[OutputToken], finished: Finished | None) -> dict[str, Any]:
+        choice = super()._choice(index, tokens, finished)
+        if finished and finished.called and choice["finish_reason"] == "stop":
+            choice["finish_reason"] = "tool_calls"
+        return choice
+
+    def _message_choice(self, index: int, output: Output) -> ChatChoice:
+        read = output.message or ReadMessage("", ())
+        calls: dict[str, Any] = {"tool_calls": [_call(call) for call in read.calls]} if read.calls else {}
+        content = read.content if read.content or not read.calls else None
+        message = AssistantMessage(role="assistant", content=content, refusal=None, **_thought(read.reasoning), **calls)
+        logprobs = chat_logprobs(output.tokens, self._tokenizer.token_bytes)
+        return ChatChoice(**self._choice(index, output.tokens, output.finished), message=message, logprobs=logprobs)
+
+
+def writer_for(started: Started, tokenizer: ModelTokenizer, answer_format: AnswerFormat | None) -> Writer:
+    """A writer of that format, or for None of the one that the generation began with."""
+    chosen = answer_format or AnswerFormat.parse(started.header.answer_format)
+    if started.header.reading:
+        return ToolChatWriter(started, chosen, tokenizer)
+    return (ChatWriter if chosen.chat else CompletionWriter)(started, chosen, tokenizer)
+
+
+def _thought(text: str) -> dict[str, Any]:
+    """What the model thought, under both names by which clients know it."""
+    return {"reasoning_content": text, "reasoning": text} if text else {}
+
+
+def _call(call: ToolCall) -> CalledTool:
+    return CalledTool(id=call.id, type="function", function=FunctionCall(name=call.name, arguments=call.arguments))
+
+
+def _call_part(call: CallDelta) -> dict[str, Any]:
+    """The first part of a call says what is called, the others have arguments alone."""
+    if not call.name:
+        return {"index": call.index, "function": {"arguments": call.arguments}}
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"index": call.index, "id": call.id, "type": "function", "function": function}

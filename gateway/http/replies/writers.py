@@ -1,0 +1,264 @@
+"""From the events of a request's generations to the answers of the HTTP API, whole or chunk by chunk."""
+
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+from typing import Any
+
+from gateway.http.replies.chunks import ChunkTemplate, TextTemplate
+from gateway.http.replies.logprobs import chat_logprobs, completion_logprobs
+from gateway.http.replies.objects import (
+    Answer,
+    AssistantMessage,
+    ChatChoice,
+    ChatCompletion,
+    Completion,
+    CompletionChoice,
+    SessionRef,
+)
+from gateway.http.replies.problems import error_body
+from gateway.http.replies.statistics import counts_of, metrics_of, report_of, usage_of
+from gateway.text.output import OutputToken, text_of
+from gateway.text.tokenizer import ModelTokenizer
+from gateway.turns.events import Event, Finished, Output, OutputRound, Started
+from gateway.turns.statistics import total
+from specdec.errors import SpecdecError
+from specdec.wire.report import RoundReport
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerFormat:
+    """Which answer the caller asked for, and what it shows; kept with the generation, for whoever resumes it."""
+
+    chat: bool = False
+    """Whether it is a chat completion; otherwise it is a completion."""
+    include_usage: bool = False
+    """Whether a stream ends with a chunk of token counts."""
+    continuous_usage: bool = False
+    """Whether every chunk of such a stream has the token counts so far."""
+    token_ids: bool = False
+    """Whether token ids are shown beside the text."""
+    echo: bool = False
+    """Whether the text of a completion begins with the prompt's."""
+
+    def text(self) -> str:
+        """The format as text, for `parse`."""
+        return " ".join(["openai", *(each.name for each in fields(self) if getattr(self, each.name))])
+
+    @classmethod
+    def parse(cls, text: str) -> "AnswerFormat":
+        """The format of a text; it is empty for a generation begun over gRPC: a completion with token ids."""
+        if not text:
+            return cls(token_ids=True)
+        words = text.split()
+        return cls(**{each.name: True for each in fields(cls) if each.name in words})
+
+
+class Writer(ABC):
+    """Writes the generations of one request; every request has a writer of its own."""
+
+    sparse = True
+    ending = b"data: [DONE]\n\n"
+    id_prefix: str
+    chunk_object: str
+    """The type of object that a chunk says to be."""
+
+    def __init__(self, started: Started, answer_format: AnswerFormat, tokenizer: ModelTokenizer) -> None:
+        self._started = started
+        self._format = answer_format
+        self._tokenizer = tokenizer
+        self._ended: list[Finished] = []
+        self._committed: dict[int, int] = {}
+        """Output tokens so far, by the index of each choice that has begun."""
+        self._rounds: defaultdict[int, list[RoundReport]] = defaultdict(list)
+        """Reports that are in no chunk yet, of each choice."""
+        self._template = ChunkTemplate(self._head() | {"object": self.chunk_object})
+        self._texts: dict[int, TextTemplate] = {}
+        """Prepared chunks of text alone, by the index of their choice."""
+        call, own = started.header.call, answer_format.token_ids or answer_format.continuous_usage
+        self._text_alone = not (own or call.speculation.detail or call.logprobs is not None)
+
+    @property
+    def choices(self) -> int:
+        """How many generations the request has."""
+        return self._started.header.choices
+
+    @abstractmethod
+    def whole(self, outputs: Sequence[Output]) -> Answer:
+        """The answer in one piece, from the output of every generation."""
+
+    def opening(self) -> Iterator[bytes]:
+        """The chunks before the first round, as JSON."""
+        return iter(())
+
+    def framed(self, chunk: bytes) -> bytes:
+        """A chunk as an event of a stream."""
+        return b"data: %b\n\n" % chunk
+
+    def failure(self, error: SpecdecError) -> bytes:
+        """The last event of a stream that failed; nothing comes behind it."""
+        return self.framed(error_body(error).model_dump_json().encode())
+
+    @abstractmethod
+    def _part(self, choice: int, tokens: Sequence[OutputToken], finished: Finished | None) -> dict[str, Any]:
+        """A choice of a chunk, with the tokens of a round or with the end of a generation."""
+
+    @abstractmethod
+    def _text(self, text: str) -> dict[str, Any]:
+        """The field of a choice of a chunk that has its text."""
+
+    def chunks(self, event: Event) -> Iterator[bytes]:
+        """The chunks of an event, as JSON; none of a round whose tokens are all held back."""
+        if isinstance(event, OutputRound):
+            self.noted(event)
+        match event:
+            case OutputRound(tokens=tokens, text=text, choice=choice) if tokens and self._text_alone:
+                yield self._text_chunk(choice, text)
+            case OutputRound(tokens=tokens) if tokens:
+                yield self._chunk(self._part(event.choice, tokens, None))
+            case Finished():
+                part = self._part(event.choice, (), event)
+                yield self._template.chunk([part], self._counts() or self._statistics([event]))
+                self._ended.append(event)
+                if self._format.include_usage and len(self._ended) == self.choices:
+                    yield self._template.chunk([], self._report(self._ended))
+
+    def _chunk(self, part: dict[str, Any], more: Mapping[str, Any] = MappingProxyType({})) -> bytes:
+        """A chunk of one choice before its end."""
+        return self._template.chunk([part], {**self._counts(), **more})
+
+    def _text_chunk(self, choice: int, text: str) -> bytes:
+        """A chunk with nothing of its own but the text."""
+        if choice not in self._texts:
+            bare = self._choice(choice, (), None) | {"logprobs": None}
+            self._texts[choice] = TextTemplate(lambda shown: self._chunk(bare | self._text(shown)))
+        return self._texts[choice].chunk(text)
+
+    def noted(self, event: OutputRound) -> None:
+        """Note what a round adds to later chunks: the count of its tokens, and its report."""
+        self._committed[event.choice] = event.committed
+        self._rounds[event.choice] += [event.report] if event.report else []
+
+    def _head(self) -> dict[str, Any]:
+        header = self._started.header
+        return {
+            "id": f"{self.id_prefix}-{self._started.turn.name}",
+            "created": header.created,
+            "model": header.model,
+            "system_fingerprint": header.system_fingerprint,
+            "service_tier": header.priority.value,
+        }
+
+    def _counts(self) -> dict[str, Any]:
+        """The token counts so far, as a chunk shows them; the last chunk of a stream with usage has them in full."""
+        if not self._format.include_usage:
+            return {}
+        so_far = counts_of(self._started.prompt_tokens, sum(self._committed.values()))
+        return {"usage": so_far if self._format.continuous_usage else None}
+
+    def _report(self, ended: Sequence[Finished]) -> dict[str, Any]:
+        """The counts and statistics at the end of an answer to generations that have all ended."""
+        prompts = [each for each in ended if each.choice in self._started.first_choices]
+        return {"usage": usage_of(prompts, ended)} | self._statistics(ended)
+
+    def _take_rounds(self, outputs: Sequence[Output]) -> None:
+        """Note the reports of a whole answer."""
+        self._rounds.update({index: list(each.rounds) for index, each in enumerate(outputs)})
+
+    def _statistics(self, ended: Sequence[Finished]) -> dict[str, Any]:
+        started, summary = self._started, total([each.summary for each in ended])
+        session = {"session": SessionRef(id=started.session, turn=started.turn.number)} if started.session else {}
+        seed = started.header.call.sampling.seed
+        return {"metrics": metrics_of(summary), "speculation": report_of(summary), "seed": seed, **session}
+
+    def _choice(self, index: int, tokens: Sequence[OutputToken], finished: Finished | None) -> dict[str, Any]:
+        """The fields that every choice has, of a whole answer and of a chunk."""
+        shown: dict[str, Any] = {"token_ids": [token.id for token in tokens]} if self._format.token_ids else {}
+        if rounds := self._rounds.pop(index, None):
+            shown["rounds"] = rounds
+        if finished is None:
+            return {"index": index, "finish_reason": None, **shown}
+        ending = {"finish_reason": finished.reason.value, "stop_reason": finished.matched_stop or None}
+        return {"index": index, **ending, **shown}
+
+    def _prompt_ids(self, choice: int = 0) -> dict[str, Any]:
+        return {"prompt_token_ids": list(self._started.prompt(choice))} if self._format.token_ids else {}
+
+
+class CompletionWriter(Writer):
+    """Writes the answers of /v1/completions."""
+
+    id_prefix = "cmpl"
+    chunk_object = "text_completion"
+
+    def __init__(self, started: Started, answer_format: AnswerFormat, tokenizer: ModelTokenizer) -> None:
+        super().__init__(started, answer_format, tokenizer)
+        self._written: dict[int, int] = {}
+        """Characters of text written so far, by the index of each choice that has begun."""
+
+    def whole(self, outputs: Sequence[Output]) -> Answer:
+        self._take_rounds(outputs)
+        parts = [self._part(index, each.tokens, each.finished) for index, each in enumerate(outputs)]
+        for part in parts if self._format.echo else ():
+            part["text"] = self._prompt_text(part["index"]) + part["text"]
+        head = self._head() | self._report([each.finished for each in outputs])
+        return Completion(**head, object="text_completion", choices=[CompletionChoice(**part) for part in parts])
+
+    def opening(self) -> Iterator[bytes]:
+        """The text of each choice's prompt, where it is shown."""
+        for index in range(self.choices) if self._format.echo else ():
+            yield self._text_chunk(index, self._prompt_text(index))
+
+    def _prompt_text(self, choice: int) -> str:
+        decode = self._tokenizer.decode
+        shown = decode.with_special if self._started.header.shows_special else decode
+        return shown.settled(self._started.prompt(choice))
+
+    def _part(self, choice: int, tokens: Sequence[OutputToken], finished: Finished | None) -> dict[str, Any]:
+        prompt_ids = {} if choice in self._written else self._prompt_ids(choice)
+        start, text = self._written.get(choice, 0), text_of(tokens)
+        self._written[choice] = start + len(text)
+        logprobs = completion_logprobs(tokens, self._tokenizer.token_bytes, start)
+        return self._choice(choice, tokens, finished) | {"logprobs": logprobs} | self._text(text) | prompt_ids
+
+    def _text(self, text: str) -> dict[str, Any]:
+        return {"text": text}
+
+
+class ChatWriter(Writer):
+    """Writes the answers of /v1/chat/completions."""
+
+    id_prefix = "chatcmpl"
+    chunk_object = "chat.completion.chunk"
+
+    def whole(self, outputs: Sequence[Output]) -> ChatCompletion:
+        self._take_rounds(outputs)
+        choices = [self._message_choice(index, each) for index, each in enumerate(outputs)]
+        head = self._head() | self._report([each.finished for each in outputs]) | self._prompt_ids()
+        return ChatCompletion(**head, object="chat.completion", choices=choices)
+
+    def opening(self) -> Iterator[bytes]:
+        """One chunk for each choice, with the role."""
+        for index in range(self.choices):
+            begun = {"delta": {"role": "assistant", "content": ""}, "logprobs": None}
+            yield self._chunk(self._choice(index, (), None) | begun, self._prompt_ids())
+
+    def _part(self, choice: int, tokens: Sequence[OutputToken], finished: Finished | None) -> dict[str, Any]:
+        return self._delta(choice, tokens, {} if finished else {"content": text_of(tokens)}, finished)
+
+    def _text(self, text: str) -> dict[str, Any]:
+        return {"delta": {"content": text}}
+
+    def _delta(
+        self, choice: int, tokens: Sequence[OutputToken], delta: dict[str, Any], finished: Finished | None = None
+    ) -> dict[str, Any]:
+        """A choice of a chunk with that part of the message."""
+        logprobs = chat_logprobs(tokens, self._tokenizer.token_bytes)
+        return self._choice(choice, tokens, finished) | {"delta": delta, "logprobs": logprobs}
+
+    def _message_choice(self, index: int, output: Output) -> ChatChoice:
+        message = AssistantMessage(role="assistant", content=text_of(output.tokens), refusal=None)
+        logprobs = chat_logprobs(output.tokens, self._tokenizer.token_bytes)
+        return ChatChoice(**self._choice(index, output.tokens, output.finished), message=message, logprobs=logprobs)

@@ -1,0 +1,1 @@
+"""What comes in over HTTP: bodies, their fields, and the requests that they make."""

@@ -1,0 +1,185 @@
+"""From the bytes of an HTTP request to a checked body; every refusal names the field, or the place in the bytes."""
+
+import difflib
+import json
+import re
+from collections.abc import AsyncIterator, Iterable, Sequence
+from functools import cache
+from typing import Any, ClassVar, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic_core import ErrorDetails
+from starlette.requests import Request
+
+from gateway.http.requests.encoding import decoded
+from gateway.http.requests.shape import check_shape
+from gateway.lists import MAX_IDS
+from specdec.errors import FieldInvalid, FieldRequired, MessageTooLarge, RequestError, UnsupportedParameter
+
+_MISTAKES = ("int_type", "greater_than_equal")
+"""Errors of default-only fields that are plain mistakes, and no request for what the field does."""
+MAX_FIELDS = MAX_IDS
+"""Most fields of one JSON object: each may be wrong, and every mistake takes memory."""
+_LONGEST_GUESS = 64
+"""Characters of the longest unknown field for which a known one is looked for."""
+_LONE = re.compile("[\ud800-\udfff]")
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+async def read_body(chunks: AsyncIterator[bytes], declared: str | None, limit: int) -> bytes:
+    """The whole body; of one that is too large, little more than `limit` bytes are read.
+
+    Args:
+        declared: the Content-Length header; None without one.
+
+    Raises:
+        MessageTooLarge: the body is over the limit.
+    """
+    error = MessageTooLarge(f"the body must be at most {limit} bytes")
+    if declared and declared.isdecimal() and int(declared) > limit:
+        raise error
+    body = bytearray()
+    async for chunk in chunks:
+        body += chunk
+        if len(body) > limit:
+            raise error
+    return bytes(body)
+
+
+def body_chunks(request: Request) -> AsyncIterator[bytes]:
+    """The bytes of a request's body as they come, without their Content-Encoding.
+
+    Raises:
+        EncodingUnsupported: they are compressed in a way that is not read.
+    """
+    return decoded(aiter(request.stream()), request.headers.get("content-encoding", ""))
+
+
+def parse_json(raw: bytes) -> dict[str, Any]:
+    """The JSON object in `raw`.
+
+    Raises:
+        FieldRequired: the body is empty.
+        FieldInvalid: it is not UTF-8, not JSON, cut short, nested too deep, or not an object.
+    """
+    if not raw:
+        raise FieldRequired("the body is empty; it must be a JSON object")
+    try:
+        value = json.loads(raw.decode("utf-8-sig"), object_pairs_hook=_object, parse_float=_number)
+    except UnicodeDecodeError as error:
+        raise FieldInvalid(f"the body is not valid UTF-8: byte {error.start} is 0x{raw[error.start]:02x}") from error
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno} column {error.colno}"
+        raise FieldInvalid(f"the body is not valid JSON: {error.msg} at {where}") from error
+    except (ValueError, RecursionError) as error:
+        raise FieldInvalid("the body is not valid JSON: a number is too long or values are nested too deep") from error
+    if isinstance(value, Oversized):
+        raise FieldInvalid(f"the body has more than {MAX_FIELDS} fields")
+    if not isinstance(value, dict):
+        raise FieldInvalid("the body must be a JSON object")
+    check_shape(value, raw)
+    path = _lone_surrogate(value) if _SURROGATE.search(raw) else None
+    if path is not None:
+        path = path.removeprefix(".")
+        raise FieldInvalid(f"{path}: half of a surrogate pair is not text", path)
+    return value
+
+
+class Oversized:
+    """Stands in place of a JSON object with more than MAX_FIELDS fields, which no field accepts."""
+
+
+def _number(text: str) -> float:
+    """The number of a text with a point or an exponent: to JSON, 2.0 is a whole number."""
+    value = float(text)
+    return int(value) if value.is_integer() else value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any] | Oversized:
+    return dict(pairs) if len(pairs) <= MAX_FIELDS else Oversized()
+
+
+class Body(BaseModel):
+    """Base of all request bodies: types must match exactly, and unknown fields, NaN and infinity are refused."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+    default_only: ClassVar[frozenset[str]] = frozenset()
+    """Names of the fields that are known, and supported only at the value that does nothing."""
+    annotations_only: ClassVar[frozenset[str]] = frozenset()
+    """Names of the fields that clients add for other readers: accepted with any value, and without effect."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_idle_fields(cls, value: Any) -> Any:
+        """Leave out annotations, and unknown fields that are null, which ask for nothing."""
+        known = _field_names(cls)
+        if not isinstance(value, dict) or value.keys() <= known:
+            return value
+        idle = cls.annotations_only
+        return {name: item for name, item in value.items() if name in known or not (item is None or name in idle)}
+
+    @classmethod
+    def parse(cls, body: dict[str, Any]) -> Self:
+        """The checked body of a JSON object; raises RequestError for the first field that is wrong."""
+        try:
+            return cls.model_validate(body)
+        except ValidationError as error:
+            raise cls._refusal(error.errors(include_url=False)[0], body) from error
+
+    @classmethod
+    def _refusal(cls, detail: ErrorDetails, body: dict[str, Any]) -> RequestError:
+        param, name = _path(detail["loc"], body), str(detail["loc"][0])
+        if (name in cls.default_only and detail["type"] not in _MISTAKES) or _takes_nothing(detail):
+            return UnsupportedParameter(f"{param} is not supported at this value; leave it out", param)
+        match detail["type"]:
+            case "missing":
+                return FieldRequired(f"{param} is required", param)
+            case "extra_forbidden":
+                guess = len(detail["loc"]) == 1 and len(name) <= _LONGEST_GUESS
+                close = difflib.get_close_matches(name, cls.model_fields, n=1) if guess else []
+                hint = f"; did you mean {close[0]}?" if close else ""
+                return UnsupportedParameter(f"unknown parameter {param}{hint}", param)
+        if isinstance(detail["input"], Oversized):
+            return FieldInvalid(f"{param} has more than {MAX_FIELDS} fields", param)
+        message = detail["msg"]
+        return FieldInvalid(f"{param}: {message[:1].lower()}{message[1:]}", param)
+
+
+@cache
+def _field_names(model: type[Body]) -> frozenset[str]:
+    """The names of a model's fields, as callers write them."""
+    return frozenset(field.alias or name for name, field in model.model_fields.items())
+
+
+def _takes_nothing(detail: ErrorDetails) -> bool:
+    """Whether the field accepts only null, or only an empty list."""
+    return detail["type"] == "none_required" or detail.get("ctx", {}).get("max_length") == 0
+
+
+def _path(location: Sequence[int | str], body: Any) -> str:
+    """The path of a field as the caller wrote it: pydantic's location without the names of union members."""
+    path, value = "", body
+    for part in location:
+        if isinstance(part, int):
+            path += f"[{part}]"
+            value = value[part] if isinstance(value, list) and part < len(value) else None
+        elif isinstance(value, dict) and (part in value or part == location[-1]):
+            path += f".{part}" if path else part
+            value = value.get(part)
+    return path
+
+
+def _lone_surrogate(value: Any) -> str | None:
+    """The path of a string, at any depth, that has half of a surrogate pair; None without any."""
+    items: Iterable[tuple[str, Any]] = ()
+    match value:
+        case str():
+            return "" if _LONE.search(value) else None
+        case list():
+            items = ((f"[{index}]", item) for index, item in enumerate(value) if isinstance(item, str | list | dict))
+        case dict():
+            if any(_LONE.search(key) for key in value):
+                return ""
+            items = ((f".{key}", item) for key, item in value.items())
+    return next((place + found for place, item in items if (found := _lone_surrogate(item)) is not None), None)

@@ -1,0 +1,240 @@
+"""The bodies of the endpoints for completions: OpenAI's fields, with vLLM's additions and ours."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, WithJsonSchema
+
+from gateway.callers.caller import MAX_NAME
+from gateway.callers.priority import PriorityClass
+from gateway.http.requests.body import Body
+from gateway.http.requests.fields import (
+    Choices,
+    Count,
+    GammaField,
+    Ids,
+    JustOne,
+    JustZero,
+    Length,
+    Lenience,
+    Logprobs,
+    Metadata,
+    ModelName,
+    Name,
+    Nothing,
+    Off,
+    PredictedField,
+    Prompts,
+    SessionId,
+    StopField,
+    TemplateArguments,
+    Truncation,
+    Unread,
+)
+from gateway.http.requests.messages import Messages, PrefillBody, chat_prompt
+from gateway.http.requests.sampling import SamplingBody
+from gateway.http.requests.structured import StructuredBody
+from gateway.http.requests.thinking import ThinkingFields
+from gateway.http.requests.tools import ToolsBody
+from gateway.request import GenerationRequest, Prompt, TextPrompt, is_seeded
+from gateway.tools.formats import DEFAULT, ToolFormat
+from specdec.errors import FieldInvalid, UnsupportedParameter
+from specdec.planning.gamma_policy import AUTO
+from specdec.rules.speculation import MAX_DEPTH, MAX_DRAFTERS, MAX_NODES, Mode, TreeOptions
+
+COMPLETION_TOKENS = 16
+"""OpenAI's longest output of /v1/completions, in tokens, for a request that names none."""
+
+
+class TreeBody(Body):
+    """How trees of drafts are made; TreeOptions checks the values."""
+
+    nodes: Annotated[int, WithJsonSchema({"type": "integer", "minimum": 1, "maximum": MAX_NODES})]
+    width: Annotated[int, WithJsonSchema({"type": "integer", "minimum": 1, "maximum": MAX_NODES})]
+    depth: Annotated[int, WithJsonSchema({"type": "integer", "minimum": 1, "maximum": MAX_DEPTH})]
+    replacement: bool = False
+    drafters: Annotated[list[Name], Field(max_length=MAX_DRAFTERS)] | None = None
+
+    def options(self) -> TreeOptions:
+        """The value; raises FieldInvalid."""
+        return TreeOptions(self.nodes, self.width, self.depth, self.replacement, tuple(self.drafters or ()))
+
+
+class SpeculationBody(Body):
+    """How speculation is used for this request."""
+
+    mode: Literal["off", "rejection", "block", "coupled"] | None = None
+    gamma: GammaField = (None, AUTO)
+    lenience: Lenience | None = None
+    drafter: Annotated[str, Field(min_length=1, max_length=MAX_NAME)] | None = None
+    detail: bool | None = None
+    tree: TreeBody | None = None
+
+
+class PredictionBody(Body):
+    """Text that much of the output is expected to repeat."""
+
+    type: Literal["content"]
+    content: PredictedField
+
+
+class StreamOptions(Body):
+    """How a stream is written."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+    resumable: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class _DefaultOnlyFields(Body):
+    """Fields of both kinds of completion that are known, and supported only at the value that does nothing."""
+
+    best_of: JustOne | None = None
+    use_beam_search: Off | None = None
+    priority: JustZero | None = None
+
+
+class GenerationBody(SamplingBody, StructuredBody, _DefaultOnlyFields):
+    """The fields that both kinds of completion take."""
+
+    default_only: ClassVar[frozenset[str]] = frozenset(_DefaultOnlyFields.model_fields)
+
+    model: ModelName | None = None
+    max_tokens: Length | None = None
+    truncate_prompt_tokens: Truncation | None = None
+    n: Choices | None = None
+    stop: StopField = ()
+    stop_token_ids: Ids | None = None
+    ignore_eos: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    speculation: SpeculationBody | None = None
+    return_token_ids: bool | None = None
+    user: Name | None = None
+    session: SessionId | None = None
+    expect_turn: Count | None = None
+    metadata: Metadata | None = None
+    store: bool | None = None
+    service_tier: Literal["auto", "default", "flex", "priority"] | None = None
+    cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_NAME)] | None = None
+    safety_identifier: Unread | None = None
+    prompt_cache_key: Unread | None = None
+    prompt_cache_retention: Unread | None = None
+
+    @property
+    def options(self) -> StreamOptions:
+        """How a stream is written; without effect on an answer in one piece."""
+        return self.stream_options or StreamOptions()
+
+    def _request(
+        self, prompts: Sequence[Prompt], request_id: str, limits: tuple[int | None, int | None], logprobs: int | None
+    ) -> GenerationRequest:
+        """The request; `limits` are its max_tokens and cap_tokens."""
+        if self.stream_options is not None and not self.stream:
+            raise FieldInvalid("stream_options is only allowed when stream is true", "stream_options")
+        speculation = self.speculation or SpeculationBody()
+        grammar_param, grammar = self.form() or ("", None)
+        return GenerationRequest(
+            prompt=prompts[0],
+            more_prompts=tuple(prompts[1:]),
+            truncate_prompt=self.truncate_prompt_tokens,
+            sampling=replace(self.sampling(), grammar=grammar),
+            grammar_param=grammar_param,
+            model=self.model or "",
+            max_tokens=limits[0],
+            cap_tokens=limits[1],
+            stop=self.stop,
+            shows_stop=bool(self.include_stop_str_in_output),
+            shows_special=self.skip_special_tokens is False,
+            stop_token_ids=tuple(self.stop_token_ids or ()),
+            ignore_eos=bool(self.ignore_eos),
+            mode=Mode(speculation.mode) if speculation.mode else None,
+            seeded=is_seeded(self.seed),
+            gamma=speculation.gamma[0],
+            policy=speculation.gamma[1],
+            drafter=speculation.drafter or "",
+            detail=bool(speculation.detail),
+            tree=speculation.tree.options() if speculation.tree else None,
+            lenience=1.0 if speculation.lenience is None else speculation.lenience,
+            logprobs=logprobs,
+            n=1 if self.n is None else self.n,
+            request_id=request_id,
+            user=self.user or "",
+            session=self.session or "",
+            expect_turn=self.expect_turn,
+            priority=PriorityClass.DEFAULT if self.service_tier in (None, "auto") else PriorityClass(self.service_tier),
+            cache_salt=self.cache_salt or "",
+        )
+
+
+class CompletionBody(GenerationBody):
+    """POST /v1/completions."""
+
+    default_only: ClassVar[frozenset[str]] = GenerationBody.default_only | {"suffix"}
+
+    prompt: Prompts
+    suffix: Literal[""] | None = None
+    add_special_tokens: bool | None = None
+    echo: bool | None = None
+    logprobs: Logprobs | None = None
+
+    def request(self, request_id: str) -> GenerationRequest:
+        """The request that the body asks for; raises RequestError."""
+        if self.echo and self.logprobs is not None:
+            raise UnsupportedParameter("logprobs of the prompt are not supported: leave echo or logprobs out", "echo")
+        cap = COMPLETION_TOKENS if self.max_tokens is None else None
+        prompts = self.prompt if self.add_special_tokens is not False else tuple(map(_without_special, self.prompt))
+        return self._request(prompts, request_id, (_bound(self.max_tokens), cap), self.logprobs)
+
+
+def _without_special(prompt: Prompt) -> Prompt:
+    return replace(prompt, special=False) if isinstance(prompt, TextPrompt) else prompt
+
+
+def _bound(max_tokens: int | None) -> int | None:
+    """The longest output; None, and vLLM's -1, for as much as there is room for."""
+    return None if max_tokens == -1 else max_tokens
+
+
+class _ChatDefaultOnlyFields(Body):
+    """Fields of chats that are known, and supported only at the value that does nothing."""
+
+    functions: Nothing | None = None
+    function_call: Literal["none", "auto"] | None = None
+    modalities: Annotated[list[Literal["text"]], Field(fail_fast=True)] | None = None
+    audio: None = None
+    web_search_options: None = None
+    add_special_tokens: Off | None = None
+
+
+class ChatBody(GenerationBody, ToolsBody, ThinkingFields, PrefillBody, _ChatDefaultOnlyFields):
+    """POST /v1/chat/completions."""
+
+    default_only: ClassVar[frozenset[str]] = GenerationBody.default_only | _ChatDefaultOnlyFields.model_fields.keys()
+
+    messages: Messages = Field(json_schema_extra={"minItems": 1})
+    chat_template_kwargs: TemplateArguments | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+    max_completion_tokens: Length | None = None
+    prediction: PredictionBody | None = None
+    logprobs: bool | None = None
+    top_logprobs: Logprobs | None = None
+
+    def request(self, request_id: str, tool_format: ToolFormat = DEFAULT) -> GenerationRequest:
+        """The request that the body asks for, of a model that writes calls in that format; raises RequestError."""
+        if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
+            raise FieldInvalid("max_tokens and max_completion_tokens differ; give one", "max_completion_tokens")
+        limit = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+        if self.top_logprobs and not self.logprobs:
+            raise FieldInvalid("top_logprobs is only allowed when logprobs is true", "top_logprobs")
+        logprobs = self.top_logprobs or 0 if self.logprobs else None
+        arguments = self.thinking_arguments | (self.chat_template_kwargs or {})
+        prompt = self.opened(chat_prompt(self.messages, arguments))
+        request = self._request((prompt,), request_id, (_bound(limit), None), logprobs)
+        request = replace(request, prediction=self.prediction.content if self.prediction else "")
+        return request.with_tools(self.asked(), tool_format)

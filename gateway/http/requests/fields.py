@@ -1,0 +1,170 @@
+"""Field types of the HTTP API: a value that callers may write in several ways is read into the one that is used."""
+
+from functools import partial
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field, PlainValidator, WithJsonSchema
+
+from gateway.callers.caller import MAX_NAME
+from gateway.http.requests.shape import check_arguments
+from gateway.lists import MAX_IDS, MAX_STOP_CHARS, MAX_STOPS, unique_stops
+from gateway.request import MAX_CHOICES, Prompt, TextPrompt, TokenPrompt
+from specdec.errors import FieldInvalid, UnsupportedParameter
+from specdec.planning.gamma_policy import POLICIES, GammaPolicy, PolicyKind, parse_gamma
+from specdec.sampling.params import MAX_LOGPROBS
+
+MAX_INT = 2**31 - 1
+"""Largest whole number of most fields."""
+BOUND = "x-bound"
+"""What a schema calls a limit that depends on the model served; the description has the limit in its place."""
+
+
+def _parse_prompts(value: Any) -> tuple[Prompt, ...]:
+    match value:
+        case [str() | list(), *_]:
+            if len(value) > MAX_CHOICES:
+                raise FieldInvalid(f"prompt takes at most {MAX_CHOICES} prompts, got {len(value)}", "prompt")
+            return tuple(_parse_prompt(each) for each in value)
+    return (_parse_prompt(value),)
+
+
+def _parse_prompt(value: Any) -> Prompt:
+    match value:
+        case str():
+            return TextPrompt(value)
+        case list():
+            return TokenPrompt(_parse_ids(value, "prompt"))
+    raise FieldInvalid("prompt must be a string or a list of token ids, or a list of these", "prompt")
+
+
+def _parse_ids(value: list[Any], param: str) -> tuple[int, ...]:
+    for index, token in enumerate(value):
+        if type(token) is not int:
+            raise FieldInvalid(f"{param}[{index}] must be a token id, an integer", param)
+    return tuple(value)
+
+
+def _parse_stop(value: Any) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    if isinstance(value, str):
+        return (value,)
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return unique_stops(value)
+    raise FieldInvalid("stop must be a string or a list of strings", "stop")
+
+
+def _parse_content(param: str, value: Any) -> str:
+    match value:
+        case str():
+            return value
+        case list() if all(isinstance(part, dict | str) for part in value):
+            return "".join(part if isinstance(part, str) else _parse_part(param, part) for part in value)
+    raise FieldInvalid(f"{param}: content must be a string or a list of text parts", param)
+
+
+def _parse_part(param: str, part: dict[str, Any]) -> str:
+    match part:
+        case {"type": "text" | "input_text" | "output_text", "text": str(text)} | {
+            "type": "refusal",
+            "refusal": str(text),
+        }:
+            return text
+        case {"type": "thinking" | "redacted_thinking" | "reasoning"}:
+            return ""
+        case {"type": str(kind)} if kind != "text":
+            raise UnsupportedParameter(f"{param}: content of type {kind!r} is not supported", param)
+    raise FieldInvalid(f"{param}: a content part must have a type and a text", param)
+
+
+def _off(value: bool) -> bool:
+    """Accept nothing but False; a literal type would accept 0, too, which can be a number that asks for something."""
+    if value:
+        raise ValueError("must be false")
+    return value
+
+
+def _on(value: bool) -> bool:
+    if not value:
+        raise ValueError("must be true")
+    return value
+
+
+def _whole(minimum: int, maximum: int = MAX_INT, bound: str = "") -> dict[str, Any]:
+    """The schema of a whole number; `bound` names a narrower limit that the running gateway knows."""
+    return {"type": "integer", "minimum": minimum, "maximum": maximum} | ({BOUND: bound} if bound else {})
+
+
+_TOKEN_SCHEMA = _whole(0, bound="token")
+_TOKENS_SCHEMA = {"type": "array", "items": _TOKEN_SCHEMA, "minItems": 1}
+_ONE: list[dict[str, Any]] = [{"type": "string", "minLength": 1}, _TOKENS_SCHEMA]
+_SEVERAL = {"type": "array", "items": {"anyOf": _ONE}, "minItems": 1, "maxItems": MAX_CHOICES}
+Prompts = Annotated[tuple[Prompt, ...], PlainValidator(_parse_prompts), WithJsonSchema({"anyOf": [*_ONE, _SEVERAL]})]
+# Ranges in a schema are for the API's description; where there is no Field, GenerationRequest checks the value.
+Choices = Annotated[int, WithJsonSchema({"type": "integer", "minimum": 1, "maximum": MAX_CHOICES})]
+Lenience = Annotated[float, WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "maximum": 1})]
+Logprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
+Length = Annotated[int, WithJsonSchema(_whole(-1, bound="context"))]
+"""Most tokens of an output; -1 for as many as there is room for."""
+Truncation = Annotated[int, Field(ge=-1, le=MAX_INT), WithJsonSchema({"anyOf": [{"const": -1}, _whole(1)]})]
+Natural = Annotated[int, WithJsonSchema(_whole(0))]
+Count = Annotated[int, Field(ge=0, le=MAX_INT)]
+TokenId = Annotated[int, WithJsonSchema(_TOKEN_SCHEMA)]
+TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
+"""A list of any length, whose first mistake is its only one: a list of a million may hold a million."""
+ModelName = Annotated[str, WithJsonSchema({"type": "string", BOUND: "model"})]
+Name = Annotated[str, WithJsonSchema({"type": "string", "maxLength": MAX_NAME})]
+Unread = Annotated[str, Field(max_length=MAX_NAME)]
+"""A text that nothing here reads."""
+_Value = Annotated[str, Field(max_length=512)]
+Metadata = Annotated[dict[Annotated[str, Field(max_length=64)], _Value], Field(max_length=16)]
+"""OpenAI's bounds of `metadata`."""
+TemplateArguments = Annotated[dict[str, Any], AfterValidator(check_arguments)]
+"""Values that the caller gives the chat template."""
+SessionId = Annotated[str, WithJsonSchema({"type": "string", "pattern": "^[0-9a-f]{32}$"})]
+Ids = Annotated[TokenIds, Field(max_length=MAX_IDS), AfterValidator(lambda ids: tuple(dict.fromkeys(ids)))]
+Role = Annotated[str, WithJsonSchema({"enum": ["system", "developer", "user", "assistant", "tool"]})]
+_STOP_SCHEMA = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_CHARS}
+StopField = Annotated[
+    tuple[str, ...],
+    PlainValidator(_parse_stop),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                _STOP_SCHEMA,
+                {"type": "array", "items": _STOP_SCHEMA, "maxItems": MAX_STOPS},
+                {"type": "null"},
+            ]
+        }
+    ),
+]
+_POLICY_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "policy": {"enum": list(POLICIES)},
+        "value": _whole(0, bound="gamma"),
+        "min": _whole(1, bound="gamma"),
+        "max": _whole(1, bound="gamma"),
+        "ema": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1},
+        "min_confidence": {"type": "number", "minimum": 0, "maximum": 1},
+    },
+    "required": ["policy"],
+}
+GammaField = Annotated[
+    tuple[int | None, GammaPolicy],
+    PlainValidator(parse_gamma),
+    WithJsonSchema({"anyOf": [_whole(0, bound="gamma"), {"enum": list(PolicyKind)}, _POLICY_SCHEMA, {"type": "null"}]}),
+]
+_PART_SCHEMA = {
+    "type": "object",
+    "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+    "required": ["type", "text"],
+}
+_CONTENT_SCHEMA = {"anyOf": [{"type": "string"}, {"type": "array", "items": _PART_SCHEMA}]}
+ContentField = Annotated[str, PlainValidator(partial(_parse_content, "messages")), WithJsonSchema(_CONTENT_SCHEMA)]
+PredictedField = Annotated[str, PlainValidator(partial(_parse_content, "prediction")), WithJsonSchema(_CONTENT_SCHEMA)]
+Nothing = Annotated[list[Any], Field(max_length=0)]
+Off = Annotated[bool, AfterValidator(_off), WithJsonSchema({"const": False})]
+On = Annotated[bool, AfterValidator(_on), WithJsonSchema({"const": True})]
+JustOne = Annotated[int, Field(ge=1, le=1)]
+JustZero = Annotated[int, Field(ge=0, le=0)]

@@ -1,0 +1,172 @@
+"""`specdec prove`: tests over HTTP whether a deployment's speculation leaves the target's distribution as it is."""
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+from rich.console import Console
+
+from specdec.cli.commands.homogeneity import p_value
+from specdec.cli.exit_codes import Unreachable
+from specdec.errors import SpecdecError
+
+_PROMPTS = (
+    "import os\nimport sys\n\n\ndef main(",
+    "Once upon a time there was",
+    "for i in range(10):\n    ",
+    "The capital of France is Paris. The capital of France is",
+)
+_IDENTITY_TOKENS = 48
+_SAMPLED_TOKENS = 5
+"""The first comes from the prompt's own pass; the others are the ones that drafts could spoil."""
+_SECONDS = 120.0
+
+Call = Callable[[str, Mapping[str, Any] | None], Mapping[str, Any]]
+"""Takes a URL and a JSON body, None for GET; returns the JSON answer."""
+
+
+class Refused(SpecdecError, reason="REFUSED"):
+    """The server does not take a request that the proof needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to test, and how strictly."""
+
+    url: str
+    """Base URL of the deployment."""
+    reference: str = ""
+    """Base URL of the same model without drafts; when empty, the deployment itself is asked to draft nothing."""
+    samples: int = 400
+    """Sequences drawn from each side."""
+    alpha: float = 0.001
+    """False-alarm rate: the share of sound deployments that fail."""
+    streams: int = 8
+    """Requests at once."""
+
+    @property
+    def permutations(self) -> int:
+        """Enough that p-values below alpha are possible."""
+        return max(199, round(2 / self.alpha))
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """The results of both tests."""
+
+    prompts: int
+    identical: int
+    """Prompts whose greedy tokens are the same with drafts and without."""
+    samples: int
+    p: float
+    alpha: float
+    accepted: int | None
+    """Draft tokens that were accepted in the tests; None where the server does not say."""
+
+    @property
+    def verdict(self) -> str:
+        """`exact`, `not exact`, or `nothing was drafted`."""
+        if self.identical < self.prompts or self.p <= self.alpha:
+            return "not exact"
+        return "nothing was drafted" if self.accepted == 0 else "exact"
+
+    def report(self) -> dict[str, Any]:
+        """The numbers as they are printed in JSON."""
+        return {**asdict(self), "verdict": self.verdict}
+
+
+class DecodingWay:
+    """One of the two ways to decode that are compared."""
+
+    def __init__(self, call: Call, url: str, speculation: Mapping[str, Any]) -> None:
+        self._call = call
+        self._url = url.rstrip("/").removesuffix("/v1") + "/v1"
+        self._extra = speculation
+        self._model = str(call(f"{self._url}/models", None)["data"][0]["id"])
+
+    def complete(self, prompt: str, tokens: int, seed: int | None = None) -> tuple[tuple[str, ...], int | None]:
+        """The tokens of a completion, and how many of them were accepted drafts; greedy without a seed.
+
+        Raises:
+            Refused: the answer has no `logprobs`, which name the tokens.
+        """
+        sampling = {"temperature": 0.0} if seed is None else {"temperature": 1.0, "seed": seed}
+        wanted = {"model": self._model, "prompt": prompt, "max_tokens": tokens, "logprobs": 1}
+        answer = self._call(f"{self._url}/completions", {**wanted, **sampling, **self._extra})
+        logprobs = answer["choices"][0].get("logprobs")
+        if not logprobs:
+            raise Refused(f"{self._url} answers without logprobs, which name the tokens")
+        counts = (answer.get("metrics") or {}).get("speculative_decoding") or {}
+        return tuple(logprobs["tokens"]), counts.get("num_accepted_draft_tokens")
+
+
+def prove(plan: Plan, call: Call) -> Proof:
+    """Run both tests.
+
+    Raises:
+        Unreachable: nothing answers.
+        Refused: a server does not take the requests, such as an OpenAI-compatible one without a reference.
+    """
+    if plan.reference:
+        plain, drafted = DecodingWay(call, plan.reference, {}), DecodingWay(call, plan.url, {})
+    else:
+        plain, drafted = (DecodingWay(call, plan.url, {"speculation": {"mode": mode}}) for mode in ("off", "rejection"))
+    seeds = range(plan.samples)
+    with ThreadPoolExecutor(plan.streams) as pool:
+        greedy = [
+            list(pool.map(partial(side.complete, tokens=_IDENTITY_TOKENS), _PROMPTS)) for side in (plain, drafted)
+        ]
+        # No seed is used twice: equal seeds could give equal tokens, and the sides would not be independent.
+        before = list(pool.map(lambda seed: plain.complete(_PROMPTS[0], _SAMPLED_TOKENS, 2 * seed), seeds))
+        after = list(pool.map(lambda seed: drafted.complete(_PROMPTS[0], _SAMPLED_TOKENS, 2 * seed + 1), seeds))
+    accepted = [count for _, count in (*greedy[1], *after) if count is not None]
+    return Proof(
+        prompts=len(_PROMPTS),
+        identical=sum(one[0] == other[0] for one, other in zip(*greedy, strict=True)),
+        samples=plan.samples,
+        p=p_value([tokens for tokens, _ in before], [tokens for tokens, _ in after], plan.permutations),
+        alpha=plan.alpha,
+        accepted=sum(accepted) if accepted else None,
+    )
+
+
+def http(url: str, body: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """A Call over HTTP.
+
+    Raises:
+        Unreachable: nothing answers at the URL.
+        Refused: the answer is an error, or no JSON.
+    """
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=_SECONDS) as answer:
+            found: Mapping[str, Any] = json.load(answer)
+            return found
+    except urllib.error.HTTPError as error:
+        raise Refused(f"{url} answers {error.code}: {error.read(512).decode(errors='replace')}") from error
+    except ValueError as error:
+        raise Refused(f"{url}: {error}") from error
+    except OSError as error:
+        raise Unreachable(f"nothing answers at {url}: {error}") from error
+
+
+def show(console: Console, proof: Proof, as_json: bool) -> None:
+    """Print the sample sizes, the thresholds and the verdict."""
+    if as_json:
+        console.print_json(data=proof.report())
+        return
+    accepted = "unknown" if proof.accepted is None else proof.accepted
+    for line in (
+        f"greedy tokens       {proof.identical} of {proof.prompts} prompts identical; all must be",
+        f"sampled tokens      p = {proof.p:.4g} from {proof.samples} sequences of {_SAMPLED_TOKENS} tokens a side",
+        f"threshold           fails at p ≤ {proof.alpha:g}, which is the false-alarm rate",
+        f"accepted drafts     {accepted}",
+        f"verdict             {proof.verdict}",
+    ):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)

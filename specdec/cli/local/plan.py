@@ -1,0 +1,206 @@
+"""Every process of `specdec up` with its configuration, from the settings: nothing is started or written here."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from specdec.cli.known_models import KNOWN
+from specdec.cli.local import ports, vllm
+from specdec.cli.settings import UpSettings, find_model, source_names
+from specdec.errors import ConfigError
+from specdec.serving.settings import split_address
+
+Role = Literal["drafter", "verifier", "gateway"]
+
+MODULES: Mapping[Role, str] = {
+    "drafter": "drafter_service",
+    "verifier": "verifier_service",
+    "gateway": "gateway",
+}
+
+PRELOAD: Mapping[Role, tuple[str, ...]] = {
+    "drafter": ("specdec.engine",),
+    "verifier": ("specdec.engine",),
+    "gateway": ("gateway.http.preload",),
+}
+"""What a service imports for seconds: processes of the same preload import it once, and are forked behind it."""
+
+NICE: Mapping[Role, int] = {"drafter": 0, "verifier": 0, "gateway": 10}
+"""How far others go before a service on the processors: where one machine has to do for all, models come first."""
+STORE_NICE = 1
+"""The same of a store: what counts is that it leaves one processor to the models."""
+
+_WIDE_THREADS = 2
+"""Most threads of a target in passes over many tokens, where none are chosen: as many as were measured."""
+
+_MODEL_FILES = {"model": "config.json", "hybrid": "config.json", "counts": "counts.safetensors"}
+"""For each kind of drafter that needs a folder of its own, a file that it must have."""
+_DRAIN_SECONDS = 5.0
+"""Short, because a person who pressed Ctrl-C does not wait for long streams to end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where each process listens; entry i belongs to process i + 1 of its role."""
+
+    gateway_http: list[str]
+    gateway: list[str]
+    drafter: list[str]
+    verifier: list[str]
+    drafter_http: list[str]
+    verifier_http: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """One process of a service, and the content of its configuration file."""
+
+    role: Role
+    name: str
+    """As in `drafter-1`."""
+    http: str
+    grpc: str
+    config: dict[str, Any]
+    python: Path | None = None
+    """The interpreter that it runs on; None is this process's own."""
+
+
+def check_models(settings: UpSettings) -> None:
+    """Check that the model folders exist, and the environment of a backend that needs one.
+
+    Raises:
+        ConfigError: a folder does not exist, or is not a model's folder; or there is no such environment.
+    """
+    vllm.interpreter(settings)
+    _check("--target", settings.target, "config.json")
+    if settings.drafters and settings.drafter_kind in _MODEL_FILES:
+        _check("--drafter", settings.drafter, _MODEL_FILES[settings.drafter_kind])
+
+
+def _check(option: str, path: Path, file: str) -> None:
+    if str(path) in KNOWN and not find_model(path).exists():
+        raise ConfigError(f"{option} {path} is not on this machine yet: specdec models get {path}")
+    if path.suffix == ".gguf":
+        raise ConfigError(f"{option} {path}: first specdec models get {path}, then {option} {path.stem}")
+    if not find_model(path).is_dir():
+        raise ConfigError(f"no model folder at {path}: give one with {option} PATH")
+    if not (find_model(path) / file).is_file():
+        raise ConfigError(f"{path} is not such a model's folder, it has no {file}: give one with {option} PATH")
+
+
+def wanted(settings: UpSettings) -> list[ports.Wanted]:
+    """The addresses of each kind, in the order of the fields of Addresses.
+
+    Nobody dials the metrics but who reads them at the address that is shown, so their defaults need not be exact.
+    A system without drafters keeps addresses for one that is started later; the one that it is dialled at may be taken,
+    by a drafter that is there.
+    """
+    given = settings.model_fields_set
+    drafters = settings.drafters or int(split_address(settings.drafter_address)[1] == 0)
+    drafter_metrics, verifier_metrics = ("drafter_metrics" in given, "verifier_metrics" in given)
+    return [
+        ports.Wanted("--http", settings.http, settings.gateways),
+        ports.Wanted("--grpc", settings.grpc, settings.gateways),
+        ports.Wanted("--drafter-address", settings.drafter_address, drafters),
+        ports.Wanted("--verifier-address", settings.verifier_address, settings.verifiers),
+        ports.Wanted("--drafter-metrics", settings.drafter_metrics, max(1, settings.drafters), drafter_metrics),
+        ports.Wanted("--verifier-metrics", settings.verifier_metrics, settings.verifiers, verifier_metrics),
+    ]
+
+
+def allot(settings: UpSettings) -> Addresses:
+    """Find an address for every process, and for a drafter that is started later where there is none.
+
+    Raises:
+        ConfigError: an address of the settings is taken.
+    """
+    found = Addresses(*ports.allot(wanted(settings)))
+    return found if found.drafter else replace(found, drafter=[settings.drafter_address])
+
+
+def services(
+    settings: UpSettings, addresses: Addresses, redis_url: str, kv_redis_url: str = "", token: str = ""
+) -> list[Service]:
+    """Every process in the order in which it is started: a process starts after those that it connects to.
+
+    Args:
+        kv_redis_url: the store of keys and values; empty for none.
+        token: what the services show each other; empty for none.
+    """
+    shared = {"token": token}
+    drafter = _drafter_config(settings) | shared
+    verifier, python = _verifier_config(settings, addresses.drafter) | shared, vllm.interpreter(settings)
+    gateway = _gateway_config(settings, addresses.verifier, redis_url, kv_redis_url) | shared
+    started = settings.drafters
+    return [
+        *_services("drafter", addresses.drafter[:started], addresses.drafter_http[:started], drafter),
+        *(
+            replace(each, python=python)
+            for each in _services("verifier", addresses.verifier, addresses.verifier_http, verifier)
+        ),
+        *_services("gateway", addresses.gateway, addresses.gateway_http, gateway),
+    ]
+
+
+def later_drafter(settings: UpSettings, addresses: Addresses, token: str) -> Service:
+    """The drafter that a system started without any would use, if a person starts it later."""
+    config = _drafter_config(settings) | {"token": token}
+    (drafter,) = _services("drafter", addresses.drafter, addresses.drafter_http, config)
+    return drafter
+
+
+def _services(role: Role, grpc: Sequence[str], http: Sequence[str], config: Mapping[str, Any]) -> Iterator[Service]:
+    """The processes of one role, which differ in their addresses alone."""
+    for number, (address, metrics) in enumerate(zip(grpc, http, strict=True), 1):
+        yield Service(role, f"{role}-{number}", metrics, address, {**config, "address": address, "http": metrics})
+
+
+def _drafter_config(settings: UpSettings) -> dict[str, Any]:
+    kind = settings.drafter_kind
+    folder = settings.drafter if kind in _MODEL_FILES else settings.target  # the others need only the tokenizer
+    model = {"path": _absolute(folder), "dtype": settings.dtype, "compile": settings.compile}
+    return {"kind": kind, "model": model, "log": settings.log.model_dump()}
+
+
+def _verifier_config(settings: UpSettings, drafters: Sequence[str]) -> dict[str, Any]:
+    model = {"dtype": settings.dtype, "compile": settings.compile, **_target(settings)}
+    config = {"model": model, "drafters": drafters, "log": settings.log.model_dump(), **_mode(settings)}
+    config |= {"local": source_names(settings.local), "drafter": settings.default_drafter}
+    config |= {"drafter_vocabulary": settings.drafter_vocabulary, "backend": settings.backend}
+    if settings.backend == "native":
+        config["wide_threads"] = settings.wide_threads or max(1, min(_WIDE_THREADS, cores() // settings.verifiers))
+    return config if settings.gamma is None else {**config, "gamma": settings.gamma}
+
+
+def _gateway_config(settings: UpSettings, verifiers: Sequence[str], redis_url: str, kv: str) -> dict[str, Any]:
+    return {
+        "model": _target(settings),
+        "verifiers": verifiers,
+        "redis_url": redis_url,
+        "kv": {"redis_url": kv},
+        "log": settings.log.model_dump(),
+        "drain": {"limit": _DRAIN_SECONDS},
+        **({"cors_origins": list(settings.cors_origins)} if settings.cors_origins else {}),
+        **({"api_keys": str(settings.api_keys.resolve())} if settings.api_keys else {}),
+        **_mode(settings),
+    }
+
+
+def _target(settings: UpSettings) -> dict[str, Any]:
+    return {"path": _absolute(settings.target), "name": settings.served_name}
+
+
+def _mode(settings: UpSettings) -> dict[str, Any]:
+    """The mode, when one was chosen; otherwise the services use their own default."""
+    return {} if settings.mode is None else {"mode": settings.mode.value}
+
+
+def cores() -> int:
+    """Number of processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _absolute(path: Path) -> str:
+    return str(find_model(path).resolve())

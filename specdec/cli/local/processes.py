@@ -1,0 +1,147 @@
+"""Child processes that cannot outlive this one: they are stopped in order, and killed when this process is.
+
+Start them from the main thread only: the kernel ties a child to the thread that made it.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from specdec.cli.local import forked
+from specdec.cli.local.forked import ForkedProcess, ForkServer
+
+_POLL = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class ChildCommand:
+    """What to run as a child process."""
+
+    name: str
+    """Unique among the children, as in `drafter-1`."""
+    role: str
+    """As in `drafter`; the children of the role started last are stopped first."""
+    argv: Sequence[str]
+    log: Path
+    """The file that its output is appended to."""
+    restart: str
+    """The command line with which a person starts it again."""
+    preload: tuple[str, ...] = ()
+    """Modules that take long to import and start nothing: where it can be, the process is forked from one that has
+    imported them, together with all others of the same preload. A command other than `python -m MODULE` is just run."""
+    nice: int = 0
+    """How far others go before it on the processors, 0 to 19; with more than 0, one of several is left to others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A child process that was started."""
+
+    command: ChildCommand
+    environment: Mapping[str, str]
+    process: "subprocess.Popen[bytes] | ForkedProcess"
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def exit_status(self) -> int | None:
+        """Its exit status, negative for a signal; None while it runs."""
+        return self.process.poll()
+
+    def log_tail(self, lines: int = 15) -> str:
+        text = self.command.log.read_text(encoding="utf-8", errors="replace")
+        return "\n".join(text.splitlines()[-lines:])
+
+
+class Children:
+    """All processes that this one started; leaving the context ends them."""
+
+    def __init__(self, grace: float = 8.0) -> None:
+        """`grace` is the seconds that a child has to end after SIGTERM, before it is killed."""
+        self._grace = grace
+        self._children: list[Child] = []
+        self._servers: dict[tuple[str, ...], ForkServer] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+
+    @property
+    def all(self) -> tuple[Child, ...]:
+        """The children in the order in which they were started."""
+        return tuple(self._children)
+
+    def start(self, command: ChildCommand, environment: Mapping[str, str]) -> Child:
+        """Start a child process.
+
+        Raises:
+            OSError: the log cannot be written, or the interpreter cannot be run.
+        """
+        child = self._started(command, environment)
+        self._children.append(child)
+        return child
+
+    def restart(self, ended: Child) -> Child:
+        """Start a child that has ended once more, in its place in the order; raises what `start` does."""
+        child = self._started(ended.command, ended.environment)
+        self._children[self._children.index(ended)] = child
+        return child
+
+    def stop(self) -> None:
+        """End the children: first the role started last, while the others still serve it, then the others at once.
+
+        A child that does not end in time is killed.
+        """
+        for server in self._servers.values():
+            server.stop_importing()
+        last = self._children[-1].command.role if self._children else ""
+        front = [child for child in self._children if child.command.role == last]
+        _end(front, self._grace)
+        _end([child for child in self._children if child not in front], self._grace)
+        self._children = []
+        for server in self._servers.values():
+            server.close()
+        self._servers = {}
+
+    def _started(self, command: ChildCommand, environment: Mapping[str, str]) -> Child:
+        runs_a_module = tuple(command.argv[:2]) == (sys.executable, "-m")
+        if not (command.preload and runs_a_module and forked.is_supported()):
+            return Child(command, environment, forked.spawned(command.argv, environment, command.log, command.nice))
+        server = self._servers.get(command.preload)
+        if server is not None and server.status is not None:
+            server.close()
+            server = None
+        if server is None:
+            server = self._servers[command.preload] = ForkServer(command.preload, environment, command.log)
+        _, _, module, *arguments = command.argv
+        process = server.start(command.name, module, arguments, environment, command.log, command.nice)
+        return Child(command, environment, process)
+
+
+def _end(group: Sequence[Child], grace: float) -> None:
+    for child in group:
+        _signal(child, signal.SIGTERM)
+    deadline = time.monotonic() + grace
+    while time.monotonic() < deadline and any(child.exit_status is None for child in group):
+        time.sleep(_POLL)
+    for child in group:
+        _signal(child, signal.SIGKILL)
+        child.process.wait()
+
+
+def _signal(child: Child, number: signal.Signals) -> None:
+    """Signal the child and the processes it started itself, which share its process group, unless it has ended."""
+    if child.exit_status is None:
+        with suppress(ProcessLookupError):  # it may end in between, and a fork server waits for it at once
+            os.killpg(child.pid, number)

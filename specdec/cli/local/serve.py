@@ -1,0 +1,34 @@
+"""`specdec serve`: becomes one service. The command line imports no service, since an image holds only its own."""
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import Literal
+
+from specdec.cli.local.plan import MODULES
+from specdec.errors import ConfigError
+
+Servant = Literal["drafter", "verifier", "gateway", "ratio-controller"]
+"""The services that `specdec serve` can become."""
+
+
+def command_of(role: Servant, config: Path, *arguments: str) -> tuple[str, ...]:
+    """The command that runs a service, or, with `check` as argument, checks its configuration."""
+    return (sys.executable, "-m", _module(role), *arguments, "--config", str(config))
+
+
+def serve(role: Servant, config: Path) -> None:
+    """Run a service in the foreground, in place of this process.
+
+    Raises:
+        ConfigError: the service is not installed here.
+    """
+    if importlib.util.find_spec(_module(role).partition(".")[0]) is None:
+        raise ConfigError(f"the {role} is not installed here")
+    command = command_of(role, config)
+    os.execv(command[0], command)
+
+
+def _module(role: Servant) -> str:
+    return "gateway.ratio_controller" if role == "ratio-controller" else MODULES[role]

@@ -1,0 +1,106 @@
+"""Starts children again that ended: each after a pause that doubles from one end to the next, and not forever."""
+
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from specdec.cli.exit_codes import StartFailed
+from specdec.cli.local.processes import Child, Children
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPolicy:
+    """How long and how often a process is started again."""
+
+    limit: int
+    """How often in a row."""
+    pause: float = 0.5
+    """Seconds between the first end and the start; each further pause in a row is twice as long."""
+    longest: float = 30.0
+    """Seconds of the longest pause."""
+    settled: float = 60.0
+    """Seconds after which a process that runs has recovered: its next end counts as its first."""
+
+
+@dataclass(slots=True)
+class _Watched:
+    child: Child
+    started: float
+    """When it was started, in seconds of the clock."""
+    ends: int = 0
+    """How often it ended in a row."""
+    due: float | None = None
+    """When it is to be started again; None while it runs, and when it was given up."""
+    ended: bool = False
+
+    @property
+    def is_given_up(self) -> bool:
+        return self.ended and self.due is None
+
+
+class Supervisor:
+    """Watches the children that run when it is made; use it on the main thread, which starts children."""
+
+    def __init__(
+        self,
+        children: Children,
+        policy: RestartPolicy,
+        say: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._children = children
+        self._policy = policy
+        self._say = say
+        self._clock = clock
+        self._watched = [_Watched(child, clock()) for child in children.all]
+
+    def look(self) -> bool:
+        """Report each child that ended, and start again each whose pause is over.
+
+        Returns:
+            Whether a child was started.
+
+        Raises:
+            StartFailed: every child has ended and was given up.
+        """
+        for watched in self._watched:
+            if not watched.ended and watched.child.exit_status is not None:
+                self._note_end(watched, _how(watched.child.exit_status))
+        due = [watched for watched in self._watched if watched.due is not None and watched.due <= self._clock()]
+        started = [self._start(watched) for watched in due]
+        if all(watched.is_given_up for watched in self._watched):
+            raise StartFailed("every process has ended")
+        return any(started)
+
+    def _note_end(self, watched: _Watched, how: str) -> None:
+        now, policy, command = self._clock(), self._policy, watched.child.command
+        if now - watched.started >= policy.settled:
+            watched.ends = 0
+        watched.ended, watched.due = True, None
+        if watched.ends >= policy.limit:
+            times = f", {watched.ends + 1} times in a row" if watched.ends else ""
+            self._say(
+                f"{command.name} ended ({how}){times}; it stays down and the rest goes on. "
+                f"Start it again: {command.restart} (its log: {command.log})"
+            )
+            return
+        pause = min(policy.pause * 2**watched.ends, policy.longest)
+        watched.ends, watched.due = watched.ends + 1, now + pause
+        self._say(f"{command.name} ended ({how}); it is started again in {pause:g} s (its log: {command.log})")
+
+    def _start(self, watched: _Watched) -> bool:
+        watched.started = self._clock()
+        try:
+            watched.child = self._children.restart(watched.child)
+        except OSError as error:
+            self._note_end(watched, f"it could not be started: {error.strerror}")
+            return False
+        watched.ended, watched.due = False, None
+        self._say(f"{watched.child.command.name} is started again (pid {watched.child.pid})")
+        return True
+
+
+def _how(status: int) -> str:
+    """How a child with this exit status ended."""
+    return f"killed by {signal.Signals(-status).name}" if status < 0 else f"status {status}"

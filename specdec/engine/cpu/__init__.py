@@ -1,0 +1,1 @@
+"""Passes on a CPU: slabs of keys and values, operators in C++, compiled layers and threads."""

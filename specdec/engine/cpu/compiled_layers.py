@@ -1,0 +1,104 @@
+"""A decoder's layers as PyTorch compiles them, called without a look at what may have changed."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn.functional import linear
+
+from specdec.engine.cpu.joined_layers import multiply_once
+from specdec.engine.cpu.product import MULTIPLY
+
+_ALONE = "isolate_recompiles"
+"""Keeps what is compiled apart from what is for other models of the architecture; older versions of PyTorch lack it."""
+
+_Code = Callable[..., Sequence[Tensor]]
+"""A compiled graph: all its inputs -> its outputs."""
+
+
+class CompiledLayers:
+    """What a model's layers run by: compiled at the first pass over one token, and at the first over any other number.
+
+    PyTorch makes a graph of a pass, and code that takes ids and places as inputs, and every weight as well. Before
+    each pass it would gather these from their modules, and look whether a weight or a setting is another than before.
+    Nothing changes them behind the compilation, so the code is called with the weights that it was compiled for.
+    """
+
+    def __init__(self, layers: nn.Module, options: dict[str, Any]) -> None:
+        """`options` are those of PyTorch's compiler."""
+        self._forward = layers.forward
+        self._options = options
+        self._runs: dict[bool, Callable[[Tensor, Tensor], Any]] = {}
+
+    def __call__(self, input_ids: Tensor, position_ids: Tensor, **rest: Any) -> Any:
+        """As `forward` of transformers with ids and places [1, T]; `rest` must be the same in every pass."""
+        single = input_ids.shape[1] == 1
+        if single not in self._runs:
+            return self._compile(single, input_ids, position_ids, rest)
+        return self._runs[single](input_ids, position_ids)
+
+    def _compile(self, single: bool, ids: Tensor, places: Tensor, rest: dict[str, Any]) -> Any:
+        """Run the first pass of its kind."""
+        graphs = _Graphs(self._options)
+        alone: dict[str, Any] = {_ALONE: True} if _ALONE in signature(torch.compile).parameters else {}
+        checked: Any = torch.compile(self._forward, dynamic=True, backend=graphs, **alone)
+
+        def run(ids: Tensor, places: Tensor) -> Any:
+            return checked(input_ids=ids, position_ids=places, **rest)
+
+        found = run(ids, places)
+        self._runs[single] = graphs.direct(ids, places, found) or run
+        return found
+
+
+class _Graphs:
+    """PyTorch's compiler for one kind of pass, which keeps what it has compiled."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self._options = options
+        self._compiled: list[tuple[_Code, list[Any]]] = []
+
+    def __call__(self, graph: fx.GraphModule, inputs: list[Any]) -> _Code:
+        multiply_once(graph, (linear, *MULTIPLY))
+        code: _Code = torch._inductor.compile(graph, inputs, options=self._options)
+        self._compiled.append((code, inputs))
+        return code
+
+    def direct(self, ids: Tensor, places: Tensor, found: Any) -> "_Direct | None":
+        """A way to the code of the pass over `ids` which returned `found`; None where it is not one graph of them."""
+        if len(self._compiled) != 1 or list(found) != ["last_hidden_state"]:
+            return None
+        code, inputs = self._compiled[0]
+        weights, own = list[Any](inputs), list[tuple[int, int]]()
+        for slot, each in enumerate(inputs):
+            if each is ids or each is places:
+                own.append((slot, 0 if each is ids else 1))
+            elif not isinstance(each, Tensor):
+                if each.node.hint != ids.shape[1]:  # the only number that differs from pass to pass
+                    return None
+                own.append((slot, 2))
+        for slot, _ in own:
+            weights[slot] = None
+        return _Direct(code, weights, own, type(found)) if {0, 1} <= {which for _, which in own} else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Direct:
+    """Calls a graph's code with the weights that it was compiled for."""
+
+    code: _Code
+    weights: list[Any]
+    """The inputs of the code; None for those of a pass."""
+    own: list[tuple[int, int]]
+    """Where each of these goes: 0 for ids, 1 for places, and 2 for the number of tokens."""
+    kind: type
+    """What transformers returns."""
+
+    def __call__(self, ids: Tensor, places: Tensor) -> Any:
+        given, inputs = (ids, places, ids.shape[1]), self.weights.copy()
+        for slot, which in self.own:
+            inputs[slot] = given[which]
+        return self.kind(last_hidden_state=self.code(*inputs)[0])

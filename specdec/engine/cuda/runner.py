@@ -1,0 +1,85 @@
+"""Packed passes over pages: replayed from a captured graph if one fits, else run operation by operation."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from specdec.engine.attention import attending
+from specdec.engine.batch import PackedBatch
+from specdec.engine.cuda.graphs import Capture, CaptureSwitch, Graphs, bucket
+from specdec.engine.cuda.inputs import (
+    MOST_NODES,
+    PassInputs,
+    PassShape,
+    SequenceShare,
+    flatten,
+    sequence_shares,
+    views,
+)
+from specdec.engine.cuda.paged_step import Kernels, PagedSpan, PagedStep
+from specdec.engine.cuda.pages import PageList, Pages
+from specdec.engine.decoder import Decoder
+
+_PADDING = PackedBatch([], [], [], [], [])
+
+
+class Runner:
+    """Runs the passes of one model with one memory."""
+
+    def __init__(self, decoder: Decoder, memory: Pages, kernels: Kernels | None) -> None:
+        """Without `kernels` every chunk is gathered."""
+        self._decoder = decoder
+        self._memory = memory
+        self._kernels = kernels
+        self._graphs: Graphs | None = None
+        self._pin = memory.device.type == "cuda"
+
+    def capture_with(self, capture: Capture, switch: CaptureSwitch) -> None:
+        """Capture passes from now on; it needs kernels."""
+        self._graphs = Graphs(self._all_logits, capture, switch, self._memory.device)
+
+    def warm(self, shapes: Sequence[PassShape]) -> None:
+        """Capture these buckets now, by passes that consist of padding."""
+        for shape in shapes:
+            if self._graphs is not None:
+                self._graphs.run(shape, flatten(shape, (), _PADDING, (), self._pin))
+
+    def __call__(self, sequences: Sequence[PageList], batch: PackedBatch) -> Tensor:
+        """Run a packed pass, as `RunPass` says."""
+        shares = list(sequence_shares(sequences, batch))
+        logits = self._replayed(sequences, batch, shares)
+        return self._eager(sequences, batch, shares) if logits is None else logits
+
+    def _replayed(
+        self, sequences: Sequence[PageList], batch: PackedBatch, shares: Sequence[SequenceShare]
+    ) -> Tensor | None:
+        """The logits of a captured pass; None when no graph fits."""
+        shape = bucket(batch.counts)
+        if self._graphs is None or shape is None or not self._graphs.offers(shape):
+            return None
+        if any(share.tree is not None and share.count > MOST_NODES for share in shares):
+            return None
+        run = self._graphs.run(shape, flatten(shape, sequences, batch, shares, self._pin))
+        if run is None:
+            return None
+        logits, inputs = run
+        return logits.index_select(0, inputs.keep[: len(batch.keep)]).to(torch.float32)
+
+    def _eager(self, sequences: Sequence[PageList], batch: PackedBatch, shares: Sequence[SequenceShare]) -> Tensor:
+        most = 0 if self._kernels is None else MOST_NODES
+        queries = max((share.count for share in shares if share.count <= most), default=0)
+        shape = PassShape(len(batch.tokens), len(shares), queries)
+        flat = flatten(shape, sequences, batch, shares, self._pin)
+        inputs = views(flat.to(self._memory.device, non_blocking=True), shape)
+        gathered = [PagedSpan(self._memory, inputs.pages, share) for share in shares if share.count > queries]
+        count, total = len(batch.keep), len(batch.tokens)
+        last = count > 0 and batch.keep[0] == total - count
+        with attending(PagedStep(self._memory, inputs, shape, self._kernels, gathered)):
+            rows = self._decoder.run(inputs.ids[None], inputs.positions[None], count if last else inputs.keep[:count])
+        return rows.to(torch.float32, copy=True)
+
+    def _all_logits(self, inputs: PassInputs[Tensor], shape: PassShape) -> Tensor:
+        """The work that is captured: one pass that gives the logits of all tokens of a bucket."""
+        with attending(PagedStep(self._memory, inputs, shape, self._kernels)):
+            return self._decoder.run(inputs.ids[None], inputs.positions[None], 0)

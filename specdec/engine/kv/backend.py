@@ -1,0 +1,57 @@
+"""Where keys and values are stored and how a pass over them runs: all that differs between devices."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic
+
+from torch import Tensor
+
+from specdec.engine.batch import Chunk, PackedBatch, pack
+from specdec.engine.decoder import Decoder
+from specdec.engine.kv.layout import KvLayout
+from specdec.engine.kv.pool import KvPool
+from specdec.engine.kv.store import KvStore, S
+from specdec.errors import InternalError
+
+RunPass = Callable[[Sequence[S], PackedBatch], Tensor]
+"""Runs a packed pass: logits of the tokens `batch.keep`, float32 [len(keep), vocab_size], a copy the caller owns.
+
+It writes the keys and values of the new tokens behind those of each sequence. The caller then appends the tokens to the
+sequences.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class KvBackend(Generic[S]):
+    """The memory of an engine, and how passes run over it."""
+
+    store: KvStore[S]
+    run: RunPass[S]
+    warm: Callable[[], None]
+    """Does the work, such as capturing common passes, that is best done before the first session is admitted."""
+
+
+OpenKvBackend = Callable[[Decoder, KvLayout, int], KvBackend[S]]
+"""Opens a backend for a model's keys and values with a budget in bytes."""
+
+
+def forward(run: RunPass[S], pool: KvPool[S], chunks: Sequence[Chunk], vocab_size: int) -> Tensor:
+    """Run all chunks, at least one, in one pass and append their keys and values; on any error no length changes.
+
+    The drafts among a sequence's tokens have been judged before its next pass, so its whole blocks are shared here.
+
+    Raises:
+        InternalError: a chunk is malformed, or its session is unknown, over its limit, without memory or with a tree.
+    """
+    sequences = [pool[chunk.session] for chunk in chunks]
+    batch = pack(chunks, [sequence.length for sequence in sequences], vocab_size)
+    for chunk, sequence in zip(chunks, sequences, strict=True):
+        if sequence.tree is not None:
+            raise InternalError(f"session {chunk.session} has kept no path of its tree")
+        pool.seal(chunk.session)
+        if not pool.reserve(chunk.session, sequence.length + len(chunk.tokens)):
+            raise InternalError(f"no memory for {len(chunk.tokens)} more tokens of session {chunk.session}")
+    logits = run(sequences, batch)
+    for sequence, chunk, tree in zip(sequences, chunks, batch.trees, strict=True):
+        sequence.grow(chunk.tokens, tree)
+    return logits

@@ -1,0 +1,168 @@
+"""The keys and values of every session, in pages within one budget of bytes that is never exceeded."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic
+
+from specdec.engine.kv.prefix_cache import PrefixCache
+from specdec.engine.kv.store import KvStore, S
+from specdec.errors import InternalError
+from specdec.rules import blocks
+from specdec.rules.prefix import common_length
+
+
+@dataclass(frozen=True, slots=True)
+class KvMemory:
+    """How the memory for keys and values is used, in bytes."""
+
+    budget: int
+    """Bytes in all."""
+    live: int
+    """Bytes of running sessions."""
+    cached: int
+    """Bytes of ended sessions, kept for sessions with a common beginning and evicted when memory is needed."""
+
+
+class KvPool(Generic[S]):
+    """The admitted sessions and their keys and values. A session takes more pages as it grows."""
+
+    def __init__(self, store: KvStore[S], fingerprint: str = "") -> None:
+        """`fingerprint` is that of the model which computes the keys and values."""
+        self._store = store
+        self._fingerprint = fingerprint
+        self._sessions: dict[str, S] = {}
+        self._cache = PrefixCache[S]()
+
+    @property
+    def capacity(self) -> int:
+        """Number of tokens that one session can have in the whole budget."""
+        return self._store.total * self._store.page_tokens
+
+    @property
+    def memory(self) -> KvMemory:
+        page, free, cached = self._store.page_bytes, self._store.free, self._store.cached
+        return KvMemory(self._store.total * page, (self._store.total - free - cached) * page, cached * page)
+
+    def admit(self, session: str, limit: int, tokens: Sequence[int] = (), domain: str = "") -> bool:
+        """Admit a session that begins with `tokens`; it reuses the keys and values of a beginning known in its domain.
+
+        The beginning is found by its whole blocks; of a running session that has these, the tokens behind are reused
+        as well.
+
+        There must be room for all of `tokens`, and for one more page of each session that is already admitted, so that
+        a new session does not take what the others need next. The last of `tokens` is always left to compute.
+
+        Returns:
+            False when there is no room now.
+
+        Raises:
+            InternalError: a session of that name is admitted already.
+        """
+        if session in self._sessions:
+            raise InternalError(f"session {session} is admitted already")
+        if self._pages_wanted(len(tokens), len(tokens)) > self._store.free + self._store.cached:
+            return False
+        root = blocks.root(self._fingerprint, domain)
+        source, count = self._cache.find(blocks.chain(root, tokens[:-1]))
+        begin = count * blocks.BLOCK_TOKENS
+        if source is not None and not self._make_room(self._pages_wanted(len(tokens), begin), source):
+            source, begin = None, 0
+        if source is None and not self._make_room(self._pages_wanted(len(tokens), 0)):
+            return False
+        self._add(session, self._store.open(limit, root), source, self._in_common(source, begin, tokens[:-1]))
+        self._store.extend(self[session], len(tokens))
+        return True
+
+    def find_prefix(self, tokens: Sequence[int], domain: str = "") -> tuple[S | None, int]:
+        """The sequence with the longest beginning of `tokens` in whole blocks, and the length of that beginning.
+
+        Call it between passes, when the drafts among each session's tokens have been judged.
+        """
+        for sequence in self._sessions.values():
+            self._cache.seal(sequence)
+        source, count = self._cache.find(blocks.chain(blocks.root(self._fingerprint, domain), tokens))
+        return source, count * blocks.BLOCK_TOKENS
+
+    def reserve(self, session: str, length: int) -> bool:
+        """Take pages for the first `length` tokens of a session; False when there is no room now.
+
+        Raises:
+            InternalError: `length` is over the session's limit.
+        """
+        sequence = self[session]
+        if length > sequence.limit:
+            raise InternalError(f"session {session} is over its limit of {sequence.limit} tokens")
+        store = self._store
+        if store.missing(sequence, length) > 0:
+            if store.needed(sequence, length) > store.free + store.cached:
+                return False
+            self._evict(lambda: store.missing(sequence, length) <= store.free)
+            store.extend(sequence, length)
+        return True
+
+    def release(self, session: str) -> None:
+        """End a session; its whole blocks stay cached until their memory is needed."""
+        sequence = self[session]
+        del self._sessions[session]
+        needless = self._cache.retire(sequence)
+        self._store.retire(sequence)
+        for each in needless:
+            self._store.drop(each)
+
+    def seal(self, session: str) -> None:
+        """Let other sessions share the whole blocks that this one has."""
+        self._cache.seal(self[session])
+
+    def truncate(self, session: str, length: int) -> None:
+        """Keep only the first `length` tokens of a session, and stop sharing the blocks that it loses."""
+        sequence = self[session]
+        sequence.truncate(length)
+        self._cache.unseal(sequence)
+
+    def keep(self, session: str, base: int, path: Sequence[int]) -> None:
+        """Keep the first `base` tokens of a session and a path of the tree behind them."""
+        sequence = self[session]
+        sequence.keep(base, path)
+        self._cache.unseal(sequence)
+
+    def __getitem__(self, session: str) -> S:
+        try:
+            return self._sessions[session]
+        except KeyError:
+            raise InternalError(f"session {session} is not admitted") from None
+
+    def _pages_wanted(self, tokens: int, shared: int) -> int:
+        """Pages that must be free to admit a session of `tokens` tokens, the first `shared` of them from another."""
+        return self._store.pages(tokens) - self._store.shared(shared) + len(self._sessions)
+
+    def _in_common(self, source: S | None, begin: int, tokens: Sequence[int]) -> int:
+        """How many of `tokens` another sequence has, which has the first `begin`; an ended one keeps whole blocks."""
+        if source is None or source in self._cache or source.tree is not None:
+            return begin
+        return begin + common_length(source.tokens[begin:], tokens[begin:])
+
+    def _add(self, session: str, sequence: S, source: S | None, begin: int) -> None:
+        """Add a session with the first `begin` tokens of another."""
+        self._sessions[session] = sequence
+        if source is not None:
+            self._store.share(sequence, source, begin)
+            sequence.grow(source.tokens[:begin])
+            self._cache.inherit(sequence, source)
+
+    def _make_room(self, pages: int, spared: S | None = None) -> bool:
+        """Have that many pages free, without evicting `spared`; False, and nothing evicted, when it is impossible."""
+        store = self._store
+        pinned = store.pinned(spared) if spared is not None and spared in self._cache else 0
+        if pages > store.free + store.cached - pinned:
+            return False
+        self._evict(lambda: pages <= store.free, spared)
+        return True
+
+    def _evict(self, enough: Callable[[], bool], spared: S | None = None) -> None:
+        """Drop ended sequences, the least recently used first, until there is enough room."""
+        for sequence in self._cache:
+            if enough():
+                break
+            if sequence is not spared:
+                self._cache.drop(sequence)
+                self._store.drop(sequence)

@@ -1,0 +1,1 @@
+"""How many tokens to draft, and how many drafters and verifiers a load needs."""

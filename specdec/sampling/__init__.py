@@ -1,0 +1,1 @@
+"""How logits become a distribution: parameters, masks, penalties and filters, for target and drafter alike."""

@@ -1,0 +1,50 @@
+"""Log probabilities of committed tokens under the target's logits as the model gives them.
+
+No parameter of the request changes them: they are taken before bias, masks, penalties, temperature and filters, as by
+default in vLLM (`logprobs_mode=raw_logprobs`). So the log probability of a token does not depend on the temperature, on
+the mode, or on its origin: an accepted token is scored by the target at its own position, not by its draft.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from specdec.errors import InternalError, NoDistribution
+from specdec.sampling.logprobs import TokenLogprobs
+from specdec.sampling.transfer import to_device, to_host
+
+LEAST = -9999.0
+"""Stands for the logarithm of 0, which neither JSON nor OpenAI's clients can express."""
+
+
+def score(logits: Tensor, tokens: Sequence[int], top: int) -> list[TokenLogprobs]:
+    """The log probability of each row's token and of its `top` most likely ids, from logits [N, V].
+
+    Raises:
+        NoDistribution: a row is NaN or infinite.
+        InternalError: there are not as many tokens as rows.
+    """
+    if len(logits) != len(tokens):
+        raise InternalError(f"{len(logits)} rows of logits for {len(tokens)} tokens")
+    scores = logits.float()
+    mass = scores.logsumexp(-1, keepdim=True)
+    (chosen,) = to_device(logits.device, torch.tensor(tokens, dtype=torch.int64)[:, None])
+    best, ids = _likeliest(scores, min(top, scores.shape[-1]))
+    # The logarithm of the mass is copied too: when it is not finite, no result of the row is.
+    found = torch.cat([scores.gather(-1, chosen) - mass, best - mass], dim=1).clamp_min_(LEAST)
+    mass, found, ids = to_host(mass.double(), found.double(), ids)
+    if not bool(mass.isfinite().all()):
+        raise NoDistribution("logits are NaN or infinite")
+    return [
+        TokenLogprobs(own, tuple(zip(row, likely, strict=True)))
+        for row, (own, *likely) in zip(ids.tolist(), found.tolist(), strict=True)
+    ]
+
+
+def _likeliest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The best scores and their ids, both [N, count], best first; of equal scores the lower id comes first."""
+    best, ids = scores.topk(count)
+    ids, order = ids.sort(-1)
+    best, order = best.gather(-1, order).sort(dim=-1, descending=True, stable=True)
+    return best, ids.gather(-1, order)

@@ -1,0 +1,1 @@
+"""gRPC as every service speaks it: servers, channels, certificates, checksums and status codes."""

@@ -1,0 +1,247 @@
+"""A gRPC server with health and reflection, and the main function of a service process."""
+
+import asyncio
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+import grpc.aio
+import structlog
+import uvloop
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from specdec.errors import ConfigError
+from specdec.serving.rpc.access import UNGUARDED, Access
+from specdec.serving.rpc.channel import MAX_MESSAGE_BYTES
+from specdec.serving.rpc.decoding import DecodeInterceptor
+from specdec.serving.rpc.interceptors import ErrorInterceptor
+from specdec.serving.rpc.tls import Certificates
+from specdec.serving.settings import split_address
+
+EXIT_CONFIG = 2
+LIVENESS = "liveness"
+"""The health service's name for the process itself, which is SERVING while the process answers, ready or not."""
+
+_OPTIONS = (
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.keepalive_permit_without_calls", 1),
+    # The channels of other services ping more often than gRPC allows by default.
+    ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
+    # The servers of one process share a port; `_reserved` keeps other processes out.
+    ("grpc.so_reuseport", 1),
+    # A connection that does not finish its handshake is closed.
+    ("grpc.server_handshake_timeout_ms", 10_000),
+)
+_REFUSED_UNREAD = 2
+"""Messages of so many times the limit are refused by grpc before they are read, smaller ones with a reason."""
+_RETIRED = 3600.0
+"""Seconds that the calls of a server may go on after its certificate was renewed."""
+
+_log = structlog.get_logger()
+
+
+class GrpcServer:
+    """A running server; its services are NOT_SERVING until `set_serving(True)`.
+
+    Each certificate has a server of its own on the same port. To replace the certificate of a server is not safe: gRPC
+    frees what other handshakes may be using (grpc/grpc#36693). After a renewal, the server before takes no more
+    connections, and ends with the last of its calls.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], grpc.aio.Server],
+        address: str,
+        services: Sequence[str],
+        certificates: Certificates | None,
+        probes: grpc.aio.Server | None,
+    ) -> None:
+        """Make a server that does not serve yet.
+
+        Args:
+            make: makes a gRPC server, bound to `address`, that has its services but health.
+            certificates: after each change of their files, `make` is called again.
+            probes: a second server, for health alone.
+
+        Raises:
+            ConfigError: from `make`.
+        """
+        self._make = make
+        self._server = make()
+        self._retired: set[grpc.aio.Server] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._certificates = certificates
+        self._probes = probes
+        self._services = ("", *services)
+        self._health = health.aio.HealthServicer()
+        self.address = address
+
+    async def set_serving(self, serving: bool) -> None:
+        """Set the health status of every service and of the server as a whole."""
+        status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
+        for service in self._services:
+            await self._health.set(service, status)
+
+    async def stop(self, grace: float) -> None:
+        """Refuse new calls, and end those that still run after `grace` seconds."""
+        for task in self._tasks:
+            task.cancel()
+        await self._health.enter_graceful_shutdown()
+        await asyncio.gather(*(server.stop(grace) for server in (self._server, *self._retired)))
+        if self._probes:
+            await self._probes.stop(0)
+
+    async def start(self) -> None:
+        """Start to serve, and to follow the files of the certificate."""
+        await self._health.set(LIVENESS, health_pb2.HealthCheckResponse.SERVING)
+        await self.set_serving(False)
+        for server in filter(None, (self._server, self._probes)):
+            await self._start(server)
+        if self._certificates:
+            self._begin(self._follow(self._certificates))
+
+    async def _start(self, server: grpc.aio.Server) -> None:
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        await server.start()
+
+    async def _follow(self, certificates: Certificates) -> None:
+        """Serve new connections with the present certificate, until cancelled; a wrong one changes nothing."""
+        async for _ in certificates.changes():
+            try:
+                renewed = self._make()
+            except ConfigError as error:
+                _log.error("certificate_not_read", error=error.message)
+                continue
+            await self._start(renewed)
+            retired, self._server = self._server, renewed
+            self._retired.add(retired)
+            self._begin(self._retire(retired))
+            _log.info("certificate_read")
+
+    async def _retire(self, server: grpc.aio.Server) -> None:
+        await server.stop(_RETIRED)
+        self._retired.discard(server)
+
+    def _begin(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def start_grpc(
+    address: str,
+    register: Callable[[grpc.aio.Server], None],
+    services: Sequence[str],
+    access: Access = UNGUARDED,
+    health_address: str | None = None,
+    max_message_bytes: int = MAX_MESSAGE_BYTES,
+) -> GrpcServer:
+    """Bind the addresses, register the services and start the server.
+
+    Args:
+        address: `host:port`; port 0 takes a free one, and the server's `address` says which.
+        register: adds the services to a server; called again when the certificate is renewed.
+        services: the full names of the services, for health and reflection.
+        access: what callers must show; without certificates the server speaks plaintext.
+        health_address: a second address for health and reflection alone, without TLS and token, because a kubelet
+            probes in plaintext; reflection is at `address` only when this is None.
+        max_message_bytes: the largest message that is taken from a caller.
+
+    Raises:
+        ConfigError: an address cannot be bound, or the certificate cannot be used.
+    """
+    received = ("grpc.max_receive_message_length", _REFUSED_UNREAD * max_message_bytes)
+    interceptors = [*access.doors, ErrorInterceptor(), DecodeInterceptor(max_message_bytes)]
+    reflected = [*services, health.SERVICE_NAME, reflection.SERVICE_NAME]
+    certificates = access.certificates
+
+    probes = grpc.aio.server(options=_OPTIONS) if health_address else None
+    with _reserved(address) as bound:
+
+        def make() -> grpc.aio.Server:
+            server = grpc.aio.server(interceptors=interceptors, options=(*_OPTIONS, received))
+            _bind(server, bound, certificates)
+            register(server)
+            reflection.enable_server_reflection(reflected, probes or server)
+            return server
+
+        running = GrpcServer(make, bound, services, certificates, probes)
+    if probes and health_address:
+        with _reserved(health_address) as apart:
+            _bind(probes, apart, None)
+    await running.start()
+    return running
+
+
+@contextmanager
+def _reserved(address: str) -> Iterator[str]:
+    """Reserve a port for the servers of this process; the value is `host:port` with the port that was free.
+
+    Servers are bound to it inside the context. They share it with one another, and no other process gets it.
+
+    Raises:
+        ConfigError: the address cannot be bound.
+    """
+    host, port = split_address(address)
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as reserved:
+            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            reserved.bind(where)
+            reserved.listen()  # from here on, no other socket can be bound to the port ...
+            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # ... but those that share it, as gRPC's
+            yield f"{address.rpartition(':')[0]}:{reserved.getsockname()[1]}"
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {address}: {error.strerror or error}") from error
+
+
+def _bind(server: grpc.aio.Server, address: str, certificates: Certificates | None) -> None:
+    try:
+        if certificates is None:
+            server.add_insecure_port(address)
+        else:
+            server.add_secure_port(address, certificates.for_server())
+    except RuntimeError as error:
+        raise ConfigError(f"cannot listen on {address}: the port is taken or the host is not this machine's") from error
+
+
+def run_service(main: Callable[[asyncio.Event], Awaitable[None]]) -> int:
+    """Run `main` until it returns; SIGTERM or SIGINT sets its event, and a second signal ends the process.
+
+    Returns:
+        The exit status: 0, or 2 for a wrong setting, which is reported in one line on stderr.
+    """
+    _raise_file_limit()
+    try:
+        uvloop.run(_until_stopped(main))
+    except ConfigError as error:
+        sys.stderr.write(f"error: {error.message}\n")
+        return EXIT_CONFIG
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    return 0
+
+
+def _raise_file_limit() -> None:
+    """Let this process have as many open files as its hard limit allows: each connection of a caller is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+async def _until_stopped(main: Callable[[asyncio.Event], Awaitable[None]]) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def first_signal(number: signal.Signals) -> None:
+        stop.set()
+        loop.remove_signal_handler(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with suppress(NotImplementedError):  # not every platform has signal handlers for loops
+            loop.add_signal_handler(number, first_signal, number)
+    await main(stop)

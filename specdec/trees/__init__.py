@@ -1,0 +1,1 @@
+"""Draft trees: their shape, how several are joined, and how one is verified."""

@@ -1,0 +1,68 @@
+"""Several trees for one round as one: first side by side below one root, then with equal siblings as one node.
+
+Each drafter's draws stay what they were: a token that two of them proposed is one node with two proposals, each of
+which is judged by its own q̂. Leaving one out would bias the output, for whether it is left out depends on the draw.
+"""
+
+from collections.abc import Sequence
+
+from specdec.rules.draft import Draft
+from specdec.trees.tree import ROOT, Draws, Tree, TreeDraft
+
+
+def as_tree(draft: Draft | TreeDraft) -> TreeDraft:
+    """A chain as the tree that it is."""
+    if isinstance(draft, TreeDraft):
+        return draft
+    return TreeDraft(Tree.chain(len(draft.tokens)), draft.tokens, (*draft.probs, None) if draft.probs else ())
+
+
+def side_by_side(drafts: Sequence[TreeDraft]) -> TreeDraft:
+    """The trees below one root, with nodes by depth and, of one depth, in the order of `drafts`.
+
+    All of them are of one mode: their children are sampled, or are not.
+    """
+    depth = [
+        (each.tree.depths[node], owner, node) for owner, each in enumerate(drafts) for node in range(len(each.tree))
+    ]
+    order = [(owner, node) for _, owner, node in sorted(depth)]
+    place = {(owner, ROOT): ROOT for owner in range(len(drafts))} | {each: at for at, each in enumerate(order)}
+    tree = Tree(tuple(place[owner, drafts[owner].tree.parents[node]] for owner, node in order))
+    tokens = tuple(drafts[owner].tokens[node] for owner, node in order)
+    roots = [(owner, ROOT) for owner in range(len(drafts))]
+    slots = [roots, *([each] for each in order)]
+    if not any(each.probs or each.proposals for each in drafts):
+        return TreeDraft(tree, tokens)
+    return TreeDraft(tree, tokens, proposals=tuple(_moved(drafts, slot, place) for slot in slots))
+
+
+def merged(draft: TreeDraft) -> TreeDraft:
+    """The draft with equal siblings as one node, which keeps every proposal of them, and the children of each."""
+    place: dict[int, int] = {ROOT: ROOT}
+    found: dict[tuple[int, int], int] = {}
+    for node, parent in enumerate(draft.tree.parents):
+        place[node] = found.setdefault((place[parent], draft.tokens[node]), len(found))
+    if len(found) == len(draft.tree):
+        return draft
+    tree, tokens = Tree(tuple(parent for parent, _ in found)), tuple(token for _, token in found)
+    if not (draft.probs or draft.proposals):
+        return TreeDraft(tree, tokens)
+    proposals: list[tuple[Draws, ...]] = [()] * (len(tree) + 1)
+    for node in range(ROOT, len(draft.tree)):
+        proposals[place[node] + 1] += tuple(_at(each, place) for each in draft.drawn(node))
+    return TreeDraft(tree, tokens, proposals=tuple(proposals))
+
+
+def _moved(
+    drafts: Sequence[TreeDraft], slot: Sequence[tuple[int, int]], place: dict[tuple[int, int], int]
+) -> tuple[Draws, ...]:
+    """The draws at nodes of several drafts, given by owner and node, with the children's new places."""
+    return tuple(
+        _at(each, {child: place[owner, child] for child in each.children})
+        for owner, node in slot
+        for each in drafts[owner].drawn(node)
+    )
+
+
+def _at(draws: Draws, place: dict[int, int]) -> Draws:
+    return Draws(tuple(place[child] for child in draws.children), draws.law)

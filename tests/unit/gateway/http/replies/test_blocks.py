@@ -1,0 +1,46 @@
+"""Parts of a message become blocks that begin, go on and end in order, whole or in a stream."""
+
+from gateway.http.replies.blocks import Blocks, blocks_of
+from gateway.tools.message_reader import joined_message
+from gateway.tools.values import CallDelta, MessageDelta
+from gateway.turns.events import Finished, Output, OutputRound
+from gateway.turns.statistics import Summary
+from specdec.rules.speculation import Speculation
+from specdec.sampling.params import FinishReason
+
+DELTAS = (
+    MessageDelta(reasoning="so "),
+    MessageDelta(reasoning="so", content="We"),
+    MessageDelta(content="ll."),
+    MessageDelta(calls=(CallDelta(0, "c0", "f", '{"a"'),)),
+    MessageDelta(calls=(CallDelta(0, arguments=": 1}"), CallDelta(1, "c1", "g"))),
+    MessageDelta(calls=(CallDelta(1, arguments="{}"),)),
+)
+WHOLE = [("thinking", "so so", ""), ("text", "Well.", ""), ("call", '{"a": 1}', "f"), ("call", "{}", "g")]
+
+
+def finished(message: MessageDelta | None) -> Finished:
+    return Finished(FinishReason.STOP, "", 1, 1, 0, Summary(Speculation(), {}), message=message)
+
+
+def shown(message: MessageDelta | None, text: str = "") -> OutputRound:
+    return OutputRound(text, (), (), 0, 0, 0, message=message)
+
+
+def test_blocks_of_a_stream_are_those_of_the_whole() -> None:
+    blocks = Blocks()
+    events = [each for delta in DELTAS for each in blocks.take(shown(delta))]
+    events += blocks.take(finished(MessageDelta()))
+    order = [(event.what, event.block.index) for event in events if event.what != "more"]
+    assert order == [(what, index) for index in range(4) for what in ("begin", "end")]
+    whole = blocks_of(Output((), finished(MessageDelta()), (), joined_message(DELTAS)))
+    for found in (blocks.known, whole):
+        assert [(block.kind, block.content, block.name) for block in found] == WHOLE
+        assert [block.index for block in found] == list(range(4))
+
+
+def test_text_without_a_reader_is_one_block() -> None:
+    blocks = Blocks()
+    for event in (shown(None, "He"), shown(None, "llo"), finished(None)):
+        list(blocks.take(event))
+    assert [(block.kind, block.content) for block in blocks.known] == [("text", "Hello")]

@@ -1,0 +1,89 @@
+"""The bytes of a body are read no further than they may go."""
+
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gateway.http.requests.body import parse_json, read_body
+from gateway.http.requests.completions import CompletionBody
+from gateway.lists import MAX_IDS
+from specdec.errors import FieldInvalid, MessageTooLarge
+
+
+class Chunks:
+    """A body in pieces that counts how many were read."""
+
+    def __init__(self, *chunks: bytes) -> None:
+        self.chunks = chunks
+        self.read = 0
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for chunk in self.chunks:
+            self.read += 1
+            yield chunk
+
+
+async def test_a_body_within_the_limit_is_read_whole() -> None:
+    assert await read_body(aiter(Chunks(b"ab", b"cd")), "4", 4) == b"abcd"
+
+
+async def test_a_body_that_declares_too_much_is_not_read_at_all() -> None:
+    chunks = Chunks(b"ab")
+    with pytest.raises(MessageTooLarge):
+        await read_body(aiter(chunks), "5", 4)
+    assert chunks.read == 0
+
+
+async def test_a_body_that_grows_too_large_is_read_no_further() -> None:
+    chunks = Chunks(b"ab", b"cd", b"e", b"f", b"g")
+    with pytest.raises(MessageTooLarge):
+        await read_body(aiter(chunks), None, 4)
+    assert chunks.read == 3
+
+
+@pytest.mark.parametrize(
+    ("raw", "path"),
+    [
+        (b'{"a": "\\ud83d"}', "a"),
+        (b'{"a": [1, {"b": ["x", "\\udc00"]}]}', "a[1].b[1]"),
+        (b'{"a": {"\\ud83d": 1}}', "a"),
+    ],
+)
+def test_half_of_a_surrogate_pair_is_found_at_any_depth(raw: bytes, path: str) -> None:
+    with pytest.raises(FieldInvalid) as refused:
+        parse_json(raw)
+    assert refused.value.param == path
+    assert parse_json(b'{"a": "\\ud83d\\ude00"}') == {"a": "\U0001f600"}
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"prompt": "x", "logit_bias": {str(token): 1 for token in range(MAX_IDS + 1)}}, "logit_bias"),
+        ({"prompt": "x", "banned_token_ids": list(range(MAX_IDS + 1))}, "banned_token_ids"),
+        ({"prompt": "x", "allowed_token_ids": list(range(MAX_IDS + 1))}, "allowed_token_ids"),
+        ({"prompt": "x", "stop_token_ids": [1] * (MAX_IDS + 1)}, "stop_token_ids"),
+        ({"prompt": "x", "stop": ["x"] * 17}, "stop"),
+        ({"prompt": "x", "banned_token_ids": ["a"] * 100_000}, "banned_token_ids[0]"),
+        ({"prompt": "x"} | {f"a{index}": 0 for index in range(MAX_IDS)}, ""),
+    ],
+)
+def test_what_is_too_many_is_refused_by_its_field(body: dict[str, object], param: str) -> None:
+    with pytest.raises(FieldInvalid) as refused:
+        CompletionBody.parse(parse_json(json.dumps(body).encode()))
+    assert refused.value.param == param
+
+
+def test_repeated_ids_and_stop_strings_count_once() -> None:
+    lists = {"banned_token_ids": [5, 6, 5], "allowed_token_ids": [7, 7], "stop_token_ids": [8] * MAX_IDS}
+    body = CompletionBody.parse({"prompt": "x", "stop": ["a", "b", "a"]} | lists)
+    request = body.request("r")
+    assert (request.sampling.banned_token_ids, request.sampling.allowed_token_ids) == ((5, 6), (7,))
+    assert (request.stop_token_ids, request.stop) == ((8,), ("a", "b"))
+
+
+def test_a_whole_number_may_be_written_with_a_point() -> None:
+    body = parse_json(b'{"a": 16.0, "b": [1e2], "c": 1.5, "d": 1e400}')
+    assert body == {"a": 16, "b": [100], "c": 1.5, "d": float("inf")}
+    assert type(body["a"]) is type(body["b"][0]) is int

@@ -1,0 +1,19 @@
+"""Triton's kernels on a GPU where there is one, else in Triton's interpreter."""
+
+import pytest
+import torch
+
+from specdec.engine.cuda.paged_step import Kernels
+from tests.kv_backends import triton_kernels
+
+
+@pytest.fixture(scope="session")
+def triton() -> Kernels:
+    """The kernels of the product."""
+    return triton_kernels()
+
+
+@pytest.fixture(scope="session")
+def kernel_device() -> torch.device:
+    """Where they run."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")

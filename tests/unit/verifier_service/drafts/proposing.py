@@ -1,0 +1,42 @@
+"""A round that waits for its draft, as the loop lets it."""
+
+import asyncio
+import math
+from contextlib import suppress
+
+from tests.clock import Clock
+from verifier_service.drafts.drafts import Drafts, Proposal
+
+
+class WaitingRound:
+    """Requests a draft, and looks for it whenever something has changed or the time is over."""
+
+    def __init__(self, drafts: Drafts, gamma: int, clock: Clock | None = None) -> None:
+        """Request the draft; `clock`, where the drafts have one, is set on when real time has passed."""
+        self._drafts = drafts
+        self._clock = clock
+        self._stirred = asyncio.Event()
+        drafts.request(gamma, self._stirred.set)
+
+    def hurry(self) -> None:
+        """Let the next pass begin without waiting for the round."""
+        self._drafts.hurry()
+        self._stirred.set()
+
+    async def proposal(self) -> Proposal:
+        """The draft, once the wait is over."""
+        while (proposal := self._drafts.proposal()) is None:
+            self._stirred.clear()
+            patience = self._drafts.patience
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if patience == math.inf else patience):
+                    await self._stirred.wait()
+                    continue
+            if self._clock is not None:
+                self._clock.now += patience
+        return proposal
+
+
+async def proposed(drafts: Drafts, gamma: int) -> Proposal:
+    """What a round gets that asks for γ drafts."""
+    return await WaitingRound(drafts, gamma).proposal()

@@ -1,0 +1,280 @@
+"""In simulated time, the judgement never loses to plain decoding and comes near the best fixed draft length."""
+
+import random
+from statistics import mean
+
+import pytest
+
+from specdec.planning.allotment import RoundSeconds
+from tests.unit.verifier_service.speculation.simulated_batch import LONG, WARM, SimulatedBatch, costs, plain_rate
+from verifier_service.speculation.controller import BatchSpeculation
+from verifier_service.speculation.costs import DrafterTimes
+
+
+@pytest.mark.parametrize("alpha", [0.02, 0.5, 0.9])
+@pytest.mark.parametrize(("c", "wait"), [(0.03, 0.05), (0.3, 0.5), (3.0, 10.0)])
+@pytest.mark.parametrize(("sessions", "beta"), [(1, 0.05), (8, 0.6)])
+def test_it_never_loses_to_plain_decoding(alpha: float, c: float, wait: float, sessions: int, beta: float) -> None:
+    batch = SimulatedBatch([alpha] * sessions, costs(sessions, c, beta, wait), noise=0.1)
+    batch.run(WARM)
+    assert batch.run(LONG) >= 0.975 * plain_rate(batch)
+
+
+@pytest.mark.parametrize("alpha", [0.3, 0.6, 0.9])
+@pytest.mark.parametrize("c", [0.03, 0.3])
+@pytest.mark.parametrize(("sessions", "beta", "share"), [(1, 0.05, 0.91), (8, 0.6, 0.94)])
+def test_it_comes_near_the_best_fixed_draft_length(
+    alpha: float, c: float, sessions: int, beta: float, share: float
+) -> None:
+    def fresh() -> SimulatedBatch:
+        return SimulatedBatch([alpha] * sessions, costs(sessions, c, beta, 0.1), told=DrafterTimes(0.010 * c))
+
+    best = max(fresh().run(500, fixed=gamma) for gamma in (0, 1, 2, 4, 8, 16))
+    batch = fresh()
+    batch.run(WARM)
+    assert batch.run(LONG) >= share * best
+
+
+@pytest.mark.parametrize(("alpha", "sessions", "c", "beta"), [(0.85, 2, 0.2, 0.2), (0.85, 1, 0.25, 0.2)])
+def test_drafts_that_bring_little_are_not_given_up_because_passes_and_acceptance_are_noisy(
+    alpha: float, sessions: int, c: float, beta: float
+) -> None:
+    """At most a fifth is to be gained, a pass differs by a third from the next, and nothing is known at first."""
+
+    def fresh(seed: int) -> SimulatedBatch:
+        truth, told = costs(sessions, c, beta, 0.4), DrafterTimes(0.010 * c)
+        return SimulatedBatch([alpha] * sessions, truth, told=told, noise=0.3, dice=random.Random(seed))
+
+    best = max(fresh(0).run(1500, fixed=gamma) for gamma in (0, 1, 3, 5, 8))
+    assert best > 1.1 * plain_rate(fresh(0))
+    assert mean(fresh(seed).run(1200) for seed in range(8)) >= 0.93 * best
+
+
+def test_in_a_mixed_batch_the_sessions_whose_drafts_are_good_draft() -> None:
+    batch = SimulatedBatch([0.9] * 4 + [0.05] * 4, costs(8, 0.05, 0.5, 0.1))
+    batch.run(WARM)
+    assert batch.run(LONG) > 1.1 * plain_rate(batch)
+    good = bad = 0
+    for _ in range(200):
+        batch.run(1)
+        good += sum(batch.gammas[:4])
+        bad += sum(batch.gammas[4:])
+    assert bad < 0.1 * good
+
+
+def test_what_a_drafter_says_of_itself_is_not_believed_for_long() -> None:
+    batch = SimulatedBatch([0.3] * 4, costs(4, 1.0, 0.3, 2.0), told=DrafterTimes(1e-6))
+    batch.run(WARM)
+    assert batch.run(LONG) >= 0.98 * plain_rate(batch)
+
+
+def test_a_prediction_that_is_wrong_is_corrected_by_what_is_measured() -> None:
+    """The source is right whenever it says something, and it hardly ever does: acceptance alone promises too much."""
+    batch = SimulatedBatch([0.95] * 4, costs(4, 0.3, 0.4, 0.8), silent=0.9)
+    batch.run(WARM)
+    assert batch.run(LONG) >= 0.975 * plain_rate(batch)
+    assert batch.speculation.trials.correction < 0.8
+
+
+def test_the_prompts_of_a_burst_are_not_taken_for_slow_plain_rounds() -> None:
+    batch = SimulatedBatch([0.7] * 8, costs(8, 0.1, 0.6, 0.3))
+    assert batch.run(100, fixed=1) < plain_rate(batch)
+    batch = SimulatedBatch([0.7] * 8, costs(8, 0.1, 0.6, 0.3))
+    for rows in (2, 4, 6, 8):
+        batch.burst(rows, prompt=500)
+    batch.run(30)
+    assert batch.gammas == [0] * 8
+
+
+def test_exploring_costs_one_token_in_a_hundred() -> None:
+    batch = SimulatedBatch([0.05] * 4, costs(4, 0.5, 0.4, 1.0))
+    batch.run(WARM)
+    before, drafted = batch.tokens, batch.drafted_tokens
+    batch.run(8000)
+    assert 0 < batch.drafted_tokens - drafted <= 0.011 * (batch.tokens - before)
+
+
+def test_drafts_that_have_become_better_are_found_out() -> None:
+    batch = SimulatedBatch([0.02] * 4, costs(4, 0.03, 0.2, 0.1))
+    batch.run(2000)
+    assert batch.gammas == [0] * 4
+    batch.alphas = [0.9] * 4
+    batch.run(6000)
+    assert batch.run(1000) > 1.5 * plain_rate(batch)
+
+
+def test_without_a_drafter_nobody_drafts_and_with_one_again_they_do() -> None:
+    batch = SimulatedBatch([0.9] * 2, costs(2, 0.05, 0.1, 0.1), source=None)
+    batch.run(100)
+    assert batch.drafted_tokens == 0
+    batch.source = "model"
+    batch.run(50)
+    assert max(batch.gammas) > 0
+
+
+def test_a_new_session_begins_with_what_its_source_has_shown() -> None:
+    batch = SimulatedBatch([0.95], costs(1, 0.05, 0.1, 0.1))
+    batch.run(300)
+    known = batch.speculation.session(lambda: "model").demand("model")
+    other = batch.speculation.session(lambda: "lookup").demand("lookup")
+    assert known.alpha == pytest.approx(0.95, abs=0.05)
+    assert other.alpha == pytest.approx(0.7)
+
+
+def test_a_fixed_draft_length_stays_and_teaches() -> None:
+    batch = SimulatedBatch([0.9], costs(1, 0.05, 0.1, 0.1))
+    fixed = batch.speculation.session(lambda: "model", 3)
+    for _ in range(200):
+        fixed.observe(4, 0)
+    assert fixed.gamma() == 3
+    assert batch.speculation.acceptance.alpha("model") < 0.1
+
+
+def test_a_session_says_why_it_drafts_so_much() -> None:
+    batch = SimulatedBatch([0.9], costs(1, 0.05, 0.1, 0.1))
+    batch.run(300)
+    assert batch.speculation.session(lambda: "model", 3).detail(3, 9).reason == "fixed"
+    chosen = batch.speculation.session(lambda: "model").detail(4, 9)
+    assert chosen.reason in ("goodput", "trial")
+    assert (chosen.gamma, chosen.alpha) == (4, pytest.approx(0.9, abs=0.05))
+    assert 0.0 < chosen.survival < 1.0
+    last = batch.speculation.session(lambda: "model").detail(4, 2)
+    assert (last.gamma, last.reason) == (2, "room")
+
+
+def test_the_report_says_what_was_predicted_and_what_was_measured() -> None:
+    batch = SimulatedBatch([0.8] * 2, costs(2, 0.05, 0.1, 0.1))
+    assert batch.speculation.report().measured is None
+    batch.run(2000)
+    report = batch.speculation.report()
+    assert report.measured is not None
+    assert report.measured == pytest.approx(report.predicted, rel=0.15)
+    assert report.plain_seconds == pytest.approx(0.010, rel=0.1)
+    assert report.alpha == pytest.approx(0.8, abs=0.05)
+
+
+def test_a_report_is_of_the_batch_as_it_is() -> None:
+    batch = SimulatedBatch([0.9], costs(1, 0.05, 0.4, 0.1), source=None)
+    batch.run(300)
+    assert batch.speculation.report().plain_seconds == pytest.approx(0.010)
+    for _ in range(3):  # each adds 0.02 of a pass, as long as none of another size has been measured
+        batch.speculation.session(lambda: None)
+    assert batch.speculation.report().plain_seconds == pytest.approx(0.0106)
+
+
+def test_the_price_of_a_token_is_what_is_committed_in_its_time() -> None:
+    batch = SimulatedBatch([0.9] * 4, costs(4, 0.05, 0.4, 0.1))
+    batch.run(500, fixed=0)
+    report = batch.speculation.report()
+    assert report.goodput == pytest.approx(400.0, rel=0.05)
+    assert report.price == pytest.approx(report.beta, rel=0.05)
+    drafted = batch.run(500, fixed=4)
+    report = batch.speculation.report()
+    assert report.goodput == pytest.approx(drafted, rel=0.05)
+    assert report.price == pytest.approx(0.001 * drafted, rel=0.1)
+
+
+def test_what_greedy_drafts_bring_says_nothing_of_sampled_ones() -> None:
+    batch = SimulatedBatch([0.95] * 4, costs(4, 0.05, 0.2, 0.1), source="model, greedy")
+    batch.run(600)
+    assert max(batch.gammas) > 0
+    batch.source, batch.alphas = "model", [0.05] * 4
+    batch.run(100)
+    assert batch.run(200) >= 0.97 * plain_rate(batch)
+    batch.source, batch.alphas = "model, greedy", [0.95] * 4
+    batch.run(20)
+    assert max(batch.gammas) > 0
+
+
+def test_clients_that_come_and_go_around_a_power_of_two_share_what_was_learned() -> None:
+    batch = SimulatedBatch([0.5] * 16, costs(1, 0.05, 0.05, 0.1))
+    batch.run(10)
+    learned = batch.speculation.trials
+    more = [batch.speculation.session(lambda: "model") for _ in range(4)]
+    assert batch.speculation.trials is learned
+    more += [batch.speculation.session(lambda: "model") for _ in range(4)]
+    assert batch.speculation.trials is not learned
+
+
+@pytest.mark.parametrize(("alpha", "fixed"), [(0.9, 0), (0.02, 12)], ids=["none, behind drafts", "drafts, behind none"])
+def test_rounds_whose_drafts_others_chose_do_not_change_what_waiting_costs(alpha: float, fixed: int) -> None:
+    batch = SimulatedBatch([alpha] * 4, costs(4, 0.05, 0.2, 0.5))
+    batch.run(WARM)
+    assert (max(batch.gammas) > 0) is (fixed == 0)
+    before = batch.speculation.costs
+    batch.run(WARM, fixed=fixed)
+    after = batch.speculation.costs
+    assert (after.base, after.wait, after.draft) == pytest.approx((before.base, before.wait, before.draft), rel=0.05)
+
+
+def test_a_burst_is_judged_at_the_size_it_has() -> None:
+    batch = SimulatedBatch([0.5], costs(1, 0.05, 0.05, 0.1))
+    batch.run(100)
+    assert batch.gammas != [0]
+    more = [batch.speculation.session(lambda: "model") for _ in range(16)]
+    assert [session.gamma() for session in more] == [0] * 16
+
+
+def test_rounds_that_did_not_wait_for_their_drafts_do_not_show_how_long_drafts_take() -> None:
+    """The drafter never says anything, and its sessions do not wait for it."""
+    batch = SimulatedBatch([0.7], RoundSeconds(0.009, 0.001, 0.0, 0.0), told=DrafterTimes(0.05), silent=1.0)
+    batch.run(WARM)
+    assert batch.drafted_tokens > 0
+    assert batch.speculation.costs.draft == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize("token", [0.0, 0.02])
+def test_prompts_whose_passes_leave_out_the_sessions_that_draft_are_a_cost_of_drafts(token: float) -> None:
+    """They are so also where the prompts take most of such a pass, and nobody else is in it."""
+    costs = RoundSeconds(1.0, token, 0.0, 0.02)
+    batch = SimulatedBatch([0.4] * 4, costs, prompts=64)
+    batch.run(2 * WARM)
+    off = SimulatedBatch([0.4] * 4, costs, prompts=64).run(LONG, fixed=0)
+    assert batch.run(LONG) > 0.97 * off
+    assert (batch.speculation.report().measured or 0.0) < 1.0  # passes without prompts gain 1.6
+
+
+def test_no_draft_is_longer_than_rounds_may_wait_for() -> None:
+    """The best draft has 11 tokens, which take 43 ms."""
+    batch = SimulatedBatch([0.95], costs(1, 0.3, 0.05, 1.0), told=DrafterTimes(0.003), timeout=0.030)
+    batch.run(WARM)
+    assert batch.run(LONG) > 1.2 * plain_rate(batch)
+
+
+def test_a_session_that_has_ended_does_not_count() -> None:
+    speculation = BatchSpeculation(4, 64, lambda: DrafterTimes(None))
+    speculation.session(lambda: "model")
+    alone = speculation.trials
+    others = [speculation.session(lambda: "model") for _ in range(3)]
+    assert speculation.trials is not alone
+    for session in others:
+        session.close()
+    assert speculation.trials is alone
+
+
+def _planned(monkeypatch: pytest.MonkeyPatch, waited: float, spent: float) -> tuple[int, float]:
+    """How often 5000 rounds are planned where that takes so many seconds, and how long the rounds take."""
+    batch, plans = SimulatedBatch([0.02] * 4, costs(4, 1.0, 0.5, 1.0)), list[float]()
+    batch.run(WARM)
+    plan = batch.speculation._plan
+
+    def slow(exploring: bool) -> None:
+        batch.clock.now += waited + spent
+        batch.spent += spent
+        plans.append(batch.clock.now)
+        plan(exploring)
+
+    monkeypatch.setattr(batch.speculation, "_plan", slow)
+    started = batch.clock.now
+    batch.run(5000)
+    return len(plans), batch.clock.now - started
+
+
+def test_judging_takes_a_thousandth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    plans, seconds = _planned(monkeypatch, waited=0.0, spent=0.005)
+    assert 0.0 < plans * 0.005 <= 0.003 * seconds  # a trial's beginning and end have plans of their own
+
+
+def test_a_judgement_that_waited_for_other_threads_holds_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    plans, seconds = _planned(monkeypatch, waited=0.005, spent=0.0)
+    assert plans >= 5 * seconds

@@ -1,0 +1,107 @@
+"""One step of the model thread: which sequences leave, which get KV, and one pass over what can run."""
+
+import time
+from collections.abc import Sequence
+
+import structlog
+
+from specdec.engine import Engine
+from specdec.errors import InternalError
+from specdec.rules.draft import Verdict
+from verifier_service.backends.batch_plan import Outcome, Row, ScheduledChunk, plan
+from verifier_service.backends.kv_admission import KvAdmission
+from verifier_service.backends.mask_budget import MaskBudget
+from verifier_service.backends.model_step import ModelStep
+from verifier_service.backends.rotation import Rotation
+from verifier_service.backends.run_ahead import SteppedModel
+from verifier_service.backends.target_pass import verify_batch
+from verifier_service.config import VerifierSettings
+
+_log = structlog.get_logger()
+
+
+class ModelThread(SteppedModel):
+    """Owns the engine; its methods belong to one thread."""
+
+    drafts_first = True
+
+    def __init__(self, engine: Engine, settings: VerifierSettings) -> None:
+        super().__init__()
+        self._engine = engine
+        self._settings = settings
+        self._kv = KvAdmission(engine)
+        self._rotation = Rotation(settings.step_sessions)
+        self._masks = MaskBudget()
+
+    def can_ever_admit(self, limit: int) -> bool:
+        """Whether a sequence that may reach `limit` tokens fits into an empty engine."""
+        return self._engine.can_ever_admit(limit)
+
+    def step(self, ended: Sequence[str], rows: Sequence[Row]) -> ModelStep:
+        """Release sequences, admit those that wait, and run one pass; as `SteppedModel`."""
+        for kv_name in ended:
+            self._kv.release(kv_name)
+            self._rotation.forget(kv_name)
+            self._masks.forget(kv_name)
+        preempted = self._kv.preempted
+        results: dict[Row, Outcome | InternalError | None] = {}
+        queried, found = self._admit(rows, results)
+        runnable = self._runnable(rows, results)
+        chunks = [] if results else self._chunks(runnable)
+        started = time.perf_counter()
+        judged = verify_batch(self._engine, chunks) if chunks else []
+        seconds = time.perf_counter() - started
+        self._rotation.took_part(chunk.row.kv_name for chunk in chunks)
+        for chunk, result in zip(chunks, judged, strict=True):
+            if isinstance(result, Verdict):
+                results[chunk.row] = Outcome(result, started, seconds, chunk.drafts)
+            elif chunk.complete or result is not None:
+                results[chunk.row] = result
+        lost = self._kv.preempted - preempted
+        return ModelStep(results, chunks, started, seconds, len(self._kv), lost, queried, found, self._engine.memory)
+
+    def _admit(
+        self, rows: Sequence[Row], results: dict[Row, Outcome | InternalError | None]
+    ) -> tuple[int, dict[str, int]]:
+        """Give KV to the sequences that have none, in the order of the rows, until one does not fit.
+
+        Returns:
+            Tokens of the sequences that were admitted, and how many of each of them have KV already.
+        """
+        for row in rows:
+            self._kv.touch(row.kv_name)
+        queried, found = 0, {}
+        for row in rows:
+            if row.kv_name in self._kv:
+                continue
+            try:
+                if not self._kv.admit(row):
+                    break
+            except Exception as error:  # noqa: BLE001 - out of memory, say: the other sessions live on
+                _log.error("admission_failed", session=row.kv_name, exc_info=error)
+                results[row] = InternalError("there is no memory for this sequence")
+            else:
+                queried += len(row.tokens)
+                found[row.kv_name] = self._engine.length(row.kv_name)
+        return queried, found
+
+    def _runnable(self, rows: Sequence[Row], results: dict[Row, Outcome | InternalError | None]) -> list[Row]:
+        """The rows that a pass can compute; those that have reached their goal already are done."""
+        runnable: list[Row] = []
+        for row in rows:
+            if row.kv_name not in self._kv:
+                continue
+            if self._engine.length(row.kv_name) >= row.goal:
+                results[row] = None
+            else:
+                runnable.append(row)
+        return runnable
+
+    def _chunks(self, rows: Sequence[Row]) -> list[ScheduledChunk]:
+        """The next pass, without the sequences that gave up their KV for it."""
+        waiting = self._rotation.chosen([(row, self._engine.length(row.kv_name)) for row in self._masks.chosen(rows)])
+        chunks = plan(waiting, self._settings.chunk_tokens, self._settings.draft_tokens)
+        for chunk in chunks:
+            if chunk.row.kv_name in self._kv:
+                self._kv.reserve(chunk.row.kv_name, chunk.length)
+        return [chunk for chunk in chunks if chunk.row.kv_name in self._kv]

@@ -1,0 +1,208 @@
+"""One target pass over a batch of sessions: logits -> p -> verdicts -> KV cut back to what was committed.
+
+Runs on the thread that owns the engine.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import accumulate
+
+import structlog
+import torch
+from torch import Tensor
+
+from specdec.engine import Chunk, Engine
+from specdec.errors import InternalError, NoDistribution
+from specdec.rules.draft import NO_DRAFT, Verdict
+from specdec.rules.evidence import evidence
+from specdec.rules.lenience import lenient_greedy
+from specdec.rules.verification import verify_certain
+from specdec.sampling.cache import at_once
+from specdec.sampling.distribution import History, certain_tokens, probabilities
+from specdec.sampling.params import SamplingParams
+from specdec.sampling.scoring import score
+from specdec.sampling.transfer import to_device
+from specdec.trees.tree import TreeDraft
+from verifier_service.backends.batch_plan import Row, ScheduledChunk
+from verifier_service.backends.tree_rows import judge_rows, judged_row, keep
+
+NO_TOKEN = "the model has no next token for this sequence: logits are NaN, infinite or masked throughout"
+
+_log = structlog.get_logger()
+
+Result = Verdict | InternalError | None
+"""What became of a chunk; None where nothing was judged."""
+
+
+def verify_batch(engine: Engine, batch: Sequence[ScheduledChunk]) -> list[Result]:
+    """Run a batch; on return each judged row's KV covers its committed tokens but the last, which is pending.
+
+    When the pass fails, every length is rolled back and each session runs alone: an error stays with the session that
+    caused it. A row that fails with its draft runs without, so a broken draft costs a round its speed and no more. That
+    does not hold for a row without a distribution, which may be due to a draft token: to draw again would bias the
+    output. Behind a rejected draft it changes nothing, and where the verdict reaches it, plain decoding fails as well.
+    """
+    try:
+        return _pass(engine, batch)
+    except Exception as error:  # noqa: BLE001 - whatever a model raises, the thread and the other sessions live on
+        for chunk in batch:
+            engine.truncate(chunk.row.kv_name, chunk.start)
+        if len(batch) > 1:
+            return [verify_batch(engine, [chunk])[0] for chunk in batch]
+        return [_without_draft(engine, batch[0], error)]
+
+
+def _without_draft(engine: Engine, chunk: ScheduledChunk, error: Exception) -> Result:
+    """Run a chunk that failed again without its drafts, unless it has none or the target has no distribution for it."""
+    session = chunk.row.kv_name
+    if isinstance(error, NoDistribution):
+        _log.error("no_distribution", session=session, error=str(error))
+        return NoDistribution(NO_TOKEN)
+    if chunk.drafts:
+        _log.warning("draft_unusable", session=session, error=str(error))
+        return verify_batch(engine, [replace(chunk, row=replace(chunk.row, draft=NO_DRAFT))])[0]
+    _log.error("pass_failed", session=session, exc_info=error)
+    return InternalError("the model failed on this sequence")
+
+
+def _pass(engine: Engine, batch: Sequence[ScheduledChunk]) -> list[Result]:
+    judged = [judged_row(chunk) for chunk in batch]
+    logits = engine.forward([_engine_chunk(chunk, row) for chunk, row in zip(batch, judged, strict=True)])
+    rows = [row for row in judged if row is not None]
+    verdicts = iter(judge_batch(rows, logits) if rows else [])
+    return [
+        None if row is None else keep(engine, chunk, next(verdicts)) for chunk, row in zip(batch, judged, strict=True)
+    ]
+
+
+def _engine_chunk(chunk: ScheduledChunk, row: Row | None) -> Chunk:
+    """The tokens that the engine computes; a judged row needs logits after its last token and after each draft."""
+    tokens = tuple(chunk.row.tokens[chunk.start : chunk.start + chunk.count])
+    if row is None:
+        return Chunk(chunk.row.kv_name, tokens, logits=0)
+    parents = row.draft.tree.after(chunk.count).parents if isinstance(row.draft, TreeDraft) else None
+    return Chunk(row.kv_name, tokens + row.draft.tokens, len(row.draft.tokens) + 1, parents)
+
+
+def judge_batch(rows: Sequence[Row], logits: Tensor) -> list[Verdict]:
+    """One verdict for each row; `logits` [Σ(γ+1), V], row after row."""
+    starts, lenience = [0, *accumulate(len(row.draft.tokens) + 1 for row in rows)], _lenience(rows)
+    exact = [True] * len(rows) if lenience is None else [ell == 1.0 for ell in lenience]
+    certain = [b for b, row in enumerate(rows) if logits.is_cpu and exact[b] and _certain(row)]
+    verdicts: dict[int, Verdict] = {}
+    if certain:
+        verdicts |= zip(
+            certain, _judge_certain([rows[b] for b in certain], _part(logits, starts, certain)), strict=True
+        )
+    for members in _cached([b for b in range(len(rows)) if b not in verdicts], starts, logits):
+        ells = None if lenience is None else [lenience[b] for b in members]
+        judged = _judge_drawn([rows[b] for b in members], _part(logits, starts, members), ells)
+        verdicts |= zip(members, judged, strict=True)
+    return _scored(rows, starts, logits, [verdicts[b] for b in range(len(rows))])
+
+
+def _certain(row: Row) -> bool:
+    """Whether the verdict on an exact row needs no distributions, because each of its tokens is the best one there."""
+    greedy = row.call.sampling.temperature == 0.0
+    return greedy and not row.call.speculation.detail and not isinstance(row.draft, TreeDraft)
+
+
+def _cached(members: Sequence[int], starts: Sequence[int], logits: Tensor) -> Iterator[list[int]]:
+    """The rows in the parts that are judged together: on the host no more than the processor's cache holds."""
+    most, part, size = at_once(logits.shape[1]) if logits.is_cpu else len(logits), list[int](), 0
+    for b in members:
+        own = starts[b + 1] - starts[b]
+        if part and size + own > most:
+            yield part
+            part, size = [], 0
+        part, size = [*part, b], size + own
+    if part:
+        yield part
+
+
+def _part(logits: Tensor, starts: Sequence[int], members: Sequence[int]) -> Tensor:
+    """The logits of some rows; a view where they follow each other."""
+    first, last = members[0], members[-1]
+    if len(members) == last - first + 1:
+        return logits[starts[first] : starts[last + 1]]
+    (index,) = to_device(logits.device, torch.tensor([i for b in members for i in range(starts[b], starts[b + 1])]))
+    return logits[index]
+
+
+def _judge_certain(rows: Sequence[Row], logits: Tensor) -> list[Verdict]:
+    """The verdicts on rows at temperature 0."""
+    best, mass = certain_tokens(logits, *_conditions(rows))
+    modes = [row.call.speculation.mode for row in rows]
+    drafts = [row.draft for row in rows if not isinstance(row.draft, TreeDraft)]
+    return verify_certain(modes, best, mass, drafts, logits.shape[1])
+
+
+def _judge_drawn(rows: Sequence[Row], logits: Tensor, lenience: Sequence[float] | None) -> list[Verdict]:
+    """The verdicts by the target's distributions, whatever the temperature."""
+    params, histories = _conditions(rows)
+    p = probabilities(logits, params, histories)
+    if lenience is not None:
+        p = lenient_greedy(p, logits, params, histories, [row.draft for row in rows], lenience)
+    verdicts = judge_rows(rows, p, lenience)
+    starts = [0, *accumulate(len(row.draft.tokens) + 1 for row in rows)]
+    return _explained(rows, starts, p, verdicts)
+
+
+def _conditions(rows: Sequence[Row]) -> tuple[list[SamplingParams], list[History]]:
+    """The sampling parameters and the tokens before each row of logits."""
+    params = [row.call.sampling for row in rows for _ in range(len(row.draft.tokens) + 1)]
+    return params, [history for row in rows for history in _histories(row)]
+
+
+def _explained(rows: Sequence[Row], starts: Sequence[int], p: Tensor, verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """The verdicts, with the numbers that they rest on for each row of a chain that wants them; p is [Σ(γ+1), V]."""
+    explained = list(verdicts)
+    for b, row in enumerate(rows):
+        asked = row.call.speculation
+        if asked.detail and not isinstance(row.draft, TreeDraft):
+            own, seed = p[starts[b] : starts[b + 1]], row.call.sampling.seed
+            judged = evidence(asked.mode, own, row.draft, seed, row.goal, asked.lenience)
+            explained[b] = replace(verdicts[b], judged_tokens=judged)
+    return explained
+
+
+def _lenience(rows: Sequence[Row]) -> list[float] | None:
+    """ℓ of each row; None when all are exact, which costs nothing."""
+    if not any(row.call.speculation.lossy for row in rows):
+        return None
+    return [row.call.speculation.lenience for row in rows]
+
+
+def _scored(rows: Sequence[Row], starts: Sequence[int], logits: Tensor, verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """The verdicts, with the log probabilities of their tokens for each row that wants them.
+
+    Args:
+        rows: that were judged [B].
+        starts: the first of each row's logits [B + 1].
+        logits: [Σ(γ+1), V].
+        verdicts: of the rows [B].
+    """
+    scored = list(verdicts)
+    wanted = {b: row.call.logprobs for b, row in enumerate(rows) if row.call.logprobs is not None}
+    if not wanted:
+        return scored
+    index = [starts[b] + row for b in wanted for row in verdicts[b].rows]
+    tokens = [token for b in wanted for token in verdicts[b].tokens]
+    (of_tokens,) = to_device(logits.device, torch.tensor(index))
+    scores = iter(score(logits[of_tokens], tokens, max(wanted.values())))
+    for b, most in wanted.items():
+        logprobs = tuple(next(scores).cut(most) for _ in verdicts[b].tokens)
+        scored[b] = replace(verdicts[b], logprobs=logprobs)
+    return scored
+
+
+def _histories(row: Row) -> Iterator[History]:
+    """What penalties and grammar see at each position: the drafts before it on its own path are output."""
+    history, drafts = row.history, row.draft.tokens
+    histories = iter([history] * (len(drafts) + 1))
+    if row.call.sampling.needs_history:
+        histories = (History(history.prompt, (*history.output, *path)) for path in row.draft.before)
+    if row.grammar is None:
+        return histories
+    masks = row.grammar.masks(row.tokens[row.call.prompt_len :], drafts)
+    return (replace(seen, allowed=mask) for seen, mask in zip(histories, masks, strict=True))

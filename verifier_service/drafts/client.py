@@ -1,0 +1,234 @@
+"""Keeps one stream to one drafter for all sessions, and opens it again whenever it is lost."""
+
+import asyncio
+import random
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import grpc
+import grpc.aio
+
+from protos.drafter.v1 import drafter_pb2 as pb
+from protos.drafter.v1 import drafter_pb2_grpc
+from specdec.errors import DrafterMismatch, SpecdecError, TokenizerMismatch
+from specdec.sampling.vocabulary import Vocabulary
+from specdec.serving.rpc.access import UNGUARDED, Access
+from specdec.serving.rpc.channel import open_channel
+from specdec.serving.rpc.checksum import received
+from specdec.wire.draft import PROTOCOL, draft_from_pb
+from specdec.wire.session import CLOSE, COMMIT, END, LOAD, NACK, OPEN, VOCABULARY
+from verifier_service.drafts.link import DrafterLink, LinkState
+from verifier_service.drafts.outbox import Frame
+
+DraftStream = grpc.aio.StreamStreamCall[pb.DraftRequest, pb.DraftResponse]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkTimes:
+    """Timing of a stream; all but the number of pings in seconds."""
+
+    hello: float = 5.0
+    """Longest wait for the handshake."""
+    ping: float = 0.5
+    """Time between pings."""
+    silent_pings: int = 4
+    """Number of pings without any answer after which the stream is given up."""
+    first_retry: float = 0.1
+    """Pause after the first failure; it doubles with each further one."""
+    last_retry: float = 2.0
+    """Longest such pause."""
+    refused_retry: float = 10.0
+    """Pause before another attempt at a drafter that does not fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """How this verifier introduces itself to drafters."""
+
+    verifier_id: str
+    """Names the verifier in the drafters' logs."""
+    tokenizer_hash: str
+    """Fingerprint of the target's tokenizer, which a drafter must share or translate to."""
+    access: Access = UNGUARDED
+    """What is shown to drafters."""
+    vocabulary: Vocabulary | None = None
+    """The target's, for drafters to translate to; None refuses every drafter with another tokenizer."""
+    least_overlap: float = 0.0
+    """Share of the smaller vocabulary that a drafter which translates must have in common with the target."""
+
+
+class DrafterRefusedToken(DrafterMismatch):
+    """The drafter asks for another token than this verifier has."""
+
+
+class LinkBroken(Exception):
+    """The stream could not be made or cannot go on."""
+
+
+class DrafterClient:
+    """Moves frames between one link and its drafter."""
+
+    def __init__(self, link: DrafterLink, identity: Identity, times: LinkTimes | None = None) -> None:
+        self._link = link
+        self._identity = identity
+        self._times = times or LinkTimes()
+        self._unanswered = 0
+        self._pings: dict[int, float] = {}
+        """When each unanswered ping was sent, by its nonce."""
+
+    async def run(self) -> None:
+        """Connect, and connect again after every loss, until cancelled."""
+        retry = self._times.first_retry
+        while True:
+            try:
+                async with self.greeted() as stream:
+                    await self._exchange(stream)
+            except DrafterRefusedToken as error:
+                self._link.refused(error.message, LinkState.UNAUTHENTICATED)
+                retry = self._times.refused_retry
+            except DrafterMismatch as error:
+                self._link.refused(error.message)
+                retry = self._times.refused_retry
+            except LinkBroken as error:
+                served = self._link.state is LinkState.READY
+                self._link.lost(str(error))
+                retry = self._times.first_retry if served else min(retry * 2, self._times.last_retry)
+            await asyncio.sleep(retry * random.uniform(0.5, 1.0))
+
+    @asynccontextmanager
+    async def greeted(self) -> AsyncIterator[DraftStream]:
+        """A stream to the drafter, after the handshake.
+
+        Raises:
+            DrafterMismatch: the drafter does not fit, or asks for another token.
+            LinkBroken: no answer, or the stream broke inside the context.
+        """
+        async with open_channel(self._link.address, self._identity.access) as channel:
+            stream = drafter_pb2_grpc.DrafterServiceStub(channel).Draft()
+            try:
+                async with asyncio.timeout(self._times.hello):
+                    await self._greet(stream)
+                yield stream
+            except (DrafterMismatch, LinkBroken):
+                raise
+            except Exception as error:  # whatever a stream fails with, it is lost, and the verifier lives on
+                raise LinkBroken(_explain(error)) from error
+            finally:
+                stream.cancel()
+
+    async def _greet(self, stream: DraftStream) -> None:
+        mine = self._identity
+        hello = pb.Hello(protocol=PROTOCOL, verifier_id=mine.verifier_id, tokenizer_hash=mine.tokenizer_hash)
+        if mine.vocabulary is not None:
+            hello.vocabulary.CopyFrom(VOCABULARY.to_pb(mine.vocabulary))
+        try:
+            await stream.write(pb.DraftRequest(hello=hello))
+            ack = (await _read(stream)).hello_ack
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+                raise DrafterRefusedToken(error.details() or "the drafter asks for another token") from error
+            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                message = "what answers is no drafter: is it the address of a verifier, or a gateway's?"
+                raise DrafterMismatch(message) from error
+            if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
+                raise DrafterMismatch(error.details() or "the drafter refused the conversation") from error
+            raise
+        self._link.connected(ack.model, ack.step_seconds, ack.kind, _overlap(ack, mine), ack.outcomes)
+
+    async def _exchange(self, stream: DraftStream) -> None:
+        self._unanswered = 0
+        self._pings = {}
+        parts = [asyncio.create_task(part) for part in (self._receive(stream), self._send(stream), self._watch())]
+        try:
+            done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for part in parts:
+                part.cancel()
+            await asyncio.gather(*parts, return_exceptions=True)
+        for part in done:
+            part.result()
+
+    async def _receive(self, stream: DraftStream) -> None:
+        while True:
+            response = await _read(stream)
+            self._unanswered = 0
+            self._take(response)
+
+    async def _send(self, stream: DraftStream) -> None:
+        while True:
+            frame = await self._link.outbox.take()
+            await stream.write(_frame_to_pb(frame))
+
+    async def _watch(self) -> None:
+        nonce = 0
+        while True:
+            await asyncio.sleep(self._times.ping)
+            if self._unanswered >= self._times.silent_pings:
+                raise LinkBroken("no answer to pings")
+            nonce += 1
+            self._unanswered += 1
+            self._pings[nonce] = time.perf_counter()
+            self._link.outbox.ping(nonce)
+
+    def _take(self, response: pb.DraftResponse) -> None:
+        for message in response.drafts:
+            try:
+                self._link.drafted(draft_from_pb(message))
+            except SpecdecError as error:
+                self._link.malformed(message.session_id, message.epoch, error.message)
+        for end in map(END.from_pb, response.ends):
+            self._link.ended(end)
+        for nack in map(NACK.from_pb, response.nacks):
+            self._link.nacked(nack)
+        if response.HasField("pong"):
+            self._answered(response.pong.nonce)
+        if response.HasField("load"):
+            self._link.loaded(LOAD.from_pb(response.load))
+
+    def _answered(self, nonce: int) -> None:
+        sent = self._pings.get(nonce)
+        self._pings = {later: at for later, at in self._pings.items() if later > nonce}
+        if sent is not None:
+            self._link.round_trip(time.perf_counter() - sent)
+
+
+def _overlap(ack: pb.HelloAck, mine: Identity) -> float:
+    """The share of the smaller vocabulary that drafter and target have in common; TokenizerMismatch when too small."""
+    if ack.tokenizer_hash == mine.tokenizer_hash:
+        return 1.0
+    name = ack.model or "the drafter"
+    if mine.vocabulary is None:
+        raise TokenizerMismatch(f"the tokenizer of {name} is not the target's, and drafter_vocabulary is `same`")
+    if ack.overlap < max(mine.least_overlap, sys.float_info.min):
+        raise TokenizerMismatch(
+            f"{name} and the target have {ack.overlap:.1%} of the smaller vocabulary in common, "
+            f"less than least_overlap, {mine.least_overlap:.1%}"
+        )
+    return ack.overlap
+
+
+async def _read(stream: DraftStream) -> pb.DraftResponse:
+    response = received(await stream.read())
+    if not isinstance(response, pb.DraftResponse):
+        raise LinkBroken("the drafter ended the stream")
+    return response
+
+
+def _explain(error: Exception) -> str:
+    if isinstance(error, grpc.aio.AioRpcError):
+        return error.details() or error.code().name
+    return str(error) or type(error).__name__
+
+
+def _frame_to_pb(frame: Frame) -> pb.DraftRequest:
+    request = pb.DraftRequest(
+        opens=[OPEN.to_pb(message) for message in frame.opens],
+        commits=[COMMIT.to_pb(message) for message in frame.commits],
+        closes=[CLOSE.to_pb(message) for message in frame.closes],
+    )
+    if frame.ping is not None:
+        request.ping.nonce = frame.ping
+    return request

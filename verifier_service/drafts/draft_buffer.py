@@ -1,0 +1,139 @@
+"""The drafted tokens behind the committed ones; a chunk that does not continue the exact prefix is not taken."""
+
+from collections.abc import Sequence
+
+from specdec.rules.draft import NO_DRAFT, Draft, SparseProbs
+from specdec.rules.prefix import PrefixHash, common_length
+from specdec.trees.tree import TreeDraft
+from specdec.wire.draft import DraftTokens
+
+_PUSHED = 64
+"""Most chains held that were pushed for outcomes of the verdict under way."""
+_REMEMBERED = 256
+"""Number of prefix lengths at which a late chunk can still be matched."""
+
+
+class DraftBuffer:
+    """One session's tokens: first the committed ones, then the drafts that continue them."""
+
+    def __init__(self, committed: Sequence[int], limit: int) -> None:
+        """Begin without drafts; `limit` is the largest number of drafts held."""
+        self._tokens = list(committed)
+        self._committed = len(committed)
+        self._probs: list[SparseProbs | None] = []
+        self._limit = limit
+        self._hashes = [PrefixHash(committed)]
+        """Of the prefixes of length _first, _first + 1, ... up to all tokens."""
+        self._first = len(committed)
+        self._pushed: dict[tuple[int, int], Draft] = {}
+        """Chains for prefixes that may be committed next, by their length and hash."""
+
+    def __len__(self) -> int:
+        """Number of drafted tokens."""
+        return len(self._tokens) - self._committed
+
+    @property
+    def committed(self) -> tuple[int, ...]:
+        """Every committed token."""
+        return tuple(self._tokens[: self._committed])
+
+    @property
+    def committed_len(self) -> int:
+        """Number of committed tokens."""
+        return self._committed
+
+    @property
+    def end(self) -> int:
+        """Length of committed and drafted tokens together."""
+        return len(self._tokens)
+
+    def holds(self, gamma: int) -> bool:
+        """Whether γ drafts have come."""
+        return len(self) >= gamma
+
+    def add(self, chunk: DraftTokens) -> bool:
+        """Take the tokens that a chunk adds, also a late one whose first tokens have been committed meanwhile.
+
+        A chunk of a longer prefix that is not held is kept until the verdict: it may be what is committed then.
+
+        Returns:
+            Whether tokens were added; False for a chunk of another prefix.
+        """
+        draft = chunk.draft
+        if isinstance(draft, TreeDraft):
+            return False
+        if self._hash_at(chunk.base_len) != chunk.prefix_hash:
+            if chunk.base_len > self._committed and len(self._pushed) < _PUSHED:
+                self._pushed[chunk.base_len, chunk.prefix_hash] = draft
+            return False
+        tokens, probs = draft.tokens, draft.probs
+        same = common_length(self._tokens[chunk.base_len :], tokens)
+        start = chunk.base_len + same
+        if start < self._committed or same == len(tokens):
+            return False
+        self._truncate(start)
+        room = self._limit - len(self)
+        self._append(Draft(tokens[same:], probs[same:]).cut(room))
+        return room > 0
+
+    def take(self, gamma: int) -> Draft:
+        """The first `gamma` drafts, or all where there are fewer; they stay until `advance`."""
+        tokens = tuple(self._tokens[self._committed : self._committed + gamma])
+        return Draft(tokens, tuple(probs for probs in self._probs[: len(tokens)] if probs is not None))
+
+    def advance(self, tokens: Sequence[int], judged: int) -> bool:
+        """Commit the tokens of the verdict on the first `judged` drafts.
+
+        Drafts behind the committed tokens stay only when the whole draft was accepted and they continue the bonus
+        token: a draft that was judged and not committed may never be judged again, or the output would be biased. Where
+        none stay, the chain that was pushed for exactly these committed tokens takes their place; which one that is
+        depends on the committed tokens alone, never on the tokens of the chain.
+
+        Returns:
+            False when drafts were dropped although they continue the committed tokens: the drafter believes that they
+            are in use, so its session must be opened again.
+        """
+        same = common_length(self._tokens[self._committed :], tokens)
+        matching = same == len(tokens)
+        keep = matching and len(tokens) > judged
+        stuck = matching and not keep and len(self) > same
+        self._truncate(self.end if keep else self._committed + same)
+        self._extend(tokens[same:])
+        self._committed += len(tokens)
+        del self._probs[: len(tokens)]
+        self._forget_old()
+        pushed, self._pushed = self._pushed, {}
+        if not len(self):
+            self._append(pushed.get((self._committed, self._hashes[-1].value), NO_DRAFT))
+        return not stuck
+
+    def clear(self) -> None:
+        """Drop all drafts."""
+        self._truncate(self._committed)
+        self._pushed.clear()
+
+    def _append(self, draft: Draft) -> None:
+        self._extend(draft.tokens)
+        self._probs += draft.probs or (None,) * len(draft.tokens)
+
+    def _hash_at(self, length: int) -> int | None:
+        """The hash of the prefix of that length; None where it is not known (any more)."""
+        if not self._first <= length <= self.end:
+            return None
+        return self._hashes[length - self._first].value
+
+    def _truncate(self, length: int) -> None:
+        del self._tokens[length:]
+        del self._probs[length - self._committed :]
+        del self._hashes[length - self._first + 1 :]
+
+    def _extend(self, tokens: Sequence[int]) -> None:
+        for token in tokens:
+            self._tokens.append(token)
+            self._hashes.append(self._hashes[-1].extended((token,)))
+
+    def _forget_old(self) -> None:
+        old = self._committed - self._first - _REMEMBERED
+        if old > 0:
+            del self._hashes[:old]
+            self._first += old
