@@ -6,6 +6,7 @@ and kept. To leave out a token because of how it was drawn would change the dist
 
 from specdec.planning.certainty import Certainty
 from specdec.planning.gamma_policy import GammaPolicy, PolicyKind
+from specdec.rules.draft import DraftStep
 
 
 class ChainLength:
@@ -16,19 +17,27 @@ class ChainLength:
         self._entropy: float | None = None
         """Exponential moving average of H_norm, over all drafts of the session."""
 
-    def ends(self, drafted: int, gamma: int, certainty: Certainty) -> bool:
-        """Whether a chain of `drafted` tokens ends, of which `gamma` are asked for at most.
+    def step(self, gamma: int, certainty: Certainty) -> DraftStep | None:
+        """Add the entropy of one more draft to the average; None unless γ is chosen by entropy.
+
+        Args:
+            gamma: most drafts that are asked for.
+        """
+        policy, earlier, newest = self.policy, self._entropy, min(certainty.entropy, 1.0)
+        if policy.policy is not PolicyKind.EGAG:
+            return None
+        self._entropy = newest if earlier is None else policy.ema * earlier + (1.0 - policy.ema) * newest
+        return DraftStep(newest, self._most(gamma, self._entropy))
+
+    def ends(self, drafted: int, certainty: Certainty, step: DraftStep | None) -> bool:
+        """Whether a chain of `drafted` tokens ends.
 
         Args:
             certainty: that of the last token.
+            step: the value of `step` for that token.
         """
-        policy, earlier = self.policy, self._entropy
-        newest = certainty.entropy
-        self._entropy = newest if earlier is None else policy.ema * earlier + (1.0 - policy.ema) * newest
-        if certainty.confidence < policy.min_confidence:
-            return True
-        return policy.policy is PolicyKind.EGAG and drafted >= self._most(gamma, self._entropy)
+        return certainty.confidence < self.policy.min_confidence or (step is not None and drafted >= step.gamma)
 
     def _most(self, gamma: int, entropy: float) -> int:
         """γ = γ_min + (γ_max - γ_min)(1 - H_norm), rounded; γ_max is what is asked for."""
-        return round(self.policy.min + (gamma - self.policy.min) * (1.0 - min(entropy, 1.0)))
+        return round(self.policy.min + (gamma - self.policy.min) * (1.0 - entropy))

@@ -7,7 +7,7 @@ from drafter_service.sessions.chain_length import ChainLength
 from drafter_service.sessions.refusal import SessionRefused, check_open
 from specdec.planning.certainty import Certainty
 from specdec.planning.gamma import AcceptanceEstimate
-from specdec.rules.draft import Draft, SparseProbs
+from specdec.rules.draft import Draft, DraftStep, SparseProbs
 from specdec.rules.prefix import PrefixHash, common_length
 from specdec.sampling.distribution import History
 from specdec.wire.draft import DraftTokens
@@ -59,7 +59,7 @@ class DraftSession:
         self._committed = len(opened.tokens)
         self._committed_hash = self._hash = self._sent_hash = PrefixHash(opened.tokens)
         self._sent = len(opened.tokens)
-        self._unsent: list[SparseProbs | None] = []
+        self._unsent: list[tuple[SparseProbs | None, DraftStep | None]] = []
         self._end_sent = False
         self._stopped = False
         self._length = ChainLength(opened.policy)
@@ -148,17 +148,19 @@ class DraftSession:
         """
         self._tokens.append(token)
         self.rivals.append(rivals)
-        self._unsent.append(probs)
         self._hash = self._hash.extended((token,))
-        if certainty is not None and self._length.ends(self.drafted, self.gamma, certainty):
+        step = None if certainty is None else self._length.step(self.gamma, certainty)
+        self._unsent.append((probs, step))
+        if certainty is not None and self._length.ends(self.drafted, certainty, step):
             self.stop_drafting()
 
     def take_unsent(self) -> DraftTokens | None:
         """The drafts that have not been handed out, fenced by all tokens before them; None when there are none."""
         if not self._unsent:
             return None
-        probs = tuple(each for each in self._unsent if each is not None)
-        draft = Draft(tuple(self._tokens[self._sent :]), probs)
+        probs = tuple(law for law, _ in self._unsent if law is not None)
+        steps = tuple(step for _, step in self._unsent)
+        draft = Draft(tuple(self._tokens[self._sent :]), probs, steps if any(steps) else ())
         chunk = DraftTokens(self.session_id, self.epoch, self._sent, self._sent_hash.value, draft)
         self._mark_sent()
         return chunk

@@ -40,5 +40,5 @@ def _drafted(kept: Round, detail: RoundDetail, decode: Decode) -> Iterator[Repor
     judged = detail.judged or (None,) * len(kept.draft)
     for index, (token, own) in enumerate(zip(kept.draft, judged, strict=True)):
         source = kept.drafter if index < len(kept.draft) - kept.forced else GRAMMAR
-        numbers = (own.p, own.q, own.u, own.threshold) if own else ()
+        numbers = (own.p, own.q, own.u, own.threshold, own.h_norm, own.gamma) if own else ()
         yield ReportedDraft(token, decode([token]), index < kept.accepted, source, *numbers)

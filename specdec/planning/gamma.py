@@ -94,6 +94,10 @@ class FixedGamma:
         """Do nothing: γ is fixed."""
 
 
+class EntropyGamma(FixedGamma):
+    """The most drafts of a session whose drafter ends each draft by entropy (EGAG)."""
+
+
 class OptimalGamma:
     """The γ of the greatest predicted speed-up, by the estimated α and the present costs.
 

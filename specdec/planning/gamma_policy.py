@@ -45,7 +45,7 @@ class GammaPolicy:
     max: int | None = None
     """Most drafts; None is the verifier's limit."""
     ema: float = 0.5
-    """Weight of earlier entropies in their average, for egag."""
+    """Weight of earlier entropies in their average, for egag; 0 takes the latest entropy alone."""
     min_confidence: float = 0.0
     """A draft ends behind a token that was drawn with less probability; 0 ends none."""
 
@@ -67,7 +67,7 @@ class GammaPolicy:
     def __post_init__(self) -> None:
         _check(self.min >= 1, "min", f"must be at least 1, got {self.min}")
         _check(self.max is None or self.max >= self.min, "max", f"must be at least {self.min}, got {self.max}")
-        _check(0.0 < self.ema < 1.0, "ema", f"must be in (0, 1), got {self.ema}")
+        _check(0.0 <= self.ema < 1.0, "ema", f"must be in [0, 1), got {self.ema}")
         _check(0.0 <= self.min_confidence <= 1.0, "min_confidence", f"must be in [0, 1], got {self.min_confidence}")
 
 

@@ -50,12 +50,24 @@ def join_probs(probs: Sequence[SparseProbs]) -> JoinedProbs:
     return JoinedProbs(sizes, np.concatenate([none, *ids]), np.concatenate([none, *weights]))
 
 
+@dataclass(frozen=True, slots=True)
+class DraftStep:
+    """What a drafter that chooses γ by entropy (EGAG) knew at one draft step."""
+
+    entropy: float
+    """H_norm of the distribution of the step, in [0, 1]."""
+    gamma: int
+    """γ by the entropies up to this step: a draft ends once it has so many tokens."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Draft:
     """γ proposed tokens; `probs` has one entry for each token, or is empty in a mode that needs no q̂."""
 
     tokens: tuple[int, ...] = ()
     probs: tuple[SparseProbs, ...] = ()
+    steps: tuple[DraftStep | None, ...] = ()
+    """One entry for each token, None for one that no model drafted; empty unless γ is chosen by entropy."""
 
     @property
     def before(self) -> list[tuple[int, ...]]:
@@ -63,7 +75,7 @@ class Draft:
         return [self.tokens[:seen] for seen in range(len(self.tokens) + 1)]
 
     def cut(self, gamma: int) -> "Draft":
-        return Draft(self.tokens[:gamma], self.probs[:gamma])
+        return Draft(self.tokens[:gamma], self.probs[:gamma], self.steps[:gamma])
 
 
 NO_DRAFT = Draft()

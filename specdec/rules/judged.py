@@ -15,3 +15,7 @@ class JudgedToken:
     """The uniform number of its position."""
     threshold: float | None = None
     """What u must be below: min(1, p/(ℓ·q)) in token rejection; in mode block the height of Algorithm 2."""
+    h_norm: float | None = None
+    """Normalized entropy of the drafter's distribution, where γ is chosen by entropy."""
+    gamma: int | None = None
+    """γ after this draft step, where γ is chosen by entropy."""

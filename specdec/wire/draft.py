@@ -11,7 +11,7 @@ from torch import Tensor
 
 from protos.drafter.v1 import drafter_pb2 as pb
 from specdec.errors import FieldInvalid
-from specdec.rules.draft import Draft, SparseProbs
+from specdec.rules.draft import Draft, DraftStep, SparseProbs
 from specdec.rules.padding import NO_PROBS
 from specdec.trees.tree import Tree, TreeDraft
 from specdec.wire.session import SessionMessage
@@ -46,6 +46,7 @@ def draft_to_pb(tokens: DraftTokens) -> pb.DraftTokens:
         support_ids=_pack([row.ids for row in probs], np.int32),
         support_weights=_pack([row.weights for row in probs], np.uint16),
         parents=tokens.draft.tree.parents if isinstance(tokens.draft, TreeDraft) else (),
+        **({} if isinstance(tokens.draft, TreeDraft) else _steps_to_pb(tokens.draft.steps)),
     )
 
 
@@ -60,7 +61,7 @@ def draft_from_pb(message: pb.DraftTokens) -> DraftTokens:
         laws = tuple(law if len(law.ids) else None for law in _probs(message, len(tokens) + 1))
         draft: Draft | TreeDraft = TreeDraft(Tree(tuple(message.parents)), tokens, laws)
     else:
-        draft = Draft(tokens, tuple(_probs(message, len(tokens))))
+        draft = Draft(tokens, tuple(_probs(message, len(tokens))), _steps(message, len(tokens)))
     return DraftTokens(
         session_id=message.session_id,
         epoch=message.epoch,
@@ -77,6 +78,29 @@ def _probs(message: pb.DraftTokens, count: int) -> Iterable[SparseProbs]:
     ids = _unpack(message.support_ids, np.int32, sizes, "support_ids")
     weights = _unpack(message.support_weights, np.uint16, sizes, "support_weights")
     return (SparseProbs(*row) for row in zip(ids, weights, strict=True))
+
+
+def _steps_to_pb(steps: Sequence[DraftStep | None]) -> dict[str, bytes]:
+    """The columns of the steps, by their fields."""
+    entropies = np.array([np.nan if each is None else each.entropy for each in steps], np.float32)
+    gammas = np.array([0 if each is None else each.gamma for each in steps], np.uint16)
+    return {"entropies": entropies.tobytes(), "gammas": gammas.tobytes()}
+
+
+def _steps(message: pb.DraftTokens, count: int) -> tuple[DraftStep | None, ...]:
+    """The steps of a message with `count` tokens; empty where it has none. An entropy out of range is refused."""
+    if not message.entropies:
+        return ()
+    if (len(message.entropies), len(message.gammas)) != (4 * count, 2 * count):
+        raise FieldInvalid(f"entropies and gammas must have {count} values each", "entropies")
+    entropies = np.frombuffer(message.entropies, np.float32).tolist()
+    gammas = np.frombuffer(message.gammas, np.uint16).tolist()
+    if not all(0.0 <= each <= 1.0 for each in entropies if each == each):
+        raise FieldInvalid("entropies must be in [0, 1]", "entropies")
+    return tuple(
+        DraftStep(entropy, gamma) if entropy == entropy else None
+        for entropy, gamma in zip(entropies, gammas, strict=True)
+    )
 
 
 def _pack(rows: Sequence[Tensor], dtype: DTypeLike) -> bytes:

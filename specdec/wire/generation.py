@@ -90,6 +90,8 @@ class GammaReason(StrEnum):
     """The request, or else the verifier's settings, fix it."""
     OPTIMAL = "optimal"
     """The request asks for the length that is best for it alone."""
+    EGAG = "egag"
+    """The drafter ends each draft by the entropy of its distributions."""
     GOODPUT = "goodput"
     """With it the batch is expected to commit most tokens a second."""
     TRIAL = "trial"

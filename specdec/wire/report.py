@@ -36,6 +36,10 @@ class ReportedDraft:
     """The uniform number of its position."""
     threshold: float | None = None
     """What u must be below: min(1, p/(lenience·q)) in mode rejection, the height of the block rule in mode block."""
+    h_norm: float | None = None
+    """With `egag`: normalized entropy of the distribution that it was drawn from, in [0, 1]."""
+    gamma: int | None = None
+    """With `egag`: γ after this draft step; the draft ends once it has so many tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +61,7 @@ class RoundReport:
     gamma: int = 0
     """Drafts that the round asked for."""
     gamma_reason: str = ""
-    """Why: `fixed`, `optimal`, `goodput`, `trial`, `room` or `source`."""
+    """Why: `fixed`, `optimal`, `egag`, `goodput`, `trial`, `room` or `source`."""
     alpha: float = 0.0
     """The chance, as estimated before the round, that its next draft is accepted."""
     survival: float = 0.0

@@ -22,13 +22,13 @@ MODES = {
 }
 
 
-def completion(system: System, mode: str, detail: bool) -> dict[str, Any]:
+def completion(system: System, mode: str, detail: bool, gamma: Any = 4) -> dict[str, Any]:
     body = {
         "prompt": "def main(",
         "max_tokens": TOKENS,
         "temperature": 1.0,
         "seed": 7,
-        "speculation": {"mode": mode, "gamma": 4, "detail": detail},
+        "speculation": {"mode": mode, "gamma": gamma, "detail": detail},
     }
     request = urllib.request.Request(
         f"{system.http}/v1/completions", json.dumps(body).encode(), {"content-type": "application/json"}
@@ -85,6 +85,24 @@ def test_the_numbers_agree_with_the_verdicts_over_http(system: System, mode: str
     assert counts["num_draft_tokens"] == sum(len(each["drafted"]) for each in rounds)
     assert counts["num_accepted_draft_tokens"] == sum(each["accepted"] for each in rounds)
     assert counts["num_draft_tokens"] > counts["num_accepted_draft_tokens"] > 0
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_each_draft_step_of_egag_has_its_entropy_and_its_gamma(system: System, mode: str) -> None:
+    answer = completion(system, mode, detail=True, gamma={"policy": "egag", "min": 1, "max": 6, "ema": 0.0})
+    rounds = [each for each in answer["choices"][0]["rounds"] if each["drafted"]]
+    assert {each["gamma_reason"] for each in rounds[:-4]} == {"egag"}
+    for report in rounds:
+        steps = report["drafted"]
+        for step in steps:
+            most = 6 if report["gamma_reason"] == "egag" else max(step["gamma"], report["gamma"])
+            assert 0.0 <= step["h_norm"] <= 1.0
+            assert 1 <= step["gamma"] <= most
+        if report["gamma_reason"] == "egag":
+            assert [step["gamma"] for step in steps] == [round(1 + 5 * (1 - step["h_norm"])) for step in steps]
+            assert report["gamma"] == steps[-1]["gamma"] <= max(len(steps), 1)
+            assert all(place < step["gamma"] for place, step in enumerate(steps[:-1], 1))
+    assert len({len(report["drafted"]) for report in rounds}) > 1
 
 
 def test_detail_changes_no_token(system: System) -> None:

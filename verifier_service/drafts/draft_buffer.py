@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from specdec.rules.draft import NO_DRAFT, Draft, SparseProbs
+from specdec.rules.draft import NO_DRAFT, Draft, DraftStep, SparseProbs
 from specdec.rules.prefix import PrefixHash, common_length
 from specdec.trees.tree import TreeDraft
 from specdec.wire.draft import DraftTokens
@@ -21,6 +21,7 @@ class DraftBuffer:
         self._tokens = list(committed)
         self._committed = len(committed)
         self._probs: list[SparseProbs | None] = []
+        self._steps: list[DraftStep | None] = []
         self._limit = limit
         self._hashes = [PrefixHash(committed)]
         """Of the prefixes of length _first, _first + 1, ... up to all tokens."""
@@ -66,20 +67,22 @@ class DraftBuffer:
             if chunk.base_len > self._committed and len(self._pushed) < _PUSHED:
                 self._pushed[chunk.base_len, chunk.prefix_hash] = draft
             return False
-        tokens, probs = draft.tokens, draft.probs
+        tokens = draft.tokens
         same = common_length(self._tokens[chunk.base_len :], tokens)
         start = chunk.base_len + same
         if start < self._committed or same == len(tokens):
             return False
         self._truncate(start)
         room = self._limit - len(self)
-        self._append(Draft(tokens[same:], probs[same:]).cut(room))
+        self._append(Draft(tokens[same:], draft.probs[same:], draft.steps[same:]).cut(room))
         return room > 0
 
     def take(self, gamma: int) -> Draft:
         """The first `gamma` drafts, or all where there are fewer; they stay until `advance`."""
         tokens = tuple(self._tokens[self._committed : self._committed + gamma])
-        return Draft(tokens, tuple(probs for probs in self._probs[: len(tokens)] if probs is not None))
+        steps = tuple(self._steps[: len(tokens)])
+        probs = tuple(probs for probs in self._probs[: len(tokens)] if probs is not None)
+        return Draft(tokens, probs, steps if any(steps) else ())
 
     def advance(self, tokens: Sequence[int], judged: int) -> bool:
         """Commit the tokens of the verdict on the first `judged` drafts.
@@ -100,7 +103,7 @@ class DraftBuffer:
         self._truncate(self.end if keep else self._committed + same)
         self._extend(tokens[same:])
         self._committed += len(tokens)
-        del self._probs[: len(tokens)]
+        del self._probs[: len(tokens)], self._steps[: len(tokens)]
         self._forget_old()
         pushed, self._pushed = self._pushed, {}
         if not len(self):
@@ -115,6 +118,7 @@ class DraftBuffer:
     def _append(self, draft: Draft) -> None:
         self._extend(draft.tokens)
         self._probs += draft.probs or (None,) * len(draft.tokens)
+        self._steps += draft.steps or (None,) * len(draft.tokens)
 
     def _hash_at(self, length: int) -> int | None:
         """The hash of the prefix of that length; None where it is not known (any more)."""
@@ -124,7 +128,7 @@ class DraftBuffer:
 
     def _truncate(self, length: int) -> None:
         del self._tokens[length:]
-        del self._probs[length - self._committed :]
+        del self._probs[length - self._committed :], self._steps[length - self._committed :]
         del self._hashes[length - self._first + 1 :]
 
     def _extend(self, tokens: Sequence[int]) -> None:

@@ -1,5 +1,7 @@
 """Checks what a drafter sends when it arrives, by the rules of the pass that would judge it."""
 
+from dataclasses import replace
+
 from specdec.errors import FieldInvalid
 from specdec.rules.checks import check_drafts
 from specdec.rules.draft import Draft
@@ -26,7 +28,7 @@ def checked(draft: Draft | TreeDraft, mode: Mode, plan: TreePlan | None, vocab_s
     if len(draft.tokens) > MOST_DRAFTS:
         raise FieldInvalid(f"a message has at most {MOST_DRAFTS} drafts, got {len(draft.tokens)}", "tokens")
     if mode in (Mode.COUPLED, Mode.OFF):
-        draft = TreeDraft(draft.tree, draft.tokens) if isinstance(draft, TreeDraft) else Draft(draft.tokens)
+        draft = TreeDraft(draft.tree, draft.tokens) if isinstance(draft, TreeDraft) else replace(draft, probs=())
     if plan is not None:
         check_trees(Siblings.of(mode, replacement=plan.replacement), [merged(as_tree(draft))], vocab_size)
     elif isinstance(draft, TreeDraft):

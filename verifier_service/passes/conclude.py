@@ -1,10 +1,12 @@
 """What a verdict commits, and what is told of its round."""
 
 import time
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 
-from specdec.rules.draft import NO_DRAFT, Verdict
+from specdec.rules.draft import NO_DRAFT, Draft, DraftStep, Verdict
+from specdec.rules.judged import JudgedToken
 from specdec.sampling.params import FinishReason
 from specdec.wire.generation import Fallback, GammaReason, Round, RoundDetail, Speedup, Timing
 from verifier_service.backends.batch_plan import Outcome
@@ -62,7 +64,10 @@ class AskedRound:
             return None
         if proposal.local and self.drafted:
             grounds = RoundDetail(self.drafted, GammaReason.SOURCE.value)
-        return replace(grounds, network=proposal.network, judged=verdict.judged_tokens)
+        steps = proposal.draft.steps if isinstance(proposal.draft, Draft) else ()
+        if steps and steps[-1] and grounds.reason == GammaReason.EGAG:
+            grounds = replace(grounds, gamma=steps[-1].gamma)
+        return replace(grounds, network=proposal.network, judged=_with_steps(verdict.judged_tokens, steps))
 
 
 def cut(verdict: Verdict, base_len: int, limit: int, stop_ids: Container[int]) -> Round:
@@ -90,6 +95,14 @@ def cut(verdict: Verdict, base_len: int, limit: int, stop_ids: Container[int]) -
         accepted=min(verdict.accepted, count),
         finish=finish,
         logprobs=verdict.logprobs[:count],
+    )
+
+
+def _with_steps(judged: Sequence[JudgedToken], steps: Sequence[DraftStep | None]) -> tuple[JudgedToken, ...]:
+    """The numbers of each token, with those of its draft step where γ is chosen by entropy."""
+    return tuple(
+        each if step is None else replace(each, h_norm=step.entropy, gamma=step.gamma)
+        for each, step in zip_longest(judged, steps[: len(judged)])
     )
 
 

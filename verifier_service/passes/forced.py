@@ -28,4 +28,5 @@ def with_forced(draft: Draft, row: Row, tokens: Sequence[int], room: int) -> Dra
     forced = row.grammar.forced(output, min(MOST, most - len(draft.tokens)))
     if not forced:
         return draft
-    return Draft(draft.tokens + forced, draft.probs + certain(forced, speculation.mode).probs)
+    steps = (*draft.steps, *(None for _ in forced)) if draft.steps else ()
+    return Draft(draft.tokens + forced, draft.probs + certain(forced, speculation.mode).probs, steps)

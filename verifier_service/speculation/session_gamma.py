@@ -4,7 +4,14 @@ from collections.abc import Callable
 from typing import Protocol
 
 from specdec.planning.allotment import Demand, Judgement
-from specdec.planning.gamma import SESSION_WEIGHT, AcceptanceEstimate, FixedGamma, GammaController, OptimalGamma
+from specdec.planning.gamma import (
+    SESSION_WEIGHT,
+    AcceptanceEstimate,
+    EntropyGamma,
+    FixedGamma,
+    GammaController,
+    OptimalGamma,
+)
 from specdec.planning.gamma_policy import GammaPolicy, PolicyKind
 from specdec.wire.generation import GammaReason, RoundDetail, Speedup
 from verifier_service.speculation.fleet_acceptance import FleetAcceptance
@@ -15,7 +22,7 @@ def controller_of(
 ) -> GammaController | None:
     """What chooses γ for one session alone, of a fixed γ or by a policy; None leaves it to the batch."""
     if fixed is not None:
-        return FixedGamma(fixed)
+        return EntropyGamma(fixed) if fixed and policy.policy is PolicyKind.EGAG else FixedGamma(fixed)
     if policy.policy is PolicyKind.OPTIMAL:
         return OptimalGamma(lambda: report().c, lambda: report().beta, most, r=lambda: report().r)
     return None
@@ -86,10 +93,17 @@ class SessionGamma:
 
     def detail(self, gamma: int, room: int) -> RoundDetail:
         """Why the next round drafts so much, within the room that the generation has."""
-        survival, reason = 0.0, GammaReason.FIXED if isinstance(self._own, FixedGamma) else GammaReason.OPTIMAL
-        if self._own is None:
-            survival, trial = self._batch.grounds
-            reason = GammaReason.TRIAL if trial else GammaReason.GOODPUT
+        survival = 0.0
+        match self._own:
+            case None:
+                survival, trial = self._batch.grounds
+                reason = GammaReason.TRIAL if trial else GammaReason.GOODPUT
+            case EntropyGamma():
+                reason = GammaReason.EGAG
+            case FixedGamma():
+                reason = GammaReason.FIXED
+            case OptimalGamma():
+                reason = GammaReason.OPTIMAL
         reason = GammaReason.ROOM if gamma > room else reason
         return RoundDetail(min(gamma, room), reason.value, self.demand(self.source).alpha, survival)
 

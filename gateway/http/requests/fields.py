@@ -145,7 +145,7 @@ _POLICY_SCHEMA = {
         "value": _whole(0, bound="gamma"),
         "min": _whole(1, bound="gamma"),
         "max": _whole(1, bound="gamma"),
-        "ema": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1},
+        "ema": {"type": "number", "minimum": 0, "exclusiveMaximum": 1},
         "min_confidence": {"type": "number", "minimum": 0, "maximum": 1},
     },
     "required": ["policy"],

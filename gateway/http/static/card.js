@@ -5,6 +5,7 @@ import { element, visible } from "./element.js";
 const REASONS = {
   fixed: "fixed by the request or by the verifier's settings",
   optimal: "best for this request alone, as it asks",
+  egag: "chosen by the drafter, by the entropy of its distributions (EGAG)",
   goodput: "the batch is expected to commit most tokens a second with it",
   trial: "a trial of the way that is not in use, drafting or plain decoding",
   room: "the output has no room for more",
@@ -46,12 +47,16 @@ function table(drafted) {
     // In token rejection without lenience the threshold is the ratio.
     ...(drafted.some((token) => token.threshold !== ratio(token)) ? [["threshold", (token) => token.threshold]] : []),
     ["u", (token) => token.u],
+    // Where the drafter chooses γ by entropy.
+    ...(drafted.some((token) => (token.h_norm ?? null) !== null)
+      ? [["H_norm", (token) => token.h_norm], ["γ", (token) => token.gamma, String]]
+      : []),
   ];
   const names = ["token", ...columns.map(([name]) => name), "verdict", "source"];
   const head = element("tr", {}, ...names.map((name) => element("th", { scope: "col" }, name)));
   const rows = drafted.map((token) => {
     const kind = token.accepted ? "accepted" : "rejected";
-    const numbers = columns.map(([, value]) => element("td", {}, number(value(token))));
+    const numbers = columns.map(([, value, written]) => element("td", {}, number(value(token), written)));
     const cells = [...numbers, element("td", {}, kind), element("td", {}, token.source)];
     return element("tr", {}, element("td", { className: kind }, visible(token.text)), ...cells);
   });
@@ -63,6 +68,6 @@ function ratio(token) {
   return token.q === null || token.p === null ? null : Math.min(1, token.p / token.q);
 }
 
-function number(value) {
-  return value === null ? "–" : value.toFixed(4);
+function number(value, written = (each) => each.toFixed(4)) {
+  return (value ?? null) === null ? "–" : written(value);
 }

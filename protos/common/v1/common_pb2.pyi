@@ -349,7 +349,7 @@ class GammaPolicy(_message.Message):
     max: _builtins.int
     """Most drafts; unset is the verifier's limit."""
     ema: _builtins.float
-    """Weight of earlier entropies in their average, in (0, 1), for egag; default 0.5."""
+    """Weight of earlier entropies in their average, in [0, 1), for egag; default 0.5; 0 averages nothing."""
     min_confidence: _builtins.float
     """A draft ends behind a token that was drawn with less probability, in [0, 1]; 0 ends none."""
     def __init__(

@@ -449,6 +449,8 @@ class DraftTokens(_message.Message):
     SUPPORT_IDS_FIELD_NUMBER: _builtins.int
     SUPPORT_WEIGHTS_FIELD_NUMBER: _builtins.int
     PARENTS_FIELD_NUMBER: _builtins.int
+    ENTROPIES_FIELD_NUMBER: _builtins.int
+    GAMMAS_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Session."""
     epoch: _builtins.int
@@ -463,6 +465,12 @@ class DraftTokens(_message.Message):
     """Supports one after the other, int32 little-endian."""
     support_weights: _builtins.bytes
     """Integer weights over the supports, uint16 little-endian; q(x) = weight(x) / sum of the support's weights."""
+    entropies: _builtins.bytes
+    """Where gamma is chosen by entropy (egag): H_norm of each token's distribution, float32 little-endian, NaN for a token
+    that no model drafted; else empty.
+    """
+    gammas: _builtins.bytes
+    """Beside `entropies`: gamma after each step, uint16 little-endian."""
     @_builtins.property
     def support_sizes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Support size of each token's distribution; empty for a mode that needs none. Of a tree: those of the root's children,
@@ -487,10 +495,12 @@ class DraftTokens(_message.Message):
         support_ids: _builtins.bytes = ...,
         support_weights: _builtins.bytes = ...,
         parents: _abc.Iterable[_builtins.int] | None = ...,
+        entropies: _builtins.bytes = ...,
+        gammas: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_len", b"base_len", "epoch", b"epoch", "parents", b"parents", "prefix_hash", b"prefix_hash", "session_id", b"session_id", "support_ids", b"support_ids", "support_sizes", b"support_sizes", "support_weights", b"support_weights", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_len", b"base_len", "entropies", b"entropies", "epoch", b"epoch", "gammas", b"gammas", "parents", b"parents", "prefix_hash", b"prefix_hash", "session_id", b"session_id", "support_ids", b"support_ids", "support_sizes", b"support_sizes", "support_weights", b"support_weights", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1116,7 +1116,7 @@ class RoundReport(_message.Message):
     gamma: _builtins.int
     """Drafts that the round asked for."""
     gamma_reason: _builtins.str
-    """Why: "fixed", "optimal", "goodput", "trial", "room" or "source"."""
+    """Why: "fixed", "optimal", "egag", "goodput", "trial", "room" or "source"."""
     alpha: _builtins.float
     """The chance, as estimated before the round, that its next draft is accepted."""
     survival: _builtins.float
@@ -1213,6 +1213,8 @@ class ReportedDraft(_message.Message):
     Q_FIELD_NUMBER: _builtins.int
     U_FIELD_NUMBER: _builtins.int
     THRESHOLD_FIELD_NUMBER: _builtins.int
+    H_NORM_FIELD_NUMBER: _builtins.int
+    GAMMA_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """Id."""
     text: _builtins.str
@@ -1229,6 +1231,10 @@ class ReportedDraft(_message.Message):
     """The uniform number of its position."""
     threshold: _builtins.float
     """What u must be below to keep it."""
+    h_norm: _builtins.float
+    """Where gamma is chosen by entropy (egag): H_norm of the drafter's distribution, in [0, 1]."""
+    gamma: _builtins.int
+    """Where gamma is chosen by entropy (egag): gamma after this draft step."""
     def __init__(
         self,
         *,
@@ -1240,11 +1246,17 @@ class ReportedDraft(_message.Message):
         q: _builtins.float | None = ...,
         u: _builtins.float | None = ...,
         threshold: _builtins.float | None = ...,
+        h_norm: _builtins.float | None = ...,
+        gamma: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_p", b"_p", "_q", b"_q", "_threshold", b"_threshold", "_u", b"_u", "p", b"p", "q", b"q", "threshold", b"threshold", "u", b"u"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_gamma", b"_gamma", "_h_norm", b"_h_norm", "_p", b"_p", "_q", b"_q", "_threshold", b"_threshold", "_u", b"_u", "gamma", b"gamma", "h_norm", b"h_norm", "p", b"p", "q", b"q", "threshold", b"threshold", "u", b"u"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_p", b"_p", "_q", b"_q", "_threshold", b"_threshold", "_u", b"_u", "accepted", b"accepted", "id", b"id", "p", b"p", "q", b"q", "source", b"source", "text", b"text", "threshold", b"threshold", "u", b"u"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gamma", b"_gamma", "_h_norm", b"_h_norm", "_p", b"_p", "_q", b"_q", "_threshold", b"_threshold", "_u", b"_u", "accepted", b"accepted", "gamma", b"gamma", "h_norm", b"h_norm", "id", b"id", "p", b"p", "q", b"q", "source", b"source", "text", b"text", "threshold", b"threshold", "u", b"u"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__gamma: _TypeAlias = _typing.Literal["gamma"]  # noqa: Y015
+    _WhichOneofArgType__gamma: _TypeAlias = _typing.Literal["_gamma", b"_gamma"]  # noqa: Y015
+    _WhichOneofReturnType__h_norm: _TypeAlias = _typing.Literal["h_norm"]  # noqa: Y015
+    _WhichOneofArgType__h_norm: _TypeAlias = _typing.Literal["_h_norm", b"_h_norm"]  # noqa: Y015
     _WhichOneofReturnType__p: _TypeAlias = _typing.Literal["p"]  # noqa: Y015
     _WhichOneofArgType__p: _TypeAlias = _typing.Literal["_p", b"_p"]  # noqa: Y015
     _WhichOneofReturnType__q: _TypeAlias = _typing.Literal["q"]  # noqa: Y015
@@ -1253,6 +1265,10 @@ class ReportedDraft(_message.Message):
     _WhichOneofArgType__threshold: _TypeAlias = _typing.Literal["_threshold", b"_threshold"]  # noqa: Y015
     _WhichOneofReturnType__u: _TypeAlias = _typing.Literal["u"]  # noqa: Y015
     _WhichOneofArgType__u: _TypeAlias = _typing.Literal["_u", b"_u"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__gamma) -> _WhichOneofReturnType__gamma | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__h_norm) -> _WhichOneofReturnType__h_norm | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__p) -> _WhichOneofReturnType__p | None: ...
     @_typing.overload

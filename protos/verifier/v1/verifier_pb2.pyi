@@ -549,7 +549,7 @@ class RoundDetail(_message.Message):
     gamma: _builtins.int
     """Drafts that the round asked for."""
     reason: _builtins.str
-    """Why: "fixed", "optimal", "goodput", "trial", "room" or "source"."""
+    """Why: "fixed", "optimal", "egag", "goodput", "trial", "room" or "source"."""
     alpha: _builtins.float
     """The chance, as estimated before the round, that its next draft is accepted."""
     survival: _builtins.float
@@ -588,6 +588,8 @@ class JudgedToken(_message.Message):
     Q_FIELD_NUMBER: _builtins.int
     U_FIELD_NUMBER: _builtins.int
     THRESHOLD_FIELD_NUMBER: _builtins.int
+    H_NORM_FIELD_NUMBER: _builtins.int
+    GAMMA_FIELD_NUMBER: _builtins.int
     p: _builtins.float
     """Its probability under the target."""
     q: _builtins.float
@@ -596,6 +598,10 @@ class JudgedToken(_message.Message):
     """The uniform number of its position."""
     threshold: _builtins.float
     """What u must be below."""
+    h_norm: _builtins.float
+    """Where gamma is chosen by entropy (egag): H_norm of the drafter's distribution, in [0, 1]."""
+    gamma: _builtins.int
+    """Where gamma is chosen by entropy (egag): gamma after this draft step."""
     def __init__(
         self,
         *,
@@ -603,17 +609,27 @@ class JudgedToken(_message.Message):
         q: _builtins.float | None = ...,
         u: _builtins.float | None = ...,
         threshold: _builtins.float | None = ...,
+        h_norm: _builtins.float | None = ...,
+        gamma: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_q", b"_q", "_threshold", b"_threshold", "_u", b"_u", "q", b"q", "threshold", b"threshold", "u", b"u"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_gamma", b"_gamma", "_h_norm", b"_h_norm", "_q", b"_q", "_threshold", b"_threshold", "_u", b"_u", "gamma", b"gamma", "h_norm", b"h_norm", "q", b"q", "threshold", b"threshold", "u", b"u"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_q", b"_q", "_threshold", b"_threshold", "_u", b"_u", "p", b"p", "q", b"q", "threshold", b"threshold", "u", b"u"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gamma", b"_gamma", "_h_norm", b"_h_norm", "_q", b"_q", "_threshold", b"_threshold", "_u", b"_u", "gamma", b"gamma", "h_norm", b"h_norm", "p", b"p", "q", b"q", "threshold", b"threshold", "u", b"u"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__gamma: _TypeAlias = _typing.Literal["gamma"]  # noqa: Y015
+    _WhichOneofArgType__gamma: _TypeAlias = _typing.Literal["_gamma", b"_gamma"]  # noqa: Y015
+    _WhichOneofReturnType__h_norm: _TypeAlias = _typing.Literal["h_norm"]  # noqa: Y015
+    _WhichOneofArgType__h_norm: _TypeAlias = _typing.Literal["_h_norm", b"_h_norm"]  # noqa: Y015
     _WhichOneofReturnType__q: _TypeAlias = _typing.Literal["q"]  # noqa: Y015
     _WhichOneofArgType__q: _TypeAlias = _typing.Literal["_q", b"_q"]  # noqa: Y015
     _WhichOneofReturnType__threshold: _TypeAlias = _typing.Literal["threshold"]  # noqa: Y015
     _WhichOneofArgType__threshold: _TypeAlias = _typing.Literal["_threshold", b"_threshold"]  # noqa: Y015
     _WhichOneofReturnType__u: _TypeAlias = _typing.Literal["u"]  # noqa: Y015
     _WhichOneofArgType__u: _TypeAlias = _typing.Literal["_u", b"_u"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__gamma) -> _WhichOneofReturnType__gamma | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__h_norm) -> _WhichOneofReturnType__h_norm | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__q) -> _WhichOneofReturnType__q | None: ...
     @_typing.overload

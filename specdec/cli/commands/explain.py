@@ -10,6 +10,7 @@ from specdec.wire.report import ReportedDraft, RoundReport
 _REASONS = {
     "fixed": "fixed by the request or the verifier's settings",
     "optimal": "best for this request alone, as it asks",
+    "egag": "chosen by the drafter, by the entropy of its distributions (EGAG)",
     "goodput": "the batch is expected to commit most tokens a second with it",
     "trial": "a trial of the way that is not in use",
     "room": "the output has no room for more",
@@ -49,16 +50,26 @@ def table(report: RoundReport) -> Table:
     """The tokens of a draft with the numbers that the verdict rests on."""
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     made.add_column("token")
-    for name in ("p", "q", "threshold", "u"):
+    by_entropy = any(token.h_norm is not None for token in report.drafted)
+    for name in ("p", "q", "threshold", "u", *(("H_norm", "γ") if by_entropy else ())):
         made.add_column(name, justify="right")
     made.add_column("verdict")
     made.add_column("source")
     for token in report.drafted:
-        made.add_row(
-            repr(printable(token.text)), *_numbers(token), "accepted" if token.accepted else "rejected", token.source
-        )
+        verdict = "accepted" if token.accepted else "rejected"
+        steps = _step(token) if by_entropy else ()
+        made.add_row(repr(printable(token.text)), *_numbers(token), *steps, verdict, token.source)
     return made
 
 
 def _numbers(token: ReportedDraft) -> list[str]:
-    return ["–" if value is None else f"{value:.4f}" for value in (token.p, token.q, token.threshold, token.u)]
+    return [_number(value) for value in (token.p, token.q, token.threshold, token.u)]
+
+
+def _step(token: ReportedDraft) -> tuple[str, str]:
+    """H_norm and γ of the draft step."""
+    return _number(token.h_norm), "–" if token.gamma is None else str(token.gamma)
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4f}"

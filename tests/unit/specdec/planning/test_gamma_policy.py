@@ -21,6 +21,7 @@ from specdec.rules.speculation import Speculation
         ({"policy": "auto", "max": 6}, None, GammaPolicy(max=6)),
         ({"policy": "optimal", "min_confidence": 1}, None, GammaPolicy(PolicyKind.OPTIMAL, min_confidence=1)),
         ({"policy": "egag", "min": 1, "max": 8, "ema": 0.5}, None, GammaPolicy(PolicyKind.EGAG, 1, 8, 0.5)),
+        ({"policy": "egag", "ema": 0}, None, GammaPolicy(PolicyKind.EGAG, ema=0.0)),
     ],
 )
 def test_what_callers_write(written: Any, gamma: int | None, policy: GammaPolicy) -> None:
@@ -44,7 +45,7 @@ def test_what_callers_write(written: Any, gamma: int | None, policy: GammaPolicy
         ({"policy": "egag", "min": 0}, ".min"),
         ({"policy": "egag", "min": 1.0}, ".min"),
         ({"policy": "egag", "min": 4, "max": 3}, ".max"),
-        ({"policy": "egag", "ema": 0}, ".ema"),
+        ({"policy": "egag", "ema": -0.1}, ".ema"),
         ({"policy": "egag", "ema": 1}, ".ema"),
         ({"policy": "egag", "ema": True}, ".ema"),
         ({"policy": "egag", "ema": float("nan")}, ".ema"),

@@ -1,5 +1,7 @@
 """A draft is on the other side what it was on this one, to the bit, and arrays that do not fit together are refused."""
 
+from array import array
+
 import pytest
 import torch
 from hypothesis import given
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 
 from protos.drafter.v1 import drafter_pb2 as pb
 from specdec.errors import FieldInvalid
-from specdec.rules.draft import Draft, SparseProbs
+from specdec.rules.draft import Draft, DraftStep, SparseProbs
 from specdec.trees.tree import ROOT, Tree, TreeDraft
 from specdec.wire.draft import DraftTokens, draft_from_pb, draft_to_pb
 
@@ -50,6 +52,23 @@ def test_a_draft_without_distributions_is_token_ids_alone() -> None:
     assert not sent.support_weights
     received = draft_from_pb(sent).draft
     assert (received.tokens, received.probs) == ((4, 5), ())
+
+
+def test_the_entropy_of_each_step_survives_the_wire() -> None:
+    steps = (DraftStep(0.5, 4), None, DraftStep(1.0, 1))
+    received = draft_from_pb(_sent(_message(Draft((4, 5, 6), steps=steps)))).draft
+    assert isinstance(received, Draft)
+    assert received.steps == steps
+
+
+@pytest.mark.parametrize(
+    ("entropies", "gammas"), [([0.5], [4]), ([0.5, 1.5], [4, 4]), ([0.5, -0.1], [4, 4]), ([0.5, 0.5], [4])]
+)
+def test_steps_that_make_no_sense_are_refused(entropies: list[float], gammas: list[int]) -> None:
+    message = _sent(_message(Draft((4, 5))))
+    message.entropies, message.gammas = array("f", entropies).tobytes(), array("H", gammas).tobytes()
+    with pytest.raises(FieldInvalid, match="entropies"):
+        draft_from_pb(message)
 
 
 def test_a_token_costs_six_bytes_per_id_of_its_support() -> None:

@@ -1,7 +1,10 @@
 """The chain holds nothing but drafts of the exact prefix."""
 
+from dataclasses import replace
+
 import pytest
 
+from specdec.rules.draft import Draft, DraftStep
 from tests.unit.verifier_service.verifier_fakes import chunk_after, point_mass
 from verifier_service.drafts.draft_buffer import DraftBuffer
 
@@ -119,6 +122,20 @@ def test_drafts_without_distributions_stay_without() -> None:
     chain.add(bare)
     assert chain.take(2).probs == ()
     assert point_mass(1).probs
+
+
+def test_the_steps_of_a_chain_stay_beside_its_tokens() -> None:
+    chain = DraftBuffer(PREFIX, limit=8)
+    one, two, three = (DraftStep(0.25 * place, 8 - place) for place in range(3))
+    first = chunk_after(PREFIX, 1, 2)
+    assert chain.add(replace(first, draft=Draft((1, 2), first.draft.probs, (one, two))))
+    last = chunk_after((*PREFIX, 1, 2), 3)
+    assert chain.add(replace(last, draft=Draft((3,), last.draft.probs, (three,))))
+    assert chain.take(2).steps == (one, two)
+    assert chain.advance((1, 2, 3), judged=2)
+    assert chain.take(9).steps == ()
+    assert chain.add(replace(chunk_after((*PREFIX, 1, 2, 3), 4), draft=Draft((4,), steps=(three,))))
+    assert chain.take(9).steps == (three,)
 
 
 def test_cleared_drafts_are_gone() -> None:

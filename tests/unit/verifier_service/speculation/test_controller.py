@@ -6,6 +6,7 @@ from statistics import mean
 import pytest
 
 from specdec.planning.allotment import RoundSeconds
+from specdec.planning.gamma_policy import GammaPolicy, PolicyKind
 from tests.unit.verifier_service.speculation.simulated_batch import LONG, WARM, SimulatedBatch, costs, plain_rate
 from verifier_service.speculation.controller import BatchSpeculation
 from verifier_service.speculation.costs import DrafterTimes
@@ -134,6 +135,9 @@ def test_a_session_says_why_it_drafts_so_much() -> None:
     batch = SimulatedBatch([0.9], costs(1, 0.05, 0.1, 0.1))
     batch.run(300)
     assert batch.speculation.session(lambda: "model", 3).detail(3, 9).reason == "fixed"
+    entropic = batch.speculation.session(lambda: "model", 8, GammaPolicy(PolicyKind.EGAG)).detail(8, 9)
+    assert (entropic.gamma, entropic.reason) == (8, "egag")
+    assert batch.speculation.session(lambda: "model", 0, GammaPolicy(PolicyKind.EGAG)).detail(0, 9).reason == "fixed"
     chosen = batch.speculation.session(lambda: "model").detail(4, 9)
     assert chosen.reason in ("goodput", "trial")
     assert (chosen.gamma, chosen.alpha) == (4, pytest.approx(0.9, abs=0.05))

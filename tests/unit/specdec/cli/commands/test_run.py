@@ -92,6 +92,19 @@ def test_a_round_is_explained_with_its_numbers_its_reason_and_its_times() -> Non
     assert ["'\\\\x1b'", "0.0000", "–", "–", "–", "rejected", "grammar"] in rows
 
 
+def test_a_round_whose_drafter_chose_by_entropy_is_explained_with_each_step() -> None:
+    console = Console(record=True, width=120, file=io.StringIO())
+    first, second = REPORT.drafted
+    egag = replace(REPORT, drafted=(replace(first, h_norm=0.25, gamma=6), second), gamma_reason="egag")
+    show_report(console, egag)
+    text = console.export_text()
+    assert "by the entropy of its distributions (EGAG)" in text
+    rows = [line.split() for line in text.splitlines()]
+    assert ["token", "p", "q", "threshold", "u", "H_norm", "γ", "verdict", "source"] in rows
+    assert ["'a'", "0.5000", "0.2500", "1.0000", "0.1250", "0.2500", "6", "accepted", "model"] in rows
+    assert ["'\\\\x1b'", "0.0000", "–", "–", "–", "–", "–", "rejected", "grammar"] in rows
+
+
 def test_a_round_without_a_draft_says_why() -> None:
     console = Console(record=True, width=120, file=io.StringIO())
     show_report(console, replace(REPORT, drafted=(), accepted=0, drafter="", fallback="late"))
