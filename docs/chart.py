@@ -12,6 +12,7 @@ import yaml
 from drafter_service.config import DrafterSettings
 from gateway.config import GatewaySettings
 from gateway.ratio_controller.config import RatioSettings
+from specdec.planning.gamma_policy import POLICIES
 from specdec.serving.settings import Settings
 from verifier_service.config import VerifierSettings
 
@@ -48,6 +49,8 @@ WRITTEN_BY_THE_CHART = {
         "mode",
         "gamma",
         "gamma_max",
+        "lenience",
+        "tree",
         "drain",
         "drain_seconds",
         "deployment",
@@ -97,6 +100,27 @@ _MODEL = {
     "additionalProperties": False,
 }
 _NAMED = {"type": "object", "properties": {"name": NAME}, "required": ["name"], "additionalProperties": False}
+
+_POLICY = {
+    "type": "object",
+    "properties": {
+        "policy": {"enum": list(POLICIES)},
+        "value": COUNT,
+        "min": AT_LEAST_ONE,
+        "max": AT_LEAST_ONE,
+        "ema": {"type": "number", "minimum": 0, "exclusiveMaximum": 1},
+        "min_confidence": SHARE,
+    },
+    "required": ["policy"],
+    "additionalProperties": False,
+}
+_TREE = {
+    "nodes": AT_LEAST_ONE,
+    "width": AT_LEAST_ONE,
+    "depth": AT_LEAST_ONE,
+    "replacement": {"type": "boolean"},
+    "drafters": STRINGS,
+}
 
 RULES: tuple[tuple[str, Schema], ...] = (
     (r".*\.image\.digest", {"type": "string", "pattern": r"^(sha256:[0-9a-f]{64})?$"}),
@@ -153,7 +177,9 @@ RULES: tuple[tuple[str, Schema], ...] = (
     ),
     (r".*prometheusAddress", {"type": "string", "pattern": r"^(https?://.+)?$"}),
     (r".*(hostnames|extraHosts|extraArgs|loadBalancerSourceRanges)", STRINGS),
-    (r"speculation\.gamma", {"anyOf": [{"const": "auto"}, {**COUNT, "maximum": 16}]}),
+    (r"speculation\.gamma", {"anyOf": [{"enum": ["auto", "optimal", "egag"]}, {**COUNT, "maximum": 16}, _POLICY]}),
+    (r"speculation\.lenience", {**POSITIVE, "maximum": 1}),
+    (r"speculation\.tree", {"type": "object", "properties": _TREE, "additionalProperties": False}),
     (r"speculation\.gammaMax", {**COUNT, "maximum": 64}),
     (r"speculation\.local", {"type": "array", "items": {"enum": ["ngram", "prompt_lookup", "suffix"]}}),
     (r"speculation\.drafterVocabulary", {"enum": ["same", "translate"]}),

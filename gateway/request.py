@@ -157,10 +157,10 @@ class GenerationRequest:
     gamma: int | None = None
     """Draft length; None leaves it to the policy."""
     policy: GammaPolicy = AUTO
-    lenience: float = 1.0
-    """ℓ in (0, 1]; at 1 the output is exact."""
+    lenience: float | None = None
+    """ℓ in (0, 1]; at 1 the output is exact, and None takes the server's."""
     tree: TreeOptions | None = None
-    """How trees are drafted; None drafts chains."""
+    """How trees are drafted; None drafts chains, or the server's trees where the request is greedy."""
     drafter: str = ""
     """What drafts; empty is the server's own choice."""
     prediction: str = ""
@@ -215,6 +215,7 @@ class GenerationRequest:
             self, sampling=sampling, request_id="", idempotency_key="", answer_format="", resumable=True, retries=None
         )
         asked = replace(asked, key=None)  # a request that is repeated with a newer key of its tenant is the same
+        asked = replace(asked, lenience=1.0 if self.lenience is None else self.lenience)
         return hashlib.sha256(repr(asked).encode()).hexdigest()[:32]
 
     def __post_init__(self) -> None:
@@ -236,7 +237,8 @@ class GenerationRequest:
             raise FieldInvalid(
                 f"min_tokens must not be over max_tokens, got {self.sampling.min_tokens} and {limit}", "min_tokens"
             )
-        Speculation(gamma=self.gamma, lenience=self.lenience, drafter=self.drafter, policy=self.policy, tree=self.tree)
+        lenience = 1.0 if self.lenience is None else self.lenience
+        Speculation(gamma=self.gamma, lenience=lenience, drafter=self.drafter, policy=self.policy, tree=self.tree)
         if self.ignore_eos and self.sampling.grammar:
             raise FieldInvalid(f"ignore_eos: nothing may follow the end of {self.grammar_param}", "ignore_eos")
         if self.n < 1 or self.number > MAX_CHOICES:

@@ -10,10 +10,10 @@ from functools import partial
 
 import structlog
 
-from specdec.engine import NativeEngine, load_tokenizer_json
 from specdec.engine.byte_tokenizer import ByteTokenizer
 from specdec.engine.cpu.draw import draw_by_operator
-from specdec.engine.loader import ModelFacts
+from specdec.engine.loader import ModelFacts, load_tokenizer_json
+from specdec.engine.native import NativeEngine
 from specdec.errors import ModelRefused
 from specdec.grammar.compiler import GrammarCompiler
 from specdec.serving.discovery import source_of, watch_age
@@ -169,6 +169,8 @@ def _info(settings: VerifierSettings, target: Target) -> VerifierInfo:
         gamma_max=settings.gamma_max,
         system_fingerprint=facts.fingerprint,
         trees=target.trees,
+        lenience=settings.lenience,
+        tree=settings.tree.options if settings.tree else None,
         heartbeats=True,
         passes=True,
     )

@@ -1,11 +1,14 @@
 """The settings of a verifier."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from specdec.errors import FieldInvalid, GammaTooLarge
+from specdec.planning.gamma_policy import GammaPolicy, parse_gamma
+from specdec.rules.speculation import MAX_DEPTH, MAX_NODES, TreeOptions
 from specdec.serving.discovery import DiscoverySettings
 from specdec.serving.rpc.access import NO_TOKEN, Token
 from specdec.serving.rpc.tls import DialTlsSettings
@@ -57,6 +60,43 @@ class VllmSettings(Section):
     """Folder of a LoRA adapter that every generation uses; None is the model as it is."""
 
 
+def _check_gamma(value: Any) -> Any:
+    """The value, if requests may write it as their draft length; raises ValueError if not."""
+    try:
+        parse_gamma(value)
+    except FieldInvalid as error:
+        raise ValueError(error.message.removeprefix("speculation.")) from error
+    return value
+
+
+class TreeSettings(Section):
+    """Trees of drafts."""
+
+    nodes: int = Field(ge=1, le=MAX_NODES)
+    """Most drafted tokens in a round."""
+    width: int = Field(ge=1, le=MAX_NODES)
+    """Most children of a node that one drafter proposes."""
+    depth: int = Field(ge=1, le=MAX_DEPTH)
+    """Most drafted tokens on a path."""
+    replacement: bool = False
+    """Whether siblings are drawn independently; without it, none is drawn twice."""
+    drafters: tuple[str, ...] = ()
+    """Names of what drafts, each of which makes a tree of its own; empty is the one drafter."""
+
+    @property
+    def options(self) -> TreeOptions:
+        """The trees as a request asks for them."""
+        return TreeOptions(self.nodes, self.width, self.depth, self.replacement, self.drafters)
+
+    @model_validator(mode="after")
+    def _has_sound_drafters(self) -> Self:
+        try:
+            _ = self.options
+        except FieldInvalid as error:
+            raise ValueError(error.message.removeprefix("speculation.tree.")) from error
+        return self
+
+
 class VerifierSettings(Settings):
     """Defaults < YAML file < SPECDEC_VERIFIER_* < flags."""
 
@@ -90,8 +130,15 @@ class VerifierSettings(Settings):
     """Sources that this process asks itself, before any drafter and without one; the first with an answer drafts."""
     sources: SourceSettings = SourceSettings()
     discovery: DiscoverySettings = DiscoverySettings()
-    gamma: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"
-    """Draft length of requests that do not choose; `auto` follows measured costs and acceptance."""
+    gamma: Annotated[
+        Annotated[int, Field(ge=0)] | Literal["auto", "optimal", "egag"] | dict[str, Any], AfterValidator(_check_gamma)
+    ] = "auto"
+    """Draft length of requests that do not choose: a number, `auto`, `optimal`, `egag`, or an object with a policy and
+    its fields, as requests write it; `auto` follows measured costs and acceptance."""
+    lenience: float = Field(default=1.0, gt=0, le=1)
+    """Lenience of requests in mode rejection that do not choose; below 1 answers are lossy, and say so."""
+    tree: TreeSettings | None = None
+    """Trees that greedy requests draft unless they choose a draft length or other trees; None drafts chains."""
     gamma_max: int = Field(default=16, ge=0, le=64)
     """Largest draft length."""
     drafting: DraftingSettings = DraftingSettings()
@@ -111,3 +158,19 @@ class VerifierSettings(Settings):
     """Number of generations that may wait for KV before more are refused."""
     drain_seconds: float = Field(default=20.0, ge=0)
     """How long running generations may go on once the process is asked to stop; then the gateway moves them."""
+
+    @property
+    def draft_length(self) -> tuple[int | None, GammaPolicy]:
+        """The fixed draft length of requests that do not choose, None where there is none, and their policy."""
+        return parse_gamma(self.gamma)
+
+    @model_validator(mode="after")
+    def _keeps_limits(self) -> Self:
+        """Refuse defaults that no request could ask for."""
+        try:
+            self.draft_length[1].check_limit(self.gamma_max)
+        except GammaTooLarge as error:
+            raise ValueError(error.message.removeprefix("speculation.")) from error
+        if self.tree is not None and self.backend == "vllm":
+            raise ValueError("tree: the backend vllm judges no trees")
+        return self

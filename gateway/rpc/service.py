@@ -170,7 +170,7 @@ def _request(message: pb.GenerateRequest) -> GenerationRequest:
         seeded=is_seeded(message.sampling.seed if message.sampling.HasField("seed") else None),
         gamma=speculation.gamma if speculation.HasField("gamma") else None,
         policy=GAMMA_POLICY.from_pb(speculation.policy),
-        lenience=speculation.lenience if speculation.HasField("lenience") else 1.0,
+        lenience=speculation.lenience if speculation.HasField("lenience") else None,
         drafter=speculation.drafter,
         detail=speculation.detail,
         tree=tree_from_pb(speculation.tree) if speculation.HasField("tree") else None,

@@ -6,7 +6,8 @@ from dataclasses import replace
 from gateway.callers.caller import cache_domain
 from gateway.request import GenerationRequest
 from specdec.errors import ContextLengthExceeded, FieldInvalid, FieldRequired, GammaTooLarge, UnsupportedParameter
-from specdec.rules.speculation import Mode, Speculation
+from specdec.planning.gamma_policy import AUTO
+from specdec.rules.speculation import Mode, Speculation, TreeOptions
 from specdec.sampling.params import check_ids
 from specdec.wire.generation import GenerationCall, VerifierInfo
 
@@ -62,20 +63,42 @@ def make_call(
         sampling=sampling,
         max_tokens=_max_tokens(request, len(prompt), info.context_length, clamp),
         stop_token_ids=stop_token_ids,
-        speculation=Speculation(
-            _mode(request, mode),
-            request.gamma,
-            request.lenience,
-            request.drafter,
-            tuple(prediction),
-            detail=request.detail,
-            policy=request.policy,
-            tree=request.tree,
-        ),
+        speculation=_speculation(request, info, _mode(request, mode), tuple(prediction)),
         logprobs=request.logprobs,
         priority=request.priority.level,
         cache_salt=cache_domain(request.tenant, request.cache_salt),
     )
+
+
+def _speculation(
+    request: GenerationRequest, info: VerifierInfo, mode: Mode, prediction: tuple[int, ...]
+) -> Speculation:
+    """What the request asks of speculation, with the verifiers' defaults where it does not choose."""
+    tree = request.tree or _default_tree(request, info, mode)
+    lenience = request.lenience
+    if lenience is None:
+        lenience = info.lenience if mode is Mode.REJECTION and tree is None else 1.0
+    return Speculation(
+        mode,
+        request.gamma,
+        lenience,
+        request.drafter,
+        prediction,
+        detail=request.detail,
+        policy=request.policy,
+        tree=tree,
+    )
+
+
+def _default_tree(request: GenerationRequest, info: VerifierInfo, mode: Mode) -> TreeOptions | None:
+    """The verifiers' trees, for a greedy request that asks for nothing that excludes them."""
+    tree, sampling = info.tree, request.sampling
+    if tree is None or sampling.temperature > 0.0 or mode not in (Mode.REJECTION, Mode.COUPLED):
+        return None
+    chain = request.gamma is not None or request.policy != AUTO or request.prediction or sampling.grammar
+    if chain or request.lenience not in (None, 1.0) or (request.drafter and tree.drafters):
+        return None
+    return tree if info.trees and set(tree.drafters) <= set(info.drafter_names) else None
 
 
 def _check_drafters(request: GenerationRequest, info: VerifierInfo) -> None:

@@ -20,7 +20,11 @@
 
 {{- define "specdec.config.verifier" -}}
 {{- $drafters := include "specdec.addresses" (dict "root" .root "tier" "drafter") -}}
-gamma: {{ .root.Values.speculation.gamma }}
+gamma: {{ toJson .root.Values.speculation.gamma }}
+lenience: {{ .root.Values.speculation.lenience }}
+{{- with .root.Values.speculation.tree }}
+tree: {{ toJson . }}
+{{- end }}
 gamma_max: {{ .root.Values.speculation.gammaMax }}
 drafter: {{ .root.Values.speculation.drafter | quote }}
 local: {{ toJson .root.Values.speculation.local }}

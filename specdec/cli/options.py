@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_type_hints
@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 import typer
 from pydantic import BaseModel, BeforeValidator, ByteSize
 from pydantic.fields import FieldInfo
+from pydantic_settings import NoDecode
 
 from specdec.errors import ConfigError, FieldInvalid
 from specdec.planning.gamma_policy import AUTO, GammaPolicy, parse_gamma
@@ -47,10 +48,10 @@ def policy_of(value: str) -> int | GammaPolicy | None:
     return policy if fixed is None and policy != AUTO else fixed
 
 
-def tree_of(value: str) -> TreeOptions:
-    """The trees that an object in JSON describes; raises ValueError when it describes none."""
+def tree_of(value: str | Mapping[str, Any]) -> TreeOptions:
+    """The trees that an object describes, which may be in JSON; raises ValueError when it describes none."""
     try:
-        fields = json.loads(value)
+        fields: dict[str, Any] = {**(json.loads(value) if isinstance(value, str) else value)}
         return TreeOptions(**fields | {"drafters": tuple(fields.get("drafters", ()))})
     except FieldInvalid as error:
         raise ValueError(error.message) from error
@@ -58,8 +59,26 @@ def tree_of(value: str) -> TreeOptions:
         raise ValueError("must be an object with nodes, width and depth, and no field that the API has not") from error
 
 
-DraftLength = Annotated[int | None, BeforeValidator(gamma_of)]
-"""A setting for a draft length."""
+def default_gamma(value: Any) -> Any:
+    """A draft length as the API takes it, of a text or of a value in a file; raises ValueError for anything else."""
+    text = isinstance(value, str) and value[:1] in tuple("{0123456789")
+    try:
+        written = json.loads(value) if text else value
+        parse_gamma(written)
+    except FieldInvalid as error:
+        raise ValueError(error.message.removeprefix("speculation.")) from error
+    return written
+
+
+def default_tree(value: Any) -> TreeOptions | None:
+    """Trees as the API takes them, of a text or of a value in a file; raises ValueError for anything else."""
+    return value if value is None or isinstance(value, TreeOptions) else tree_of(value)
+
+
+DraftLength = Annotated[int | str | dict[str, Any] | None, BeforeValidator(default_gamma)]
+"""A setting for a draft length, as requests write it."""
+Trees = Annotated[TreeOptions | None, NoDecode, BeforeValidator(default_tree)]
+"""A setting for trees."""
 
 
 def _option(help_text: str, *names: str, otherwise: str = "", **extra: Any) -> Any:
@@ -147,7 +166,13 @@ DrafterCost = Annotated[
 ]
 MinSpeedup = Annotated[float, typer.Option(help="Drafting that gains less than this is not worth it.")]
 
-_METAVARS = {HostPort: "HOST:PORT", ByteSize: "SIZE", Origins: "ORIGINS", DraftLength: "N|auto"}
+_METAVARS = {
+    HostPort: "HOST:PORT",
+    ByteSize: "SIZE",
+    Origins: "ORIGINS",
+    DraftLength: "N|auto|optimal|egag|JSON",
+    Trees: "JSON",
+}
 """What the help shows for a value of a type that the command line reads as text."""
 
 

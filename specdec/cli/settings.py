@@ -9,7 +9,7 @@ from pydantic_settings import SettingsConfigDict
 
 from specdec.cli import known_models
 from specdec.cli.known_models import KNOWN
-from specdec.cli.options import DraftLength
+from specdec.cli.options import DraftLength, Trees
 from specdec.rules.speculation import Mode
 from specdec.serving.settings import Address, Origins, Settings
 
@@ -94,7 +94,12 @@ class UpSettings(Settings):
     api_keys: Path | None = None
     """File of API keys that the gateways ask for, a line `tenant: sha256:HEX` for each; None asks nobody."""
     gamma: DraftLength = None
-    """Draft length in tokens; `auto` lets the verifier choose."""
+    """Draft length of requests that do not choose, as they write it: a number, `auto`, `optimal`, `egag`, or an object
+    with a policy and its fields; `auto` when None."""
+    lenience: float | None = Field(default=None, gt=0, le=1)
+    """Lenience of requests in mode rejection that do not choose; below 1 answers are lossy. 1 when None."""
+    tree: Trees = None
+    """Trees of greedy requests that do not choose: an object with nodes, width and depth; chains when None."""
     mode: Mode | None = None
     """Verification rule; None is the services' default."""
     dtype: Literal["float32", "bfloat16"] = "float32"

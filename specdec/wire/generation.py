@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from protos.verifier.v1 import verifier_pb2 as pb
 from specdec.rules.judged import JudgedToken
-from specdec.rules.speculation import Origin, Speculation
+from specdec.rules.speculation import Origin, Speculation, TreeOptions
 from specdec.sampling.logprobs import TokenLogprobs
 from specdec.sampling.params import FinishReason, SamplingParams
 from specdec.wire.codec import Codec, Pair, each, optional
@@ -222,6 +222,10 @@ class VerifierInfo:
     """Whether the streams of generations have heartbeats."""
     passes: bool = False
     """Whether one stream carries all generations of a gateway, pass by pass."""
+    lenience: float = 1.0
+    """Lenience of requests in mode rejection that do not choose."""
+    tree: TreeOptions | None = None
+    """Trees of greedy requests that do not choose; None is chains."""
 
 
 _CALL = Codec(
@@ -247,7 +251,7 @@ _ROUND = Codec(
     logprobs=Pair(logprobs_to_pb, logprobs_from_pb),
     detail=DETAIL,
 )
-_INFO = Codec(VerifierInfo, pb.GetVerifierInfoResponse, drafters=each(Codec(DrafterState, pb.DrafterState)))
+_INFO = Codec(VerifierInfo, pb.GetVerifierInfoResponse, drafters=each(Codec(DrafterState, pb.DrafterState)), tree=TREE)
 
 call_to_pb, call_from_pb = _CALL.to_pb, _CALL.from_pb
 round_to_pb, round_from_pb = _ROUND.to_pb, _ROUND.from_pb

@@ -18,7 +18,7 @@ from verifier_service.drafts.sources import DraftSources
 from verifier_service.metrics import VerifierMetrics
 from verifier_service.passes.engine_loop import EngineLoop
 from verifier_service.passes.epochs import Epochs
-from verifier_service.passes.limits import check, fixed_gamma, greedy_as_coupled, length_limit
+from verifier_service.passes.limits import check, fixed_gamma, greedy_as_coupled, length_limit, with_policy
 from verifier_service.passes.sequence import Reader, Sequence
 from verifier_service.speculation.controller import BatchSpeculation
 
@@ -42,6 +42,7 @@ class Generations:
         Without `grammars`, calls that have one are refused.
         """
         self._settings = settings
+        self._gamma, self._policy = settings.draft_length
         self._info = info
         self._loop = loop
         self._sources = sources
@@ -76,7 +77,7 @@ class Generations:
         self._epochs.enter(call.session_id, call.epoch)
         if (older := self._running.get(call.session_id)) is not None:
             older.fail(Fenced("a newer owner has the session"))
-        sequence = self._sequence(greedy_as_coupled(call), reader, credit)
+        sequence = self._sequence(with_policy(greedy_as_coupled(call), self._policy), reader, credit)
         self._running[call.session_id] = sequence
         sequence.on_end = lambda: self._forget(call.session_id, sequence)
         if call.sampling.grammar is None:
@@ -117,7 +118,7 @@ class Generations:
 
     def _sequence(self, call: GenerationCall, reader: Reader, credit: float) -> Sequence:
         limit = length_limit(call, self._info.context_length)
-        gamma = fixed_gamma(call, self._settings.gamma, self._info.gamma_max)
+        gamma = fixed_gamma(call, self._gamma, self._info.gamma_max)
         drafts = Drafts()
         if gamma != 0:
             drafts = self._sources.drafts(call, limit, gamma)

@@ -1,10 +1,9 @@
 """What a call may ask for, and what is made of it where it leaves a choice."""
 
 from dataclasses import replace
-from typing import Literal
 
 from specdec.errors import ContextLengthExceeded, FieldInvalid, FieldRequired, GammaTooLarge, UnsupportedParameter
-from specdec.planning.gamma_policy import PolicyKind
+from specdec.planning.gamma_policy import AUTO, GammaPolicy, PolicyKind
 from specdec.rules.speculation import Mode
 from specdec.sampling.params import check_ids, check_logprobs
 from specdec.wire.generation import GenerationCall, VerifierInfo
@@ -21,7 +20,15 @@ def greedy_as_coupled(call: GenerationCall) -> GenerationCall:
     return replace(call, speculation=replace(call.speculation, mode=Mode.COUPLED))
 
 
-def fixed_gamma(call: GenerationCall, default: int | Literal["auto"], gamma_max: int) -> int | None:
+def with_policy(call: GenerationCall, default: GammaPolicy) -> GenerationCall:
+    """The call with the default policy where it leaves the draft length of its chains open."""
+    asked = call.speculation
+    if asked.gamma is not None or asked.tree is not None or asked.policy != AUTO:
+        return call
+    return replace(call, speculation=replace(asked, policy=default))
+
+
+def fixed_gamma(call: GenerationCall, default: int | None, gamma_max: int) -> int | None:
     """The γ that the call or the settings fix, or a tree's nodes; 0 is plain decoding, None follows measured costs."""
     if call.speculation.mode is Mode.OFF:
         return 0
@@ -32,7 +39,7 @@ def fixed_gamma(call: GenerationCall, default: int | Literal["auto"], gamma_max:
     policy = call.speculation.policy
     if policy.policy is PolicyKind.EGAG:
         return policy.most(gamma_max)  # the drafter ends drafts before
-    if policy.policy is PolicyKind.OPTIMAL or default == "auto":
+    if policy.policy is PolicyKind.OPTIMAL or default is None:
         return None
     return min(default, policy.most(gamma_max))
 

@@ -160,7 +160,7 @@ class GenerationBody(SamplingBody, StructuredBody, _DefaultOnlyFields):
             drafter=speculation.drafter or "",
             detail=bool(speculation.detail),
             tree=speculation.tree.options() if speculation.tree else None,
-            lenience=1.0 if speculation.lenience is None else speculation.lenience,
+            lenience=speculation.lenience,
             logprobs=logprobs,
             n=1 if self.n is None else self.n,
             request_id=request_id,

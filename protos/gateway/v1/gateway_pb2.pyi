@@ -529,7 +529,9 @@ class SpeculationOptions(_message.Message):
     gamma: _builtins.int
     """Draft length; unset is automatic."""
     lenience: _builtins.float
-    """In (0, 1], for mode rejection. Default 1, exact; less keeps more drafts and is lossy."""
+    """In (0, 1], for mode rejection. Default: the server's, which is 1, exact, unless it is set; less keeps more drafts and
+    is lossy.
+    """
     drafter: _builtins.str
     """What drafts: a source, or a drafter by its kind, model or address. Default: the server's choice."""
     detail: _builtins.bool
@@ -540,7 +542,7 @@ class SpeculationOptions(_message.Message):
 
     @_builtins.property
     def tree(self) -> _common_pb2.TreeOptions:
-        """Drafts trees in modes rejection and coupled. Default: chains."""
+        """Drafts trees in modes rejection and coupled. Default: chains, or the server's trees for greedy requests."""
 
     def __init__(
         self,

@@ -767,6 +767,8 @@ class GetVerifierInfoResponse(_message.Message):
     TREES_FIELD_NUMBER: _builtins.int
     HEARTBEATS_FIELD_NUMBER: _builtins.int
     PASSES_FIELD_NUMBER: _builtins.int
+    LENIENCE_FIELD_NUMBER: _builtins.int
+    TREE_FIELD_NUMBER: _builtins.int
     CHECKSUM_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Model name."""
@@ -790,6 +792,8 @@ class GetVerifierInfoResponse(_message.Message):
     """Whether generations have heartbeats; a verifier that does not say so sends none."""
     passes: _builtins.bool
     """Whether the verifier answers Serve; without it, gateways call Generate."""
+    lenience: _builtins.float
+    """Lenience of requests in mode rejection that do not choose; unset is 1, exact."""
     checksum: _builtins.int
     """CRC-32 of the bytes before this field, the last; sent where the call declares it."""
     @_builtins.property
@@ -803,6 +807,10 @@ class GetVerifierInfoResponse(_message.Message):
     @_builtins.property
     def drafter_names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What a request may name as its drafter."""
+
+    @_builtins.property
+    def tree(self) -> _common_pb2.TreeOptions:
+        """Trees of greedy requests that do not choose; unset drafts chains."""
 
     def __init__(
         self,
@@ -821,13 +829,17 @@ class GetVerifierInfoResponse(_message.Message):
         trees: _builtins.bool = ...,
         heartbeats: _builtins.bool = ...,
         passes: _builtins.bool = ...,
+        lenience: _builtins.float | None = ...,
+        tree: _common_pb2.TreeOptions | None = ...,
         checksum: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_lenience", b"_lenience", "lenience", b"lenience", "tree", b"tree"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum", "context_length", b"context_length", "drafter_names", b"drafter_names", "drafters", b"drafters", "end_token_ids", b"end_token_ids", "gamma_max", b"gamma_max", "grammars", b"grammars", "heartbeats", b"heartbeats", "model", b"model", "passes", b"passes", "prefill_rate", b"prefill_rate", "system_fingerprint", b"system_fingerprint", "tokenizer_hash", b"tokenizer_hash", "trees", b"trees", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_lenience", b"_lenience", "checksum", b"checksum", "context_length", b"context_length", "drafter_names", b"drafter_names", "drafters", b"drafters", "end_token_ids", b"end_token_ids", "gamma_max", b"gamma_max", "grammars", b"grammars", "heartbeats", b"heartbeats", "lenience", b"lenience", "model", b"model", "passes", b"passes", "prefill_rate", b"prefill_rate", "system_fingerprint", b"system_fingerprint", "tokenizer_hash", b"tokenizer_hash", "tree", b"tree", "trees", b"trees", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__lenience: _TypeAlias = _typing.Literal["lenience"]  # noqa: Y015
+    _WhichOneofArgType__lenience: _TypeAlias = _typing.Literal["_lenience", b"_lenience"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__lenience) -> _WhichOneofReturnType__lenience | None: ...
 
 Global___GetVerifierInfoResponse: _TypeAlias = GetVerifierInfoResponse  # noqa: Y015
 

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -171,7 +171,9 @@ def _verifier_config(settings: UpSettings, drafters: Sequence[str]) -> dict[str,
     config |= {"drafter_vocabulary": settings.drafter_vocabulary, "backend": settings.backend}
     if settings.backend == "native":
         config["wide_threads"] = settings.wide_threads or max(1, min(_WIDE_THREADS, cores() // settings.verifiers))
-    return config if settings.gamma is None else {**config, "gamma": settings.gamma}
+    tree = None if settings.tree is None else asdict(settings.tree) | {"drafters": list(settings.tree.drafters)}
+    chosen = {"gamma": settings.gamma, "lenience": settings.lenience, "tree": tree}
+    return config | {name: value for name, value in chosen.items() if value is not None}
 
 
 def _gateway_config(settings: UpSettings, verifiers: Sequence[str], redis_url: str, kv: str) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from specdec.errors import ConfigError
+from specdec.planning.gamma_policy import AUTO, GammaPolicy, PolicyKind
+from specdec.rules.speculation import TreeOptions
 from verifier_service.config import VerifierSettings
 
 
@@ -26,10 +28,41 @@ def test_settings_come_from_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("written", "gamma", "policy"),
+    [
+        ("auto", None, AUTO),
+        ("3", 3, AUTO),
+        ("egag", None, GammaPolicy(PolicyKind.EGAG)),
+        ("optimal", None, GammaPolicy(PolicyKind.OPTIMAL)),
+        ('{"policy": "egag", "max": 8, "ema": 0}', None, GammaPolicy(PolicyKind.EGAG, 1, 8, 0.0)),
+    ],
+)
+def test_the_draft_length_is_that_of_a_number_or_a_policy(
+    written: str, gamma: int | None, policy: GammaPolicy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPECDEC_VERIFIER_GAMMA", written)
+    assert load().draft_length == (gamma, policy)
+
+
+def test_trees_and_lenience_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPECDEC_VERIFIER_TREE", '{"nodes": 8, "width": 2, "depth": 4}')
+    monkeypatch.setenv("SPECDEC_VERIFIER_LENIENCE", "0.5")
+    settings = load()
+    assert settings.tree is not None
+    assert (settings.tree.options, settings.lenience) == (TreeOptions(8, 2, 4), 0.5)
+
+
+@pytest.mark.parametrize(
     ("values", "message"),
     [
         ({"gamma": "often"}, "gamma"),
         ({"gamma": -1}, "gamma"),
+        ({"gamma": {"policy": "egag", "ema": 1}}, r"gamma.ema must be in \[0, 1\)"),
+        ({"gamma": {"policy": "egag", "max": 17}}, "gamma.max must be at most 16"),
+        ({"lenience": 0}, "lenience"),
+        ({"tree": {"nodes": 65, "width": 2, "depth": 2}}, "tree.nodes"),
+        ({"tree": {"nodes": 4, "width": 2, "depth": 2, "drafters": ["a", "a"]}}, "drafters must be different names"),
+        ({"tree": {"nodes": 4, "width": 2, "depth": 2}, "backend": "vllm"}, "vllm judges no trees"),
         ({"drafters": ["nowhere"]}, "drafters"),
         ({"drafting": {"timeout": 0}}, "drafting.timeout"),
         ({"gama_max": 3}, "did you mean 'gamma_max'"),

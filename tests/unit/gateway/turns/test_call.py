@@ -7,6 +7,7 @@ import pytest
 from gateway.request import GenerationRequest, TextPrompt
 from gateway.turns.call import make_call
 from specdec.errors import FieldInvalid, RequestError, UnsupportedParameter
+from specdec.planning.gamma_policy import GammaPolicy, PolicyKind
 from specdec.rules.speculation import Mode, TreeOptions
 from specdec.sampling.grammar import Grammar, GrammarKind
 from specdec.sampling.params import SamplingParams
@@ -79,3 +80,50 @@ def test_a_tree_that_cannot_be_is_refused_by_name(
     with pytest.raises(RequestError) as refused:
         make_call(with_tree(**changes), (1,), replace(INFO, **served), mode)  # type: ignore[arg-type]
     assert refused.value.param == param
+
+
+TREE = TreeOptions(8, 2, 4)
+GREEDY = SamplingParams(temperature=0.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "mode", "tree"),
+    [
+        ({}, Mode.REJECTION, TREE),
+        ({}, Mode.COUPLED, TREE),
+        ({"lenience": 1.0}, Mode.REJECTION, TREE),
+        ({"tree": TreeOptions(4, 2, 2)}, Mode.REJECTION, TreeOptions(4, 2, 2)),
+        ({"sampling": SamplingParams()}, Mode.REJECTION, None),
+        ({}, Mode.OFF, None),
+        ({}, Mode.BLOCK, None),
+        ({"gamma": 3}, Mode.REJECTION, None),
+        ({"policy": GammaPolicy(PolicyKind.EGAG)}, Mode.REJECTION, None),
+        ({"lenience": 0.5}, Mode.REJECTION, None),
+        ({"prediction": "text"}, Mode.REJECTION, None),
+        ({"sampling": SamplingParams(temperature=0.0, grammar=GRAMMAR)}, Mode.REJECTION, None),
+    ],
+)
+def test_the_verifiers_tree_is_of_greedy_requests_that_choose_nothing(
+    changes: dict[str, object], mode: Mode, tree: TreeOptions | None
+) -> None:
+    request = GenerationRequest(**{"prompt": TextPrompt("x"), "sampling": GREEDY, **changes})  # type: ignore[arg-type]
+    call = make_call(request, (1,), facts(tree=TREE, lenience=0.5), mode)
+    assert call.speculation.tree == tree
+
+
+def test_a_default_tree_whose_drafters_are_not_there_is_left_out() -> None:
+    request = GenerationRequest(prompt=TextPrompt("x"), sampling=GREEDY)
+    tree = replace(TREE, drafters=("model", "suffix"))
+    assert make_call(request, (1,), replace(INFO, tree=tree), Mode.REJECTION).speculation.tree is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "mode", "lenience"),
+    [(None, Mode.REJECTION, 0.5), (1.0, Mode.REJECTION, 1.0), (0.25, Mode.REJECTION, 0.25), (None, Mode.BLOCK, 1.0)],
+)
+def test_the_verifiers_lenience_is_of_requests_that_choose_none(
+    asked: float | None, mode: Mode, lenience: float
+) -> None:
+    request = GenerationRequest(prompt=TextPrompt("x"), sampling=SamplingParams(), lenience=asked)
+    speculation = make_call(request, (1,), facts(lenience=0.5), mode).speculation
+    assert (speculation.lenience, speculation.lossy) == (lenience, lenience < 1.0)

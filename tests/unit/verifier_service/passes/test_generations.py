@@ -5,14 +5,15 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
 from specdec.errors import Draining, Fenced, GammaTooLarge, QueueFull, UnsupportedParameter
 from specdec.planning.gamma import AcceptanceEstimate
+from specdec.planning.gamma_policy import AUTO, GammaPolicy, PolicyKind
 from specdec.rules.draft import Verdict
-from specdec.rules.speculation import Mode, Speculation
+from specdec.rules.speculation import Mode, Speculation, TreeOptions
 from specdec.sampling.grammar import Grammar, GrammarKind
 from specdec.sampling.params import SamplingParams
 from specdec.wire.generation import GenerationCall, Round, VerifierInfo
@@ -34,8 +35,9 @@ from verifier_service.drafts.pool import DrafterPool
 from verifier_service.drafts.sources import DraftSources
 from verifier_service.metrics import VerifierMetrics
 from verifier_service.passes.generations import Generations
-from verifier_service.passes.limits import fixed_gamma, greedy_as_coupled
-from verifier_service.speculation import controller as speculation
+from verifier_service.passes.limits import fixed_gamma, greedy_as_coupled, with_policy
+
+EGAG = GammaPolicy(PolicyKind.EGAG)
 
 INFO = VerifierInfo(
     model="m",
@@ -216,19 +218,36 @@ def test_greedy_drafts_need_no_distribution(temperature: float, mode: Mode, leni
 @pytest.mark.parametrize(
     ("speculation", "default", "expected"),
     [
-        (Speculation(Mode.OFF), "auto", 0),
+        (Speculation(Mode.OFF), None, 0),
         (Speculation(Mode.OFF, 3), 2, 0),
-        (Speculation(Mode.BLOCK, 0), "auto", 0),
-        (Speculation(Mode.BLOCK), "auto", None),
+        (Speculation(Mode.BLOCK, 0), None, 0),
+        (Speculation(Mode.BLOCK), None, None),
         (Speculation(Mode.BLOCK), 2, 2),
         (Speculation(Mode.BLOCK), 9, 4),
-        (Speculation(Mode.COUPLED, 2), "auto", 2),
+        (Speculation(Mode.COUPLED, 2), None, 2),
+        (Speculation(policy=EGAG), None, 4),
+        (Speculation(policy=EGAG), 2, 4),
+        (Speculation(policy=GammaPolicy(PolicyKind.OPTIMAL)), 2, None),
     ],
 )
 def test_the_call_then_the_settings_then_the_costs_choose_gamma(
-    speculation: Speculation, default: int | Literal["auto"], expected: int | None
+    speculation: Speculation, default: int | None, expected: int | None
 ) -> None:
     assert fixed_gamma(make_call(speculation=speculation), default, gamma_max=4) == expected
+
+
+@pytest.mark.parametrize(
+    ("speculation", "policy"),
+    [
+        (Speculation(), EGAG),
+        (Speculation(gamma=3), AUTO),
+        (Speculation(policy=GammaPolicy(max=3)), GammaPolicy(max=3)),
+        (Speculation(policy=GammaPolicy(PolicyKind.OPTIMAL)), GammaPolicy(PolicyKind.OPTIMAL)),
+        (Speculation(tree=TreeOptions(4, 2, 2)), AUTO),
+    ],
+)
+def test_the_default_policy_is_of_calls_that_choose_nothing(speculation: Speculation, policy: GammaPolicy) -> None:
+    assert with_policy(make_call(speculation=speculation), EGAG).speculation.policy == policy
 
 
 @pytest.mark.parametrize("epoch", [1, 2])

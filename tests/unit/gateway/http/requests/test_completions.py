@@ -8,9 +8,7 @@ from gateway.http.requests.completions import CompletionBody
 from gateway.http.requests.token_bodies import TokenizeBody
 from gateway.request import ChatPrompt, TextPrompt, TokenPrompt
 from gateway.tools.conversation import Message
-from specdec.errors import (
-    FieldInvalid,
-)
+from specdec.errors import FieldInvalid
 from specdec.planning.gamma_policy import GammaPolicy, PolicyKind
 from specdec.rules.speculation import Mode, TreeOptions
 from tests.unit.gateway.http.bodies import CHAT, COMPLETION, TREE, chat, completion
@@ -83,7 +81,7 @@ def test_speculation_and_vllms_extras_arrive() -> None:
 def test_masks_and_lenience_arrive() -> None:
     request = completion(allowed_token_ids=[5, 6], banned_token_ids=[6], speculation={"lenience": 0.5})
     assert (request.sampling.allowed_token_ids, request.sampling.banned_token_ids) == ((5, 6), (6,))
-    assert (request.lenience, completion().lenience, completion(speculation={}).lenience) == (0.5, 1.0, 1.0)
+    assert (request.lenience, completion().lenience, completion(speculation={}).lenience) == (0.5, None, None)
 
 
 def test_what_drafts_and_a_prediction_arrive() -> None:

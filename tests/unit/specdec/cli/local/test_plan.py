@@ -10,7 +10,7 @@ from specdec.cli.local.launch import environment_of
 from specdec.cli.local.plan import Addresses
 from specdec.cli.settings import UpSettings, find_model
 from specdec.errors import ConfigError
-from specdec.rules.speculation import Mode
+from specdec.rules.speculation import Mode, TreeOptions
 from specdec.sources.counts import COUNTS_FILE
 
 ADDRESSES = Addresses(
@@ -94,9 +94,11 @@ def test_a_drafter_that_is_started_later_at_any_free_port_is_where_the_verifiers
 
 def test_what_was_not_asked_for_is_left_to_the_services(settings: UpSettings) -> None:
     quiet = plan.services(settings, ADDRESSES, "redis://x")
-    asked = settings.model_copy(update={"gamma": 0, "mode": Mode.BLOCK})
+    chosen = {"gamma": 0, "mode": Mode.BLOCK, "lenience": 0.5, "tree": TreeOptions(8, 2, 4)}
+    asked = settings.model_copy(update=chosen)
     loud = plan.services(asked, ADDRESSES, "redis://x")
-    assert not {"gamma", "mode"} & set(quiet[2].config)
+    assert not chosen.keys() & set(quiet[2].config)
+    assert (loud[2].config["lenience"], loud[2].config["tree"]["nodes"]) == (0.5, 8)
     assert (loud[2].config["gamma"], loud[4].config["mode"]) == (0, "block")
 
 
