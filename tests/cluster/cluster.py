@@ -1,23 +1,26 @@
-"""The cluster that KUBECONFIG names, by kubectl and helm as an operator calls them, in a namespace of a test's own."""
+"""The cluster that KUBECONFIG names, by kubectl and Helm as an operator calls them, in a namespace of a test's own."""
 
 import json
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
-from tests.cluster.fits import SMALL
+from tests.cluster.fits import OLDER, SMALL, over
+from tests.helm.cases import values_of
 from tests.helm.engine import CHART
 
 RELEASE = "trial"
 PREFIX = f"{RELEASE}-specdec"
 PATIENCE = 300.0
 """Seconds that a change of the cluster may take."""
+_WAITING: Mapping[str, Any] = {"timeout": 600, "wait": "watcher"}
 GATEWAY_IMAGE, STORE_IMAGE = "specdec/gateway:0.1.0", "valkey/valkey:8.1.4-alpine"
 _CONFINED = {
     "allowPrivilegeEscalation": False,
@@ -33,7 +36,9 @@ class Cluster:
     """One namespace of it."""
 
     namespace: str
-    folder: Path
+    chart: Path = CHART
+    is_older: bool = False
+    """Whether the cluster is too old for gRPC probes; `chart` is then a copy in its words."""
 
     def kubectl(self, *arguments: str, text: str | None = None) -> str:
         """What kubectl prints.
@@ -43,10 +48,6 @@ class Cluster:
         """
         return _run("kubectl", "--namespace", self.namespace, *arguments, text=text)
 
-    def helm(self, *arguments: str) -> str:
-        """What helm prints; it raises as `kubectl` does."""
-        return _run("helm", "--namespace", self.namespace, *arguments)
-
     def objects(self, *arguments: str) -> list[dict[str, Any]]:
         """Objects of the namespace, as `kubectl get` selects them."""
         found: list[dict[str, Any]] = json.loads(self.kubectl("get", *arguments, "--output", "json"))["items"]
@@ -54,17 +55,39 @@ class Cluster:
 
     def install(self, case: str, **values: object) -> None:
         """Install a file of helm/ci, or upgrade to it, and wait until it serves."""
-        files = [str(CHART / "ci" / f"{case}-values.yaml")]
-        for name, content in (("small", SMALL), ("values", values)):
-            path = self.folder / f"{name}.yaml"
-            path.write_text(yaml.safe_dump(json.loads(json.dumps(content))), encoding="utf-8")
-            files.append(str(path))
-        named = [f"--values={file}" for file in files]
-        self.helm("upgrade", "--install", RELEASE, str(CHART), *named, "--wait", "--timeout", "10m")
+        merged = over(over(values_of(case), SMALL), values)
+        if self.is_older:
+            merged = over(merged, OLDER)
+        with closing(self._helm()) as helm:
+            if helm.list():
+                helm.upgrade(self.chart, RELEASE, merged, namespace=self.namespace, **_WAITING)
+            else:
+                helm.install(self.chart, RELEASE, merged, namespace=self.namespace, **_WAITING)
 
     def upgrade_unchanged(self) -> None:
         """Upgrade to the same chart and values, which runs the hooks and changes no pod."""
-        self.helm("upgrade", RELEASE, str(CHART), "--reuse-values", "--wait", "--timeout", "10m")
+        with closing(self._helm()) as helm:
+            helm.upgrade(self.chart, RELEASE, namespace=self.namespace, reuse_values=True, **_WAITING)
+
+    def test(self) -> str:
+        """What `helm test --logs` prints of its pod's logs; an error holds them too."""
+        with closing(self._helm()) as helm:
+            try:
+                logs: str = helm.test(RELEASE, timeout=600, logs=True)["logs"]
+            except Exception as error:
+                error.add_note(self.kubectl("logs", f"{PREFIX}-test", "--tail=40"))
+                raise
+        return logs
+
+    def uninstall(self) -> None:
+        """Remove the release, and wait until its objects are gone."""
+        with closing(self._helm()) as helm:
+            helm.uninstall(RELEASE, timeout=600, wait="watcher")
+
+    def _helm(self) -> Any:
+        """Helm's own engine, on the cluster that KUBECONFIG names."""
+        config = pytest.importorskip("helm_python.config", reason="helm-python-sdk is not installed")
+        return config.Config(namespace=self.namespace)
 
     def apply(self, *objects: Mapping[str, object]) -> None:
         """Make objects, or change them."""

@@ -1,42 +1,54 @@
 """A namespace of the cluster that KUBECONFIG names, where SPECDEC_CLUSTER is set; `make cluster-test` sets it."""
 
+import json
 import os
 import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from images.__main__ import IMAGES
 from tests.cluster.cluster import Cluster, store
+from tests.helm.engine import CHART
+from tests.kubernetes.older_chart import older_chart
 
 LOADED = tuple(IMAGES[name].name for name in ("gateway", "drafter", "verifier", "valkey"))
+LEAST = 30
+"""The minor version of Kubernetes 1 that the chart asks for."""
 
 
 @pytest.fixture(scope="session")
-def reachable() -> None:
-    """The cluster answers, and has the images."""
+def version() -> int:
+    """The minor version of the cluster, which answers and has the images."""
     if not os.environ.get("SPECDEC_CLUSTER"):
         pytest.skip("SPECDEC_CLUSTER is not set; `make cluster-test` sets it")
-    if missing := [tool for tool in ("kubectl", "helm") if shutil.which(tool) is None]:
-        pytest.skip(f"no {' and no '.join(missing)} on PATH")
-    if subprocess.run(("kubectl", "version"), capture_output=True, timeout=60).returncode:
-        pytest.skip("KUBECONFIG names no cluster that answers")
+    if shutil.which("kubectl") is None:
+        pytest.skip("no kubectl on PATH")
+    asked = subprocess.run(("kubectl", "version", "--output=json"), capture_output=True, text=True, timeout=60)
+    if asked.returncode:
+        pytest.skip(f"KUBECONFIG names no cluster that answers: {asked.stderr.strip()}")
     if command := os.environ.get("SPECDEC_CLUSTER_LOAD"):
         for image in LOADED:
             subprocess.run(command.replace("IMAGE", shlex.quote(image)), shell=True, check=True, timeout=900)
+    return int(json.loads(asked.stdout)["serverVersion"]["minor"].rstrip("+"))
+
+
+@pytest.fixture(scope="session")
+def chart(version: int, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The chart, in the words of the cluster's version."""
+    return CHART if version >= LEAST else older_chart(tmp_path_factory.mktemp("older"))
 
 
 @pytest.fixture(scope="module")
-def cluster(
-    reachable: None, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Cluster]:
+def cluster(version: int, chart: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """A new namespace with a store in it; it is deleted at the end."""
     namespace = (
         f"specdec-{request.module.__name__.rpartition('.')[2].removeprefix('test_').replace('_', '-')}-{os.getpid()}"
     )
-    made = Cluster(namespace, tmp_path_factory.mktemp("values"))
+    made = Cluster(namespace, chart, is_older=version < LEAST)
     made.kubectl("create", "namespace", namespace)
     try:
         made.kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")

@@ -1,6 +1,7 @@
 """Which files of helm/ci a cluster without operators and accelerators can run, and why others do not fit."""
 
 from collections.abc import Mapping
+from typing import Any
 
 FITTING = ("default", "hpa", "minimal-cpu", "plain", "ratio-controller")
 """Those that are installed; a store named `redis` and the Secret `redis-url` are there for them."""
@@ -24,6 +25,16 @@ SMALL: Mapping[str, object] = {
 }
 """Values over each file's, so that one node has room for all of it."""
 
+_PROBES: Mapping[str, object] = {
+    "startup": {"httpGet": {"path": "/livez", "port": "http"}, "periodSeconds": 5, "failureThreshold": 60},
+    "readiness": {"httpGet": {"path": "/readyz", "port": "http"}, "periodSeconds": 5, "failureThreshold": 2},
+    "liveness": {"httpGet": {"path": "/livez", "port": "http"}, "periodSeconds": 10, "failureThreshold": 6},
+}
+OLDER: Mapping[str, object] = {
+    tier: {"probes": _PROBES, "drain": {"preStop": "exec"}} for tier in ("drafter", "verifier", "gateway")
+}
+"""Values over each file's, on a cluster without gRPC probes and pauses before an end."""
+
 BY_CPU: Mapping[str, object] = {
     "drafter": {
         "autoscaling": {
@@ -42,9 +53,18 @@ BY_CPU: Mapping[str, object] = {
 
 
 def by_ratio(prometheus: str) -> Mapping[str, object]:
-    """Two or three drafters, as the ratio controller says."""
+    """Two or three drafters, as the ratio controller says; it reads the pods themselves without a Prometheus."""
     return {
         "verifier": {"replicas": 1},
         "drafter": {"autoscaling": {"kind": "ratio", "minReplicas": 2, "maxReplicas": 3}},
         "metrics": {"prometheusAddress": prometheus},
     }
+
+
+def over(values: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+    """Values with others over them, as Helm reads several files."""
+    merged = dict(values)
+    for key, value in others.items():
+        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = over(merged[key], value) if both else value
+    return merged

@@ -19,8 +19,8 @@ def test_every_file_is_installed_or_has_a_reason() -> None:
 def test_a_file_serves_and_is_removed(cluster: Cluster, case: str) -> None:
     cluster.install(case)
     if values_of(case).get("tests") != {"enabled": False}:
-        assert "the same with" in cluster.helm("test", RELEASE, "--logs")
-    cluster.helm("uninstall", RELEASE, "--wait")
+        assert "the same with" in cluster.test()
+    cluster.uninstall()
     kinds = "deployments,statefulsets,pods,services,configmaps,roles,rolebindings,leases,networkpolicies,secrets,jobs"
     left = cluster.objects(kinds, "--selector", f"app.kubernetes.io/instance={RELEASE}")
     assert [each["metadata"]["name"] for each in left if _component(each) not in STAY] == []

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.cluster import PREFIX, RELEASE, Cluster, wait
+from tests.cluster.cluster import PREFIX, Cluster, wait
 
 pytestmark = pytest.mark.timeout(1800)
 TIERS = ("drafter", "verifier", "gateway")
+REFUSALS = ("503", "refused")
+"""What a request gets of gateways without a verifier: an answer, or no connection where none is ready."""
 TWO = {tier: {"replicas": 2} for tier in ("verifier", "gateway")}
 
 
@@ -49,7 +51,25 @@ def test_drafters_that_go_to_zero_and_come_back(installed: Cluster) -> None:
             installed.kubectl("scale", deployment, f"--replicas={replicas}")
             installed.kubectl("rollout", "status", deployment, "--timeout", "300s")
     _all_answered(report)
-    assert "drafted tokens" in installed.helm("test", RELEASE, "--logs")
+    assert "drafted tokens" in installed.test()
+
+
+def test_verifiers_that_go_to_zero_and_come_back(installed: Cluster) -> None:
+    """Without a verifier every request is refused at once, and none waits for its timeout."""
+    deployment = f"deployment/{PREFIX}-verifier"
+    installed.kubectl("scale", deployment, "--replicas=0")
+    wait(lambda: not installed.objects("pods", "--selector", "app.kubernetes.io/component=verifier"))
+    with installed.traffic() as asleep:
+        time.sleep(30)
+    assert asleep["answered"] == 0
+    assert asleep["failed"]
+    assert [each for each in asleep["failed"] if not any(word in each for word in REFUSALS)] == []
+    installed.kubectl("scale", deployment, "--replicas=2")
+    for each in (deployment, f"deployment/{PREFIX}-gateway"):
+        installed.kubectl("rollout", "status", each, "--timeout", "300s")
+    with installed.traffic() as awake:
+        time.sleep(20)
+    _all_answered(awake)
 
 
 def test_a_certificate_that_is_renewed(installed: Cluster) -> None:
