@@ -22,6 +22,8 @@ from specdec.sampling.vocabulary import fingerprint
 _PROBE_CHARS = 4
 """Characters for each token of room in the first beginning of a long text that is tried."""
 _MARGIN = 2
+_PROBE = "a"
+"""A text that shows which tokens a tokenizer adds to every text."""
 _MARK = "\u241fanswer\u241f"
 """Marks the end of an assistant's message in the text that a chat template makes."""
 
@@ -39,7 +41,8 @@ class ModelTokenizer:
         """Hash of the vocabulary; every verifier must have the same."""
         self.longest_token = longest_token(tokenizer)
         """Bytes of the longest token."""
-        self.tool_format = format_of(str(tokenizer.chat_template or ""), self.decode.special.values())
+        self._opening = _opening(tokenizer)
+        self.tool_format = format_of("\n".join(_templates(tokenizer).values()), self.decode.special.values())
         """How the model writes calls of tools, as its chat template says."""
 
     @classmethod
@@ -122,7 +125,10 @@ class ModelTokenizer:
         return _in_parts(text, room, "messages", lambda part: self._rendered_ids(part, mark))
 
     def _ids(self, text: str, special: bool) -> tuple[int, ...]:
-        return tuple(self._tokenizer.encode(text, add_special_tokens=special, verbose=False))
+        """The token ids of a text; `special` puts the tokens that a text begins with before it, unless it has them."""
+        ids = tuple(self._tokenizer.encode(text, add_special_tokens=False, verbose=False))
+        begins = special and ids[: len(self._opening)] != self._opening
+        return (*self._opening, *ids) if begins else ids
 
     def _rendered_ids(self, text: str, mark: str) -> tuple[int, ...]:
         return tuple(self._names.encode(text, mark)) if self._names and mark else self._ids(text, False)
@@ -144,6 +150,17 @@ class ModelTokenizer:
         ids = self._encode_rendered(rest, mark, room)
         return ids[1:] if ids[:1] == (last,) else ids
 
+    def _template(self, tools: bool) -> str:
+        """The chat template, of several that for tools or that of no other name; raises UnsupportedParameter."""
+        known = _templates(self._tokenizer)
+        for name in ("tool_use", "default") if tools else ("default",):
+            if name in known:
+                return known[name]
+        if known:
+            names = ", ".join(sorted(known))
+            raise UnsupportedParameter(f"this model's chat templates are {names}, and none is the default", "messages")
+        raise UnsupportedParameter("this model has no chat template: use /v1/completions", "messages")
+
     def _results(self, prompt: ChatPrompt) -> tuple[str, str]:
         """What the chat template puts behind the calls of the turn before, which it may have to see; as `_render`."""
         before = (Message("user", "?"), Message("assistant", "", prompt.called))
@@ -157,9 +174,7 @@ class ModelTokenizer:
         """The conversation as text, and the mark of the names that are hidden in it; empty where none is."""
         from jinja2 import TemplateError
 
-        template = self._tokenizer.chat_template
-        if template is None:
-            raise UnsupportedParameter("this model has no chat template: use /v1/completions", "messages")
+        template = self._template(bool(prompt.tools))
         apply, arguments = self._tokenizer.apply_chat_template, prompt.template_arguments
         for name in arguments.keys() & inspect.signature(apply).parameters.keys():
             raise FieldInvalid(f"chat_template_kwargs: {name} is not the template's", "chat_template_kwargs")
@@ -170,11 +185,12 @@ class ModelTokenizer:
             turns = self._names.hidden(turns, mark)
             tools = tuple(self._names.hidden_tool(tool, mark) for tool in tools)
         options: dict[str, Any] = {"tools": [tool.described for tool in tools]} if tools else {}
-        if not knows_tools(str(template)):
+        if not knows_tools(template):
             turns, options = described(turns, tools), {}
         try:
             text = apply(
                 turns,
+                chat_template=template,
                 tokenize=False,
                 add_generation_prompt=prompt.opens_answer,
                 continue_final_message=prompt.continues_last,
@@ -184,11 +200,27 @@ class ModelTokenizer:
         except TemplateError as error:
             raise FieldInvalid(f"the model's chat template refuses the messages: {error}", "messages") from error
         except Exception as error:  # a template is code of the model's folder, and may raise anything
+            said = f"{type(error).__name__}: {error}"
             if not arguments:
-                raise FieldInvalid(f"the model's chat template fails on the messages: {error}", "messages") from error
-            message = f"the model's chat template fails with chat_template_kwargs: {error}"
+                raise FieldInvalid(f"the model's chat template fails on the messages: {said}", "messages") from error
+            message = f"the model's chat template fails with chat_template_kwargs: {said}"
             raise FieldInvalid(message, "chat_template_kwargs") from error
         return huge.restore(str(text)), mark
+
+
+def _templates(tokenizer: Any) -> dict[str, str]:
+    """The chat templates of a tokenizer by their names; a single one is the default."""
+    given = tokenizer.chat_template
+    named = given if isinstance(given, dict) else {"default": given} if given is not None else {}
+    return {name: str(template) for name, template in named.items()}
+
+
+def _opening(tokenizer: Any) -> tuple[int, ...]:
+    """The tokens that a tokenizer puts before every text; what it may put behind one is no part of a prompt."""
+    framed = tokenizer.encode(_PROBE, add_special_tokens=True, verbose=False)
+    plain = tokenizer.encode(_PROBE, add_special_tokens=False, verbose=False)
+    starts = (at for at in range(len(framed)) if framed[at : at + len(plain)] == plain)
+    return tuple(framed[: next(starts, 0)])
 
 
 def _in_parts(text: str, room: int, param: str, encode: Callable[[str], tuple[int, ...]]) -> tuple[int, ...]:

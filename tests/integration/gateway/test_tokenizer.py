@@ -1,14 +1,17 @@
 """Tokenizers as transformers loads them, through the gateway's eyes."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer
 
 from gateway.request import ChatPrompt, TextPrompt, TokenPrompt
 from gateway.text.detokenizer import Detokenizer
 from gateway.text.tokenizer import ModelTokenizer
 from gateway.tools.conversation import Message
+from gateway.tools.values import Tool
 from specdec.errors import ConfigError, ContextLengthExceeded, FieldInvalid, UnsupportedParameter
 from specdec.sampling.vocabulary import fingerprint
 
@@ -109,6 +112,55 @@ def test_what_the_template_refuses_is_the_callers_mistake() -> None:
     inner.chat_template = "{{ raise_exception('no system messages') }}"
     with pytest.raises(FieldInvalid, match="no system messages"):
         ModelTokenizer(inner).encode(ChatPrompt((Message("system", "hi"),)))
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("{{ 1 / 0 }}", "ZeroDivisionError: division by zero"),
+        ("{{ messages[7].content.nothing }}", "no element 7"),
+        ("{% if %}", "Expected an expression"),
+        ("{{ ''.join([1]) }}", "TypeError"),
+    ],
+)
+def test_whatever_a_template_raises_is_a_refusal_that_names_it(template: str, said: str) -> None:
+    inner = AutoTokenizer.from_pretrained(DEMO)
+    inner.chat_template = template
+    with pytest.raises(FieldInvalid, match=f"the model's chat template .*{said}"):
+        ModelTokenizer(inner).encode(ChatPrompt((Message("user", "hi"),)))
+
+
+def test_of_several_templates_the_default_is_used_and_that_for_tools() -> None:
+    inner = AutoTokenizer.from_pretrained(DEMO)
+    inner.chat_template = {"default": "plain", "tool_use": "with {{ tools | length }}"}
+    tokenizer, talk = ModelTokenizer(inner), ChatPrompt((Message("user", "hi"),))
+    assert tokenizer.decode(tokenizer.encode(talk)) == "plain"
+    tools = (Tool("f", "", '{"type": "object"}', False),)
+    assert tokenizer.decode(tokenizer.encode(replace(talk, tools=tools))) == "with 1"
+
+
+def test_named_templates_without_a_default_are_named() -> None:
+    inner = AutoTokenizer.from_pretrained(DEMO)
+    inner.chat_template = {"rag": "x", "coder": "y"}
+    with pytest.raises(UnsupportedParameter, match="templates are coder, rag, and none is the default") as refused:
+        ModelTokenizer(inner).encode(ChatPrompt((Message("user", "hi"),)))
+    assert refused.value.param == "messages"
+
+
+@pytest.mark.parametrize("single", ["<s> $A", "<s> $A </s>", "<s> <t> $A </s>", "$A </s>"])
+def test_a_text_begins_once_and_nothing_ends_it(single: str) -> None:
+    inner = AutoTokenizer.from_pretrained(DEMO)
+    inner.add_special_tokens({"additional_special_tokens": ["<s>", "<t>", "</s>"]})
+    ids = [(name, inner.convert_tokens_to_ids(name)) for name in ("<s>", "<t>", "</s>")]
+    inner.backend_tokenizer.post_processor = TemplateProcessing(single=single, special_tokens=ids)
+    tokenizer, opening = ModelTokenizer(inner), single.partition("$A")[0].replace(" ", "")
+    plain = tokenizer.encode(TextPrompt("hi <t> ho", special=False))
+    begun = tokenizer.encode(TextPrompt("hi <t> ho"))
+    assert inner.decode(begun[: len(begun) - len(plain)]).replace(" ", "") == opening
+    assert begun[len(begun) - len(plain) :] == plain
+    assert tokenizer.encode(TextPrompt(f"{opening}hi <t> ho")) == begun
+    assert tokenizer.encode(TextPrompt(f"{opening}hi <t> ho", special=False)) == begun
+    assert tokenizer.encode_after(TextPrompt("hi <t> ho"), begun) == plain
 
 
 def test_a_folder_without_a_tokenizer_is_one_clear_line(tmp_path: Path) -> None:
