@@ -55,7 +55,7 @@ def open_folder(path: Path, *, allow_pickle: bool = False) -> ModelFolder:
             f"model folder {path} does not exist; a model is read from a local folder and never downloaded: "
             f"give the path of a folder with config.json, weights and tokenizer"
         )
-    config = _json(path / "config.json")
+    config = read_json(path / "config.json")
     if config.get("is_encoder_decoder"):
         raise ModelRefused(
             f"{path}: {config.get('model_type')} is an encoder-decoder; only decoder-only models are served"
@@ -67,7 +67,8 @@ def open_folder(path: Path, *, allow_pickle: bool = False) -> ModelFolder:
     return ModelFolder(path, config, _weights(path, allow_pickle))
 
 
-def _json(file: Path) -> dict[str, Any]:
+def read_json(file: Path) -> dict[str, Any]:
+    """The object in a JSON file of a model folder; raises ModelRefused."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -96,7 +97,7 @@ def _weights(path: Path, allow_pickle: bool) -> tuple[Path, ...]:
 def _files(path: Path, index: str, pattern: str) -> tuple[Path, ...]:
     """The weight files of one format; none when the folder has no weights of that format."""
     if (path / index).is_file():
-        return _shards(path, _json(path / index))
+        return _shards(path, read_json(path / index))
     return tuple(sorted(path.glob(pattern)))
 
 

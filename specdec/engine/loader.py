@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
 from specdec.engine.decoder import Decoder
+from specdec.engine.end_tokens import end_token_ids
 from specdec.engine.folder import open_folder
 from specdec.errors import ModelRefused
 from specdec.sampling import vocabulary
@@ -95,8 +96,7 @@ def read_facts(path: Path, model: Any, tokenizer: Any, fingerprint: str) -> Mode
         ModelRefused: the tokenizer does not fit the model, or the context length is unknown.
     """
     config = model.config.get_text_config(decoder=True)
-    ends = end_token_ids(model.generation_config.eos_token_id, config.eos_token_id, tokenizer.eos_token_id)
-    return _facts(path, config, model.get_input_embeddings().weight.shape[0], ends, tokenizer, fingerprint)
+    return _facts(path, config, model.get_input_embeddings().weight.shape[0], tokenizer, fingerprint)
 
 
 def read_folder_facts(path: Path, dtype: str, *, allow_pickle: bool = False) -> ModelFacts:
@@ -109,32 +109,21 @@ def read_folder_facts(path: Path, dtype: str, *, allow_pickle: bool = False) -> 
     whole = _try(path, "configuration", lambda: AutoConfig.from_pretrained(path, local_files_only=True))
     config = whole.get_text_config(decoder=True)
     tokenizer = _try(path, "tokenizer", lambda: AutoTokenizer.from_pretrained(path, local_files_only=True))
-    ends = None
-    if (path / "generation_config.json").is_file():
-        own = _try(path, "generation settings", lambda: GenerationConfig.from_pretrained(path, local_files_only=True))
-        ends = own.eos_token_id
-    ids = end_token_ids(ends, config.eos_token_id, tokenizer.eos_token_id)
-    return _facts(path, config, config.vocab_size, ids, tokenizer, folder.fingerprint(dtype))
+    return _facts(path, config, config.vocab_size, tokenizer, folder.fingerprint(dtype))
 
 
-def _facts(path: Path, config: Any, rows: int, ends: frozenset[int], tokenizer: Any, fingerprint: str) -> ModelFacts:
+def _facts(path: Path, config: Any, rows: int, tokenizer: Any, fingerprint: str) -> ModelFacts:
     ids: dict[str, int] = tokenizer.get_vocab()
+    size = _vocab_size(path, ids, rows)
+    ends = end_token_ids(path, config.eos_token_id, tokenizer, size)
     return ModelFacts(
         name=path.resolve().name,
-        vocab_size=_vocab_size(path, ids, rows),
+        vocab_size=size,
         context_length=_context_length(path, config),
         end_token_ids=ends,
         tokenizer_hash=vocabulary.fingerprint(ids),
         fingerprint=fingerprint,
     )
-
-
-def end_token_ids(*sources: int | list[int] | None) -> frozenset[int]:
-    """The ids of the first source that has any: generation settings, then configuration, then tokenizer."""
-    for source in sources:
-        if source is not None:
-            return frozenset([source] if isinstance(source, int) else source)
-    return frozenset()
 
 
 def find_device(device: str) -> torch.device:

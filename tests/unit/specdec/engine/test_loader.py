@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from specdec.engine.loader import end_token_ids, read_facts
+from specdec.engine.loader import read_facts
 from specdec.errors import ModelRefused
 from specdec.sampling import vocabulary
 
@@ -26,8 +26,7 @@ def fake_model(rows: int = 10, **settings: Any) -> SimpleNamespace:
     config = SimpleNamespace(**({"eos_token_id": 3, "max_position_embeddings": 64} | settings))
     config.get_text_config = lambda decoder: config
     embeddings = SimpleNamespace(weight=torch.empty(rows, 1))
-    generation = SimpleNamespace(eos_token_id=[4, 5])
-    return SimpleNamespace(config=config, generation_config=generation, get_input_embeddings=lambda: embeddings)
+    return SimpleNamespace(config=config, get_input_embeddings=lambda: embeddings)
 
 
 def test_the_vocabulary_is_the_tokenizers_not_the_matrixs() -> None:
@@ -35,7 +34,7 @@ def test_the_vocabulary_is_the_tokenizers_not_the_matrixs() -> None:
     assert facts.vocab_size == 7
     assert facts.tokenizer_hash == vocabulary.fingerprint(FakeTokenizer(7).get_vocab())
     assert (facts.name, facts.context_length, facts.fingerprint) == ("tiny", 64, "ab")
-    assert facts.end_token_ids == {4, 5}
+    assert facts.end_token_ids == {2}
 
 
 def test_a_tokenizer_with_more_ids_than_the_model_has_rows_is_refused() -> None:
@@ -47,18 +46,3 @@ def test_a_tokenizer_with_more_ids_than_the_model_has_rows_is_refused() -> None:
 def test_a_model_without_a_context_length_is_refused(length: object) -> None:
     with pytest.raises(ModelRefused, match="context length is unknown"):
         read_facts(Path("tiny"), fake_model(max_position_embeddings=length), FakeTokenizer(7), "")
-
-
-@pytest.mark.parametrize(
-    ("sources", "ids"),
-    [
-        (([7, 8], 3, 2), {7, 8}),
-        ((None, 3, 2), {3}),
-        ((None, None, 0), {0}),
-        ((None, None, None), set()),
-    ],
-)
-def test_end_tokens_come_from_the_first_source_that_names_any(
-    sources: tuple[int | list[int] | None, ...], ids: set[int]
-) -> None:
-    assert end_token_ids(*sources) == ids
