@@ -151,10 +151,10 @@ async def running(
     """Serve HTTP and gRPC until the context ends.
 
     Raises:
-        ConfigError: an address cannot be bound, or a file of API keys or of TLS is wrong.
+        ConfigError: an address cannot be bound, or a file of API keys, of TLS or of a model's defaults is wrong.
     """
     metrics = GatewayMetrics(process_registry("gateway"))
-    models = models_of(tokenizers, metrics, pins)
+    models = models_of(settings, tokenizers, metrics, pins)
     certificates = Certificates.of(settings.public_tls)
     watch_expiry(certificates, metrics.registry, public=True)
     if certificates:

@@ -114,6 +114,8 @@ class GatewaySettings(Settings):
     model: TokenizerSettings
     models: Mapping[str, ModelRoute] = {}
     """More models by the name that callers use; requests that name none are for `model`."""
+    generation_config: Literal["auto", "none"] = "auto"
+    """Whether the generation_config.json of a model's folder has the sampling of requests that name none."""
     names_as_tokens: bool = False
     """Whether a control token's name, such as `</s>`, in a message or a tool is that token; else it is text."""
     http: Address = "127.0.0.1:8000"

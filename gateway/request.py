@@ -106,6 +106,15 @@ def sampling_params(given: Mapping[str, Any]) -> SamplingParams:
     return SamplingParams(**options)
 
 
+def named_options(given: Mapping[str, Any], max_tokens: int | None) -> frozenset[str]:
+    """The names of what a caller chose, for which a model's defaults do not hold; `max_tokens` as the caller gave it.
+
+    A `top_p` of 0 chooses greedy decoding, and with it the temperature.
+    """
+    implied = {"temperature": given.get("top_p") == 0, "max_tokens": max_tokens is not None}
+    return frozenset((*given, *(name for name, holds in implied.items() if holds)))
+
+
 def is_seeded(seed: int | None) -> bool:
     """Whether a caller's seed asks for the same tokens again; -1 asks for any."""
     return seed is not None and seed != -1
@@ -130,6 +139,8 @@ class GenerationRequest:
     """How many prompts the request has that this one is a choice of."""
     truncate_prompt: int | None = None
     """How many of the prompt's last tokens are used; -1 for as many as there is room for, None for all."""
+    named: frozenset[str] = frozenset()
+    """Names of the fields of `sampling`, and `max_tokens`, that the caller gave; a model's defaults fill the others."""
     grammar_param: str = ""
     """The field that the grammar of `sampling` came from."""
     reading: Reading = field(default_factory=Reading)

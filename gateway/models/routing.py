@@ -9,6 +9,7 @@ from gateway.config import GatewaySettings
 from gateway.discovery.sources import source_of
 from gateway.kv.tier import KvTier, KvVerifierClient
 from gateway.metrics import GatewayMetrics
+from gateway.models.defaults import SamplingDefaults
 from gateway.models.served import ServedModel, ServedModels
 from gateway.store.pins import Pins
 from gateway.text.prompt_encoder import PromptEncoder
@@ -28,13 +29,20 @@ async def load_tokenizers(settings: GatewaySettings) -> dict[str, ModelTokenizer
     }
 
 
-def models_of(tokenizers: Mapping[str, ModelTokenizer], metrics: GatewayMetrics, pins: Pins | None) -> ServedModels:
-    """The models of those tokenizers, by name, which know no verifier yet."""
-    served = []
+def models_of(
+    settings: GatewaySettings, tokenizers: Mapping[str, ModelTokenizer], metrics: GatewayMetrics, pins: Pins | None
+) -> ServedModels:
+    """The models of those tokenizers, by name, which know no verifier yet.
+
+    Raises:
+        ConfigError: the generation_config.json of a model's folder is wrong.
+    """
+    served, uses_folder = [], settings.generation_config == "auto"
     for name, tokenizer in tokenizers.items():
+        defaults = SamplingDefaults.of_folder(settings.routes[name].path) if uses_folder else SamplingDefaults()
         metrics.speculation.add_model(name)
         pool = VerifierPool(tokenizer.fingerprint, metrics, pins, name)
-        served.append(ServedModel(name, tokenizer, PromptEncoder(tokenizer), pool))
+        served.append(ServedModel(name, tokenizer, PromptEncoder(tokenizer), pool, defaults))
     return ServedModels(*served)
 
 

@@ -1,8 +1,9 @@
 """The models that a gateway serves by their names, each with a tokenizer and verifiers of its own."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from gateway.models.defaults import SamplingDefaults
 from gateway.text.prompt_encoder import PromptEncoder
 from gateway.text.tokenizer import ModelTokenizer
 from gateway.verifiers.balancer import VerifierPool
@@ -18,6 +19,8 @@ class ServedModel:
     tokenizer: ModelTokenizer
     prompts: PromptEncoder
     pool: VerifierPool
+    defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
+    """What holds for requests that name no sampling of their own."""
 
 
 class ServedModels:

@@ -19,6 +19,7 @@ from gateway.request import (
     TokenPrompt,
     check_prompt,
     is_seeded,
+    named_options,
     new_id,
     sampling_params,
 )
@@ -160,6 +161,7 @@ def _request(message: pb.GenerateRequest) -> GenerationRequest:
     return GenerationRequest(
         prompt=_prompt(message),
         sampling=replace(_sampling(message.sampling, ends.min_tokens), grammar=grammar),
+        named=named_options(_given(message.sampling), ends.max_tokens if ends.HasField("max_tokens") else None),
         grammar_param="structured_output",
         model=message.model,
         max_tokens=ends.max_tokens if ends.HasField("max_tokens") else None,
@@ -208,8 +210,11 @@ def _prompt(message: pb.GenerateRequest) -> Prompt:
 
 def _sampling(options: pb.SamplingOptions, min_tokens: int) -> SamplingParams:
     """Every option that is set, under its own name; SamplingParams has the defaults of the others."""
-    given = {field.name: _plain(field.name, value) for field, value in options.ListFields()}
-    return sampling_params(given | {"min_tokens": min_tokens})
+    return sampling_params(_given(options) | {"min_tokens": min_tokens})
+
+
+def _given(options: pb.SamplingOptions) -> dict[str, Any]:
+    return {field.name: _plain(field.name, value) for field, value in options.ListFields()}
 
 
 def _plain(name: str, value: Any) -> Any:

@@ -192,7 +192,14 @@ class Generator:
             reading = reading.behind(model.tokenizer.spelled((*history, *added)[-_LAST:]))
             request = replace(request, sampling=reading.bound(request.sampling))
         header = Header(
-            call=make_call(request, (*history, *added), info, services.settings.mode, predicted, clamp=clamp),
+            call=make_call(
+                model.defaults.applied(request),
+                (*history, *added),
+                info,
+                services.settings.mode,
+                predicted,
+                clamp=clamp,
+            ),
             stop=request.stop,
             model=model.name,
             system_fingerprint=info.system_fingerprint,

@@ -67,6 +67,8 @@ class UpSettings(Settings):
     """What drafts for requests that do not choose: a source, or a drafter's kind, model or address; any when empty."""
     served_model_name: str = ""
     """Name of the model for callers; the folder's name when empty."""
+    generation_config: Literal["auto", "none"] = "auto"
+    """Whether the target's generation_config.json has the sampling of requests that name none, or nobody has."""
     cors_origins: Origins = ()
     """Origins of web pages whose scripts may call the HTTP API, with commas between them; `*` is every origin."""
     drafters: int = Field(default=1, ge=0, le=64)

@@ -37,7 +37,7 @@ from gateway.http.requests.sampling import SamplingBody
 from gateway.http.requests.structured import StructuredBody
 from gateway.http.requests.thinking import ThinkingFields
 from gateway.http.requests.tools import ToolsBody
-from gateway.request import GenerationRequest, Prompt, TextPrompt, is_seeded
+from gateway.request import GenerationRequest, Prompt, TextPrompt, is_seeded, named_options
 from gateway.tools.formats import DEFAULT, ToolFormat
 from specdec.errors import FieldInvalid, UnsupportedParameter
 from specdec.planning.gamma_policy import AUTO
@@ -134,7 +134,7 @@ class GenerationBody(SamplingBody, StructuredBody, _DefaultOnlyFields):
     def _request(
         self, prompts: Sequence[Prompt], request_id: str, limits: tuple[int | None, int | None], logprobs: int | None
     ) -> GenerationRequest:
-        """The request; `limits` are its max_tokens and cap_tokens."""
+        """The request; `limits` are its max_tokens, as the caller gave them, and its cap_tokens."""
         if self.stream_options is not None and not self.stream:
             raise FieldInvalid("stream_options is only allowed when stream is true", "stream_options")
         speculation = self.speculation or SpeculationBody()
@@ -144,9 +144,10 @@ class GenerationBody(SamplingBody, StructuredBody, _DefaultOnlyFields):
             more_prompts=tuple(prompts[1:]),
             truncate_prompt=self.truncate_prompt_tokens,
             sampling=replace(self.sampling(), grammar=grammar),
+            named=named_options(self.given(), limits[0]),
             grammar_param=grammar_param,
             model=self.model or "",
-            max_tokens=limits[0],
+            max_tokens=None if limits[0] == -1 else limits[0],  # vLLM's -1: as much as there is room for
             cap_tokens=limits[1],
             stop=self.stop,
             shows_stop=bool(self.include_stop_str_in_output),
@@ -189,16 +190,11 @@ class CompletionBody(GenerationBody):
             raise UnsupportedParameter("logprobs of the prompt are not supported: leave echo or logprobs out", "echo")
         cap = COMPLETION_TOKENS if self.max_tokens is None else None
         prompts = self.prompt if self.add_special_tokens is not False else tuple(map(_without_special, self.prompt))
-        return self._request(prompts, request_id, (_bound(self.max_tokens), cap), self.logprobs)
+        return self._request(prompts, request_id, (self.max_tokens, cap), self.logprobs)
 
 
 def _without_special(prompt: Prompt) -> Prompt:
     return replace(prompt, special=False) if isinstance(prompt, TextPrompt) else prompt
-
-
-def _bound(max_tokens: int | None) -> int | None:
-    """The longest output; None, and vLLM's -1, for as much as there is room for."""
-    return None if max_tokens == -1 else max_tokens
 
 
 class _ChatDefaultOnlyFields(Body):
@@ -235,6 +231,6 @@ class ChatBody(GenerationBody, ToolsBody, ThinkingFields, PrefillBody, _ChatDefa
         logprobs = self.top_logprobs or 0 if self.logprobs else None
         arguments = self.thinking_arguments | (self.chat_template_kwargs or {})
         prompt = self.opened(chat_prompt(self.messages, arguments))
-        request = self._request((prompt,), request_id, (_bound(limit), None), logprobs)
+        request = self._request((prompt,), request_id, (limit, None), logprobs)
         request = replace(request, prediction=self.prediction.content if self.prediction else "")
         return request.with_tools(self.asked(), tool_format)

@@ -64,6 +64,9 @@ class SamplingBody(Body):
 
     def sampling(self) -> SamplingParams:
         """The value, with a random seed where none is given; raises FieldInvalid."""
+        return sampling_params(self.given())
+
+    def given(self) -> dict[str, Any]:
+        """The fields that are set, by name."""
         fields = {name: getattr(self, name) for name in SamplingBody.model_fields}
-        given: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
-        return sampling_params(given)
+        return {name: value for name, value in fields.items() if value is not None}

@@ -179,6 +179,7 @@ def _verifier_config(settings: UpSettings, drafters: Sequence[str]) -> dict[str,
 def _gateway_config(settings: UpSettings, verifiers: Sequence[str], redis_url: str, kv: str) -> dict[str, Any]:
     return {
         "model": _target(settings),
+        "generation_config": settings.generation_config,
         "verifiers": verifiers,
         "redis_url": redis_url,
         "kv": {"redis_url": kv},

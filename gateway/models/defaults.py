@@ -1,0 +1,82 @@
+"""Sampling defaults of a model: what the generation_config.json of its folder says for requests that say nothing."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+from gateway.request import GenerationRequest
+from specdec.errors import ConfigError, FieldInvalid
+from specdec.sampling.params import SamplingParams
+
+_FILE = "generation_config.json"
+_NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty")
+_LENGTH = "max_new_tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingDefaults:
+    """Values of sampling parameters, and a longest output, for requests that name none of their own."""
+
+    sampling: Mapping[str, float | int] = field(default_factory=dict)
+    """Values by the names of the fields of SamplingParams."""
+    max_tokens: int | None = None
+    """Longest output of a request that names none and has no other bound, in tokens."""
+
+    @classmethod
+    def of_folder(cls, path: Path) -> Self:
+        """The defaults of a model folder; none where it has no such file.
+
+        Raises:
+            ConfigError: the file cannot be read, or one of its values is out of range.
+        """
+        try:
+            return cls._of(_read(path / _FILE))
+        except (FieldInvalid, OSError, ValueError) as error:
+            raise ConfigError(f"{path}: {_FILE}: {error}; or set generation_config to none") from error
+
+    @classmethod
+    def _of(cls, given: Mapping[str, Any]) -> Self:
+        sampling: dict[str, Any] = {name: _number(name, given) for name in _NUMBERS if name in given}
+        if "top_k" in given:
+            sampling["top_k"] = max(_whole("top_k", given), 0)  # -1 is no limit, as 0
+        if given.get("do_sample") is False:
+            sampling["temperature"] = 0.0
+        SamplingParams(seed=0, **sampling)
+        length = _whole(_LENGTH, given) if _LENGTH in given else None
+        if length is not None and length < 1:
+            raise FieldInvalid(f"{_LENGTH} must be at least 1, got {length}", _LENGTH)
+        return cls(sampling, length)
+
+    def applied(self, request: GenerationRequest) -> GenerationRequest:
+        """The request with the defaults of all that it does not name."""
+        left: dict[str, Any] = {name: value for name, value in self.sampling.items() if name not in request.named}
+        sampling = replace(request.sampling, **left)
+        if self.max_tokens is None or "max_tokens" in request.named or request.cap_tokens is not None:
+            return replace(request, sampling=sampling)
+        return replace(request, sampling=sampling, cap_tokens=max(self.max_tokens, sampling.min_tokens))
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """The values of a file that are not null; none where there is no file."""
+    if not file.is_file():
+        return {}
+    given = json.loads(file.read_text(encoding="utf-8"))
+    if not isinstance(given, dict):
+        raise ValueError("it is not a JSON object")
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _number(name: str, given: Mapping[str, Any]) -> float:
+    value = given[name]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise FieldInvalid(f"{name} must be a number, got {value!r}", name)
+    return float(value)
+
+
+def _whole(name: str, given: Mapping[str, Any]) -> int:
+    value = given[name]
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise FieldInvalid(f"{name} must be a whole number, got {value!r}", name)
+    return value
