@@ -2,20 +2,16 @@
 
 import math
 
-from specdec.planning.gamma import expected_tokens, speedup
+from torch import Tensor
 
-__all__ = ["ahead", "expected_tokens", "operations_factor", "oracle", "speedup"]
+from specdec.planning.gamma import expected_tokens, operations_factor, speedup
+
+__all__ = ["ahead", "divergence", "expected_tokens", "operations_factor", "oracle", "speedup"]
 
 
-def operations_factor(alpha: float, gamma: int, c_ops: float) -> float:
-    """Arithmetic operations per token against plain decoding, Theorem 3.11: (1-α)(γĉ+γ+1) / (1-α^(γ+1)).
-
-    Args:
-        alpha: acceptance.
-        gamma: draft length.
-        c_ops: ĉ, operations of a draft step over those of a target step, per token.
-    """
-    return (gamma * c_ops + gamma + 1.0) / expected_tokens(alpha, gamma)
+def divergence(p: Tensor, q: Tensor) -> Tensor:
+    """D_LK(p, q) = Σ |p - M| with M = (p + q) / 2, Definition 3.2; 1 - D_LK is the acceptance rate β (Theorem 3.5)."""
+    return (p - (p + q) / 2).abs().sum(-1)
 
 
 def oracle(alpha: float, c: float, beta: float = 0.0) -> float:

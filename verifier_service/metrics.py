@@ -19,7 +19,8 @@ _KEEP = 0.995
 class VerifierMetrics:
     """The metrics of one process.
 
-    The acceptance rate is accepted / drafted; the mean length is 1 + accepted / rounds with a draft.
+    α is accepted / judged (`specdec_spec_alpha`). Drafts after the first rejection are never judged, so the share of
+    drafts that are accepted, accepted / drafted, is lower. The mean length is 1 + accepted / rounds with a draft.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:

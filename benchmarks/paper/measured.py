@@ -16,8 +16,11 @@ from benchmarks.paper.published import LENIENCES
 from benchmarks.peers.turns import Fixed, interleave
 from benchmarks.reports.statistics import Ratio, paired
 from benchmarks.run import Ask, Run
+from drafter_service.config import DrafterSettings
 from models.train.sampling import continue_rows
 from specdec.planning.gamma import best_gamma, speedup
+from specdec.rules.proposal import propose
+from specdec.rules.speculation import Mode
 from specdec.sources.counts import COUNTS_FILE, Counts, load_counts
 
 _PROMPT = 48
@@ -26,6 +29,8 @@ _TRIAL, _LONGEST = 3, 12
 """γ of the run that estimates α, and the longest that may be best."""
 _BACK_OFF = 1.0
 """Weight of the unigram distribution in a bigram row, in counts, as the drafter of counts has it."""
+_SUPPORT = DrafterSettings.model_fields["support"].default
+"""Most ids of a served q̂."""
 Law = Callable[[Tensor], Tensor]
 """Distributions q [N, V] after each of a row's tokens [N]."""
 
@@ -50,6 +55,8 @@ class Approximation:
     """α at each of LENIENCES."""
     rejection: float
     """Acceptance of one step of rejection sampling, Σ p(x) · min(q/p) (A.2)."""
+    served: float = 0.0
+    """Mean Σ min(p, q̂) with the q̂ that a drafter would send: the likeliest ids, their weights rounded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +85,8 @@ def approximations(pair: Pair, size: Size, temperature: float, seed: int) -> Map
     for row in rows:
         p = target(input_ids=row[None, :-1]).logits[0, _PROMPT - 1 :].softmax(-1)
         for name, law in laws.items():
-            made[name].append(_judged(p, law(row[:-1])[_PROMPT - 1 :], temperature))
+            q = law(row[:-1])[_PROMPT - 1 :]
+            made[name].append((*_judged(p, q, temperature), _served(p, q, temperature)))
     return {name: _summary(each) for name, each in made.items()}
 
 
@@ -114,9 +122,19 @@ def _judged(p: Tensor, q: Tensor, temperature: float) -> tuple[Tensor, ...]:
     return (*lenient, (q / p).nan_to_num(torch.inf).amin(-1).clamp(max=1.0))
 
 
+def _served(p: Tensor, q: Tensor, temperature: float) -> Tensor:
+    """Σ min(p, q̂) of each position; at temperature 0 q̂ has one id, so it is α."""
+    if temperature == 0:
+        return _judged(p, q, temperature)[0]
+    rows = range(len(q))
+    _, laws = propose(Mode.REJECTION, q.double(), [0] * len(rows), rows, _SUPPORT)
+    shares = [law.weights.double() / law.weights.sum() for law in laws]
+    return torch.stack([torch.minimum(p[row, laws[row].ids].double(), shares[row]).sum() for row in rows]).float()
+
+
 def _summary(judged: list[tuple[Tensor, ...]]) -> Approximation:
-    *lenient, rejection = (torch.cat(column).mean().item() for column in zip(*judged, strict=True))
-    return Approximation(lenient[0], tuple(lenient), rejection)
+    *lenient, rejection, served = (torch.cat(column).mean().item() for column in zip(*judged, strict=True))
+    return Approximation(lenient[0], tuple(lenient), rejection, served)
 
 
 def walltime(pair: Pair, size: Size, temperature: float) -> Mapping[str, Speed]:

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.machine import ROOT
-from benchmarks.paper import closed, published, worked
+from benchmarks.paper import closed, places, published, worked
 from benchmarks.paper.measured import Approximation, Speed
 from benchmarks.reports.plots import draw
 
@@ -24,6 +24,7 @@ def closed_parts() -> Mapping[str, str]:
         "lenience, predicted": closed.lenient_speeds(),
         "text": closed.text_figures(),
         "worked": worked.render(),
+        "places": places.render(),
     }
 
 
@@ -44,12 +45,14 @@ def alphas(found: Mapping[float, Mapping[str, Approximation]]) -> str:
     """Table 3, with the baseline of A.2."""
     rows = [
         [name, f"{temperature:g}", f"{each.alpha:.3f}", published.ALPHA.get((name, int(temperature)), ""),
-         "" if temperature == 0 else f"{each.rejection:.4f}"]
+         f"{each.served:.3f}", "" if temperature == 0 else f"{each.rejection:.4f}"]
         for temperature, by_name in found.items()
         for name in _NAMES
         for each in [by_name[name]]
     ]  # fmt: skip
-    return closed.markdown(("approximation", "T", "α", "paper, all targets", "rejection sampling (A.2)"), rows)
+    return closed.markdown(
+        ("approximation", "T", "α, dense q", "paper, all targets", "α, served q̂", "rejection sampling (A.2)"), rows
+    )
 
 
 def leniences(found: Mapping[float, Mapping[str, Approximation]]) -> str:

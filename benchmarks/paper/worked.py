@@ -84,6 +84,22 @@ def without_adjustment() -> tuple[list[float], float]:
     return law, 0.5 * sum(abs(out - p) for out, p in zip(law, P, strict=True))
 
 
+def greedy_by_ratio() -> float:
+    """Chance that a greedy token is the target's where the likeliest draft is kept with probability min(1, p/q).
+
+    After a rejection it is the likeliest of the residual.
+    """
+    draft, best = Q.index(max(Q)), P.index(max(P))
+    kept = min(1.0, P[draft] / Q[draft])
+    gaps = [max(p - q, 0.0) for p, q in zip(P, Q, strict=True)]
+    return kept * (draft == best) + (1 - kept) * (gaps.index(max(gaps)) == best)
+
+
+def with_rejected() -> float:
+    """Distance from p of the law of a round's first token, q, where the first rejected draft is returned."""
+    return 0.5 * sum(abs(p - q) for p, q in zip(P, Q, strict=True))
+
+
 def footnote_length(beta: float, most: int) -> float:
     """Σ (1 - β) β^(t-1) t up to t = T + 1, as a footnote has it: it leaves out the mass β^(T+1)."""
     return sum((1 - beta) * beta ** (t - 1) * t for t in range(1, most + 2))
@@ -131,8 +147,20 @@ Their option to skip the residual breaks exactness: with p = {P} and q = {Q} a t
 of {distance:.2f} from p. Their rate, accepted / drafted, is no α: tokens behind the first rejection were never
 judged. At α = 0.8 and γ = 5 it reads {(expected_tokens(0.8, 5) - 1) / 5:.2f}.
 
+Their greedy processor drafts the argmax of q and keeps it by r ≤ p/q of the softmaxes, so the text is not the target's
+greedy text: with these p and q a token is the target's argmax with probability {greedy_by_ratio():.2f} alone. Argmax
+sampling needs one-hot p and q (§2.2 of the paper).
+
 ### Lecture notes on speculative decoding
 
 β = 0.8 and T = 10 give {expected_tokens(0.8, 10):.2f} tokens a round: "more than 4" holds. The sum in the footnote
 gives {footnote_length(0.8, 10):.2f}: P(L = T + 1) is β^T, and not (1 − β)β^T.
+
+§1.1, steps 5 to 7, takes n as the first rejected position and returns x_1 … x_n, the rejected token among them, and a
+token for n + 1 drawn from the residual of position n. What is meant is x_1 … x_(n-1) and x_n from the residual: as
+printed the first token of a round has the law of q, at a distance of {with_rejected():.2f} from p in the example
+above. Appendix A, steps 3 and 4, has the same slip: y_n belongs in the place of x_n.
+
+The greedy tree of Appendix A ends with V + [ν.x]. ν.x is the token of the node itself, which V has already; the
+target's next token, ν.y, is what is to be appended. As printed the last accepted token would be committed twice.
 """

@@ -147,6 +147,7 @@ def advise(
     verify_busy: options.VerifyBusy = 0.8,
     min_speedup: options.MinSpeedup = 1.0,
     drafter_cost: options.DrafterCost = None,
+    draft_operations: options.DraftOperations = 0.0,
     as_json: options.Json = False,
 ) -> None:
     """Say how many verifiers and drafters a throughput takes, whether drafting pays, and whether apart.
@@ -159,7 +160,7 @@ def advise(
     known: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     numbers = replace(advising.read(sources or (), window), **known)
     policy = (verify_busy, draft_busy, min_speedup)
-    advising.advise(Console(), tokens_per_second, numbers, policy, as_json, drafter_cost)
+    advising.advise(Console(), tokens_per_second, numbers, policy, as_json, drafter_cost, draft_operations)
 
 
 @app.command(epilog=EPILOG)

@@ -159,6 +159,9 @@ PlainMs = Annotated[float | None, _option("One target pass over its batch, no dr
 RoundTripMs = Annotated[float | None, _option("Verifier to drafter and back.", otherwise="0", min=0)]
 DraftBatch = Annotated[float | None, _option("Sessions in a drafter step.", min=0)]
 VerifyBatch = Annotated[float | None, _option("Sessions in a target pass.", min=0)]
+DraftOperations = Annotated[
+    float, typer.Option(help="Operations of a draft step over those of a target step (ĉ).", min=0)
+]
 DraftBusy = Annotated[float, typer.Option(help="How busy drafters may be, 0..1.")]
 VerifyBusy = Annotated[float, typer.Option(help="How busy verifiers may be, 0..1.")]
 DrafterCost = Annotated[

@@ -110,6 +110,9 @@ class GenerationResult:
         return self.finished.completion_tokens / self.finished.rounds if self.finished.rounds else 0.0
 
     @property
-    def acceptance(self) -> float | None:
-        """Share of the draft tokens that were accepted; None without drafts."""
+    def accepted_share(self) -> float | None:
+        """Accepted draft tokens over all drafted ones; None without drafts.
+
+        It is below the acceptance rate α: drafts after the first rejection are never judged.
+        """
         return self.finished.accepted / self.finished.drafted if self.finished.drafted else None

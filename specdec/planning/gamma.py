@@ -30,6 +30,22 @@ def speedup(alpha: float, gamma: int, c: float, r: float = 0.0, beta: float = 0.
     return expected_tokens(alpha, gamma) / (1.0 + r + gamma * (c + beta))
 
 
+def least_speedup(alpha: float, c: float) -> float | None:
+    """The speed-up (1 + α) / (1 + c) that some γ reaches, Corollary 3.9; None where α ≤ c, so that no γ need pay."""
+    return (1.0 + alpha) / (1.0 + c) if alpha > c else None
+
+
+def operations_factor(alpha: float, gamma: int, c_ops: float) -> float:
+    """Arithmetic operations per token against plain decoding, Theorem 3.11: (1-α)(γĉ+γ+1) / (1-α^(γ+1)).
+
+    Args:
+        alpha: acceptance.
+        gamma: draft length.
+        c_ops: ĉ, operations of a draft step over those of a target step, per token.
+    """
+    return (gamma * c_ops + gamma + 1.0) / expected_tokens(alpha, gamma)
+
+
 def best_gamma(alpha: float, c: float, r: float = 0.0, beta: float = 0.0, limit: int = 16) -> int:
     """The γ in 0..limit with the greatest speed-up, the smallest one of a tie.
 

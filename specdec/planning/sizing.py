@@ -11,7 +11,7 @@ t_v and is busy for a share ρ_v of the time; a drafter drafts γ tokens for B_d
 import math
 from dataclasses import dataclass
 
-from specdec.planning.gamma import best_gamma, expected_tokens
+from specdec.planning.gamma import best_gamma, expected_tokens, least_speedup, operations_factor
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +69,15 @@ class RoundCosts:
     def round_seconds(self) -> float:
         """Time of one round of a session that never waits in a queue: t_v + γ·t_d + R."""
         return self.verify_pass + self.gamma * self.draft_step + self.round_trip
+
+    @property
+    def least_speedup(self) -> float | None:
+        """Speed-up of some γ without a network, with passes of one length (Corollary 3.9); None where α ≤ t_d / t_p."""
+        return least_speedup(self.alpha, self.draft_step / self.plain_pass)
+
+    def operations(self, c_ops: float) -> float:
+        """Arithmetic operations a token of drafter and target over those of plain decoding (Theorem 3.11)."""
+        return operations_factor(self.alpha, self.gamma, c_ops)
 
     @property
     def best_gamma(self) -> int:

@@ -60,12 +60,14 @@ def advise(
     busy: tuple[float, ...],
     as_json: bool,
     drafter_cost: float | None = None,
+    draft_operations: float = 0.0,
 ) -> None:
     """Run the command: print the sizing, as one JSON document when `as_json` is set.
 
     Args:
         busy: the Policy's fields.
         drafter_cost: of a drafter, in verifiers; None where it is not known.
+        draft_operations: ĉ, arithmetic operations of a draft step over those of a target step, a token.
 
     Raises:
         ConfigError: a number is not known, or out of range.
@@ -85,23 +87,30 @@ def advise(
             "policy": asdict(policy),
             "sizing": asdict(sizing),
             "best_gamma": costs.best_gamma,
+            "least_speedup": costs.least_speedup,
+            "operations": costs.operations(draft_operations),
             "verdict": verdict(sizing, costs, policy),
             "placement": None if apart is None else {**asdict(apart), "verdict": where},
         }
         console.out(json.dumps(report, indent=2), highlight=False)
         return
-    said = (*derivation(tokens_per_second, sizing, costs), verdict(sizing, costs, policy), where)
+    said = (*derivation(tokens_per_second, sizing, costs, draft_operations), verdict(sizing, costs, policy), where)
     for line in filter(None, said):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def derivation(tokens_per_second: float, sizing: Sizing, costs: RoundCosts) -> Iterator[str]:
+def derivation(tokens_per_second: float, sizing: Sizing, costs: RoundCosts, draft_operations: float) -> Iterator[str]:
     """The lines that show the numbers, each with the formula it comes from."""
     times = (costs.draft_step, costs.verify_pass, costs.plain_pass, costs.round_trip)
     t_d, t_v, t_p, trip = (f"{value * 1000:.3g} ms" for value in times)
     yield f"α {costs.alpha:.2f}, γ {costs.gamma}, t_d {t_d}, t_v {t_v}, t_p {t_p}, R {trip}, c = t_d/t_v {costs.c:.3f}"
     yield f"tokens a round   E = (1 - α^(γ+1)) / (1 - α) = {costs.tokens_per_round:.2f}"
     yield f"a session gains  E·t_p / (t_v + γ·t_d + R) = {sizing.speedup:.2f} times plain decoding"
+    least = costs.least_speedup
+    bound = "α ≤ t_d/t_p: no γ need gain" if least is None else f"α > t_d/t_p: (1 + α) / (1 + t_d/t_p) = {least:.2f}"
+    yield f"best γ, at least {bound}, without network (Corollary 3.9)"
+    c_ops, operations = draft_operations, costs.operations(draft_operations)
+    yield f"operations       (γ·ĉ + γ + 1) / E = {operations:.2f} times plain decoding, ĉ {c_ops:g} (Theorem 3.11)"
     if sizing.pays:
         yield f"ratio            N_d/N_v = γ·c·(B_v/B_d)·(ρ_v/ρ_d) = {sizing.ratio:.2f}"
     yield f"verifiers        {sizing.verifiers} for {tokens_per_second:g} tokens/s"

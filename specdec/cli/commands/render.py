@@ -104,7 +104,7 @@ def statistics(result: GenerationResult) -> str:
         f"{finished.completion_tokens} tok",
         f"{result.tokens_per_second:.0f} tok/s",
         f"{result.tokens_per_round:.1f} tok/round",
-        "no drafts" if result.acceptance is None else f"{result.acceptance:.0%} accepted".replace("%", " %"),
+        "no drafts" if result.accepted_share is None else f"{result.accepted_share:.0%} accepted".replace("%", " %"),
         *(["lossy"] if finished.lossy else []),
         *(f"{count} rounds without a draft: {reason}" for reason, count in sorted(finished.fallbacks.items())),
     ]

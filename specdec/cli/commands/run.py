@@ -63,7 +63,7 @@ def report(result: GenerationResult) -> dict[str, Any]:
         "speculation": {
             "drafted": finished.drafted,
             "accepted": finished.accepted,
-            "acceptance": result.acceptance,
+            "acceptance": result.accepted_share,
             "rounds": finished.rounds,
             "tokens_per_round": result.tokens_per_round,
             "fallbacks": dict(finished.fallbacks),

@@ -1,13 +1,15 @@
 """docs/paper.md: its closed-form parts are what the code computes, and the worked examples are right by themselves."""
 
+import re
 from pathlib import Path
 
 import pytest
 import torch
 
 from benchmarks.paper import closed, page, published, worked
-from benchmarks.paper.measured import Approximation, Speed, _judged
+from benchmarks.paper.measured import Approximation, Speed, _judged, _served
 from benchmarks.reports.statistics import Ratio
+from benchmarks.theory import divergence
 
 TEXT = page.PAGE.read_text(encoding="utf-8")
 
@@ -56,6 +58,59 @@ def test_skipping_the_residual_is_off_by_what_the_page_says() -> None:
     assert distance == pytest.approx(0.15)
 
 
+def test_the_greedy_processor_and_the_returned_rejection_are_off_by_what_the_page_says() -> None:
+    assert worked.greedy_by_ratio() == pytest.approx(0.6)
+    assert worked.with_rejected() == pytest.approx(0.3)
+
+
+def test_the_oracle_s_figure_is_computed_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert closed.text_figures().splitlines()[-1].endswith("| yes |")
+    monkeypatch.setattr(closed, "_oracle_gain", lambda alpha, c: 2.0)
+    assert closed.text_figures().splitlines()[-1].endswith("| +0.4 |")
+
+
+def test_the_served_law_keeps_at_most_what_the_dense_one_does() -> None:
+    p, q = (torch.rand(4, 200, generator=torch.Generator().manual_seed(seed)).softmax(-1) for seed in (1, 2))
+    served, dense = _served(p, q, 1.0), torch.minimum(p, q).sum(-1)
+    assert bool((served < dense).all())
+    assert _served(p[:, :64].softmax(-1), q[:, :64].softmax(-1), 1.0).tolist() == pytest.approx(
+        torch.minimum(p[:, :64].softmax(-1), q[:, :64].softmax(-1)).sum(-1).tolist(), abs=1e-4
+    )
+
+
+def test_the_divergence_of_the_paper_is_one_less_alpha() -> None:
+    """Definition 3.2, Lemma 3.3, Corollary 3.4 and Theorem 3.5."""
+    p, q = (torch.rand(9, generator=torch.Generator().manual_seed(seed)).double() for seed in (3, 4))
+    p, q = p / p.sum(), q / q.sum()
+    assert divergence(p, q).item() == pytest.approx(1 - torch.minimum(p, q).sum().item(), abs=1e-12)
+    assert divergence(p, q).item() == pytest.approx(divergence(q, p).item(), abs=1e-12)
+    assert divergence(p, p).item() == 0.0
+    assert divergence(torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])).item() == 1.0
+
+
+PLACES = re.findall(r"`([\w./-]+\.(?:py|js|cpp))(?:::(\w+))?`", page.block(TEXT, "places"))
+
+
+def test_every_numbered_item_of_the_documents_has_a_place() -> None:
+    rows = page.block(TEXT, "places").splitlines()
+    items = [row.split("|")[2] for row in rows if row.startswith("|")]
+    wanted = [
+        *(f"Theorem {number}" for number in ("3.5", "3.8", "3.11")),
+        *(f"Corollary {number}" for number in ("3.4", "3.6", "3.9")),
+        *(f"Definition {number}" for number in ("3.1", "3.2", "3.7", "3.10")),
+        *(f"Table {number}" for number in range(1, 6)),
+        *(f"Figure {number}" for number in range(1, 6)),
+        *("Equation (1)", "Lemma 3.3", "Algorithm 1", "Appendix A.1", "A.2", "A.3", "A.4", "A.5"),
+    ]
+    assert not [item for item in wanted if not any(re.search(rf"{re.escape(item)}(?![\d.])", each) for each in items)]
+
+
+@pytest.mark.parametrize(("path", "name"), PLACES)
+def test_each_place_of_the_documents_parts_exists(path: str, name: str) -> None:
+    text = (page.ROOT / path).read_text(encoding="utf-8")
+    assert not name or re.search(rf"(?:def|class|function) {name}\b|^{name}\b", text, re.MULTILINE)
+
+
 def test_alpha_lenience_and_rejection_sampling_by_hand() -> None:
     p, q = torch.tensor([[0.5, 0.3, 0.2]]), torch.tensor([[0.2, 0.3, 0.5]])
     strict, half, third, tenth, rejection = (each.item() for each in _judged(p, q, 1.0))
@@ -68,9 +123,9 @@ def test_alpha_lenience_and_rejection_sampling_by_hand() -> None:
 
 
 def test_measured_tables_stand_beside_the_papers(tmp_path: Path) -> None:
-    each = Approximation(0.5, (0.5, 0.6, 0.7, 0.8), 0.1)
+    each = Approximation(0.5, (0.5, 0.6, 0.7, 0.8), 0.1, 0.45)
     found = {1.0: dict.fromkeys(("random", "unigram", "bigram", "model"), each)}
-    assert "| model | 1 | 0.500 | 0.53–0.89 | 0.1000 |" in page.alphas(found)
+    assert "| model | 1 | 0.500 | 0.53–0.89 | 0.450 | 0.1000 |" in page.alphas(found)
     assert "0.700 / 0.76" in page.leniences(found)
     speed = Speed(4, 0.5, 0.1, 1.5, Ratio(1.4, 1.3, 1.5))
     assert "| model | 1 | 4 | 0.50 | 0.10 | 1.50 | 1.40 (1.30..1.50) |" in page.speeds({1.0: {"model": speed}})

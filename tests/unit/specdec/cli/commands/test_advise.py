@@ -38,6 +38,18 @@ def test_it_says_the_counts_and_where_they_come_from(capsys: Capture) -> None:
     assert "Drafting pays: 6 replicas in all, against 12 verifiers with plain decoding." in said
 
 
+def test_it_says_the_papers_bounds(capsys: Capture) -> None:
+    assert status_of([*EXAMPLE, "--draft-operations", "0.1"]) == ExitCode.OK
+    said = capsys.readouterr().out
+    assert "α > t_d/t_p: (1 + α) / (1 + t_d/t_p) = 1.52" in said
+    assert "(γ·ĉ + γ + 1) / E = 1.95 times plain decoding, ĉ 0.1 (Theorem 3.11)" in said
+    assert status_of([*EXAMPLE, "--draft-ms", "30"]) == ExitCode.OK
+    assert "α ≤ t_d/t_p: no γ need gain" in capsys.readouterr().out
+    assert status_of([*EXAMPLE, "--json"]) == ExitCode.OK
+    found = json.loads(capsys.readouterr().out)
+    assert (found["least_speedup"], found["operations"]) == (pytest.approx(1.7 / 1.12), pytest.approx(5 / 2.7731))
+
+
 def test_it_says_when_drafting_does_not_pay(capsys: Capture) -> None:
     assert status_of([*EXAMPLE, "--draft-ms", "30"]) == ExitCode.OK
     said = capsys.readouterr().out

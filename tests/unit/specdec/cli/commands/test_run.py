@@ -18,7 +18,7 @@ from specdec.sampling.params import FinishReason
 from specdec.wire.generation import GammaReason
 from specdec.wire.report import ReportedDraft, ReportedToken, RoundReport
 
-CARD = Path(__file__).parents[4] / "gateway" / "http" / "static" / "card.js"
+CARD = Path(__file__).parents[5] / "gateway" / "http" / "static" / "card.js"
 STARTED = StartedEvent("g1", "demo", 7)
 FINISHED = FinishedEvent(FinishReason.LENGTH, 3, 3, drafted=4, accepted=1, rounds=2, fallbacks={})
 ROUNDS = (
@@ -37,7 +37,7 @@ def test_the_first_token_and_the_end_are_timed_from_the_request() -> None:
     assert (result.first_token, result.seconds) == (0.5, 2.0)
     assert result.tokens_per_second == 1.5
     assert result.tokens_per_round == 1.5
-    assert result.acceptance == 0.25
+    assert result.accepted_share == 0.25
     assert result.text == "abc"
 
 
