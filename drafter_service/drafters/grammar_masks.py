@@ -1,7 +1,7 @@
 """What each session's grammar lets follow its drafts, so that q is masked as p is.
 
 A draft from an unmasked q is as exact, because q̂ says what it was drawn from, but it is rejected more often. So a
-grammar that is not compiled yet, or cannot be, costs acceptance and nothing else.
+grammar that is not compiled yet, or cannot be, or whose masks take long, costs acceptance and nothing else.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -36,7 +36,7 @@ class GrammarMasks:
         if state is None:
             state = self._states[session] = self._thread.submit(self._compiler.compile, grammar)
             state.add_done_callback(_log_failure)
-        if not state.done() or state.exception() is not None:
+        if not state.done() or state.exception() is not None or state.result().expensive:
             return history
         return replace(history, allowed=state.result().masks(session.output)[0])
 

@@ -1,17 +1,21 @@
 """Where a generation stands in its grammar, and which tokens may follow at each position of a draft."""
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import TypeVar
 
 from llguidance import LLMatcher
 
 from specdec.rules.prefix import common_length
 from specdec.sampling.grammar import mask_bytes
 
+_Done = TypeVar("_Done")
+
 _CHEAP = 0.002
-"""Seconds of masks up to which a guess of forced tokens costs no event loop anything."""
+"""Seconds of masks up to which others may wait for them."""
 _MOST_SECONDS = 2.0
-"""Seconds that all masks of a generation may take together, beside those of each token."""
+"""Seconds of a processor that all masks of a generation may take together, beside those of each token."""
 _TOKEN_SECONDS = 0.005
 
 
@@ -28,10 +32,17 @@ class GrammarState:
         self._end_ids = end_ids
         self._read: list[int] = []
         """The tokens that the matcher has consumed."""
-        self.seconds = 0.0
-        """Time of the last call of `masks`."""
+        self.seconds = _CHEAP
+        """Time that the last masks took a processor; before the first ones, as much as is cheap."""
         self._spent = 0.0
-        """Time of all of them."""
+        """That of all of them."""
+        self._known: tuple[list[int], tuple[int, ...], list[bytes | None]] | None = None
+        """The last output, the drafts behind it, and the masks there."""
+
+    @property
+    def expensive(self) -> bool:
+        """Whether nobody should wait for the next masks, by what the last ones took."""
+        return self.seconds > _CHEAP
 
     @property
     def too_complex(self) -> bool:
@@ -46,29 +57,37 @@ class GrammarState:
         complex, where `output` is not of the grammar, and where it is and nothing completes it: there is no
         distribution, so that the generation ends with an error and no token is made up.
         """
-        if self.too_complex:
-            return [bytes(self._bytes)] * (len(drafts) + 1)
-        began = time.perf_counter()
-        masks = self._masks(output, drafts)
-        self.seconds = time.perf_counter() - began
-        self._spent += self.seconds
+        wanted, behind = list(output), tuple(drafts)
+        if self._known is not None and self._known[0] == wanted and self._known[1][: len(behind)] == behind:
+            return self._known[2][: len(behind) + 1]
+        spent = self._spent
+        masks = self._masks(wanted, behind)
+        self.seconds = self._spent - spent
+        self._known = wanted, behind, masks
         return masks
 
-    def _masks(self, output: Sequence[int], drafts: Sequence[int]) -> list[bytes | None]:
-        if not self._move_to(output):
-            return [bytes(self._bytes)] * (len(drafts) + 1)
-        masks: list[bytes | None] = [self._mask()]
-        for draft in drafts:
-            if draft in self._end_ids or not self._matcher.try_consume_tokens([draft]):
+    def _masks(self, output: list[int], drafts: tuple[int, ...]) -> list[bytes | None]:
+        masks: list[bytes | None] = []
+        if not self.too_complex and self._counted(partial(self._move_to, output)):
+            masks.append(self._counted(self._mask))
+        for draft in drafts if masks else ():
+            if self.too_complex or draft in self._end_ids or not self._counted(partial(self._read_on, draft)):
                 break
-            self._read.append(draft)
-            masks.append(self._mask())
-        return masks + [None] * (len(drafts) + 1 - len(masks))
+            masks.append(self._counted(self._mask))
+        nothing = self.too_complex or not masks
+        return masks + [bytes(self._bytes) if nothing else None] * (len(drafts) + 1 - len(masks))
+
+    def _counted(self, step: Callable[[], _Done]) -> _Done:
+        """Do a step and count its time."""
+        began = time.thread_time()
+        done = step()
+        self._spent += time.thread_time() - began
+        return done
 
     def forced(self, output: Sequence[int], most: int) -> tuple[int, ...]:
         """The tokens, at most `most`, that write the text which must follow `output`; another way to write it may be
         possible, so this is a guess and no law."""
-        if most <= 0 or self.seconds > _CHEAP or not self._move_to(output):
+        if most <= 0 or self.expensive or self.too_complex or not self._move_to(output):
             return ()
         return tuple(self._matcher.compute_ff_tokens()[:most])
 
@@ -82,6 +101,13 @@ class GrammarState:
         for end in self._end_ids:
             bits[end // 8] &= ~(1 << end % 8)
         return bytes(bits)
+
+    def _read_on(self, draft: int) -> bool:
+        """Consume a draft; False where the grammar does not allow it."""
+        if not self._matcher.try_consume_tokens([draft]):
+            return False
+        self._read.append(draft)
+        return True
 
     def _move_to(self, output: Sequence[int]) -> bool:
         """Consume exactly `output`; False where the grammar does not allow it."""

@@ -10,7 +10,6 @@ from specdec.errors import InternalError
 from specdec.rules.draft import Verdict
 from verifier_service.backends.batch_plan import Outcome, Row, ScheduledChunk, plan
 from verifier_service.backends.kv_admission import KvAdmission
-from verifier_service.backends.mask_budget import MaskBudget
 from verifier_service.backends.model_step import ModelStep
 from verifier_service.backends.rotation import Rotation
 from verifier_service.backends.run_ahead import SteppedModel
@@ -31,7 +30,6 @@ class ModelThread(SteppedModel):
         self._settings = settings
         self._kv = KvAdmission(engine)
         self._rotation = Rotation(settings.step_sessions)
-        self._masks = MaskBudget()
 
     def can_ever_admit(self, limit: int) -> bool:
         """Whether a sequence that may reach `limit` tokens fits into an empty engine."""
@@ -42,7 +40,6 @@ class ModelThread(SteppedModel):
         for kv_name in ended:
             self._kv.release(kv_name)
             self._rotation.forget(kv_name)
-            self._masks.forget(kv_name)
         preempted = self._kv.preempted
         results: dict[Row, Outcome | InternalError | None] = {}
         queried, found = self._admit(rows, results)
@@ -99,7 +96,7 @@ class ModelThread(SteppedModel):
 
     def _chunks(self, rows: Sequence[Row]) -> list[ScheduledChunk]:
         """The next pass, without the sequences that gave up their KV for it."""
-        waiting = self._rotation.chosen([(row, self._engine.length(row.kv_name)) for row in self._masks.chosen(rows)])
+        waiting = self._rotation.chosen([(row, self._engine.length(row.kv_name)) for row in rows])
         chunks = plan(waiting, self._settings.chunk_tokens, self._settings.draft_tokens)
         for chunk in chunks:
             if chunk.row.kv_name in self._kv:

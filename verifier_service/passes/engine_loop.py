@@ -2,6 +2,7 @@
 
 Rows that come while a pass runs form the next one. A pass waits for drafts that are worth it, or where the sequences
 that draft are in two groups for half of them. Plain passes of the same rows follow one another without the event loop.
+The masks of grammars are computed beside the passes, and a row is in none before its own are known.
 """
 
 import asyncio
@@ -23,6 +24,7 @@ from verifier_service.backends.run_ahead import joins
 from verifier_service.config import VerifierSettings
 from verifier_service.metrics import VerifierMetrics
 from verifier_service.passes.draft_waits import Drafting, DraftWaits
+from verifier_service.passes.mask_lanes import PATIENCE, MaskLanes
 from verifier_service.passes.step_metrics import publish
 from verifier_service.speculation.controller import BatchSpeculation
 from verifier_service.speculation.pass_sample import PassHistory
@@ -106,6 +108,9 @@ class EngineLoop:
         self._passes = PassHistory()
         self._wake = asyncio.Event()
         self._waits = DraftWaits(self._changed)
+        self._masks = MaskLanes(self._changed)
+        self._stepped = 0.0
+        """When the last step was over, by `time.perf_counter`."""
         self._under_way: Sequence[Row] = ()
         """The rows that the thread has now; empty while it does nothing."""
 
@@ -153,6 +158,7 @@ class EngineLoop:
         self._entering.pop(name, None)
         self._found.pop(name, None)
         self._waits.drop(sequence)
+        self._masks.forget(name)
         for row in (self._own.pop(name, None), self._unasked.pop(name, None)):
             if row is not None:
                 self._rows.pop(row, None)
@@ -193,11 +199,14 @@ class EngineLoop:
                 busy = await self._step()
         finally:
             self._model.told.stop()
+            self._masks.close()
 
     def _add(self, sequence: Scheduled, row: Row) -> None:
         self._rows[row], self._own[row.kv_name] = sequence, row
         if row.goal and not self._ready:
             self._ready = time.perf_counter()
+        if self._masks.begin(row):
+            return
         if joining := bool(self._under_way) and joins(row):
             self._model.join((), [row])
         self._changed(stops=not joining)
@@ -214,11 +223,14 @@ class EngineLoop:
                 await self._wake.wait()
 
     def _held_back(self) -> float:
-        """Seconds for which the next pass waits for drafts: for all, or half where there are two groups."""
+        """Seconds for which the next pass waits: for cheap masks a moment, for all drafts, or half where there are two
+        groups."""
+        if self._masks.soon and (left := self._stepped + PATIENCE - time.perf_counter()) > 0.0:
+            return left
         always, briefly = self._waits[Gathers.ALWAYS], self._waits[Gathers.BRIEFLY]
         if not always + briefly or self._prompts:
             return 0.0
-        ready = [row for row in self._rows if row.goal > 0]
+        ready = [row for row in self._rows if row.goal > 0 and not self._masks.waits(row)]
         if self._speculation.groups > 1 and is_turn(ready, self.running):
             return 0.0
         if always:
@@ -236,7 +248,8 @@ class EngineLoop:
         """Let the thread do what it can; False when there was nothing it could do."""
         groups, waited, self._ready = self._speculation.groups, self._waits.waited(), 0.0
         left_out = self._waits[Gathers.ALWAYS] > 0
-        chosen = list(self._rows) if groups == 1 else turn(list(self._rows), self.running)
+        known = [row for row in self._rows if not self._masks.waits(row)]
+        chosen = known if groups == 1 else turn(known, self.running)
         rows = sorted(chosen, key=lambda row: row.rank)
         ended, self._ended = self._ended, []
         self._under_way, loop = rows, asyncio.get_running_loop()
@@ -270,6 +283,7 @@ class EngineLoop:
 
     def _take(self, step: ModelStep, groups: int, waited: float, *, left_out: bool) -> None:
         """Learn from a step, then conclude it: the next draft lengths follow what is learnt."""
+        self._stepped = time.perf_counter()
         self._found |= {name: count for name, count in step.found.items() if name in self._entering}
         done = [(row, self._rows.pop(row), result) for row, result in step.results.items() if row in self._rows]
         if step.chunks:

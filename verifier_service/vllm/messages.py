@@ -82,9 +82,6 @@ class Report(NamedTuple):
 class WrittenMasks:
     """The masks of a row's grammar, which stays where the session is; in its place for a pass."""
 
-    seconds = 0.0
-    """Time that they take a pass: they were computed before it."""
-
     def __init__(self, masks: Sequence[bytes | None] | None) -> None:
         """The mask behind the output and behind each draft, as `GrammarState.masks`; None where these failed."""
         self._masks = masks

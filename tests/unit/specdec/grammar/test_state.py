@@ -136,3 +136,25 @@ def test_forms_of_use_are_within_the_limits(compiler: GrammarCompiler) -> None:
         state = compiler.compile(Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema)))
         assert ids(*state.masks(b""))
         assert not state.too_complex
+
+
+def test_masks_that_are_known_are_not_computed_again(
+    compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = compiler.compile(regex("ab*c"))
+    known = state.masks(b"a", b"bb")
+    monkeypatch.setattr(state, "_mask", lambda: pytest.fail("computed again"))
+    assert state.masks(b"a", b"bb") == known
+    assert state.masks(b"a", b"b") == known[:2]
+    monkeypatch.undo()
+    assert state.masks(b"ab", b"b") == compiler.compile(regex("ab*c")).masks(b"ab", b"b")
+
+
+def test_behind_a_draft_at_which_masks_take_too_long_no_token_is_drawn(compiler: GrammarCompiler) -> None:
+    state = compiler.compile(Grammar(GrammarKind.LARK, "start: s\ns: s s s s | T | \nT: /[ -~]/"))
+    masks = state.masks(b"", b"a" * 500)
+    assert state.too_complex
+    known = [mask for mask in masks if mask is not None and any(mask)]
+    assert len(masks) == 501
+    assert 0 < len(known) < 500
+    assert [mask and ids(mask) for mask in masks[len(known) :]] == [set()] * (501 - len(known))
