@@ -6,9 +6,11 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from gateway.fair_queue import Share
 from gateway.http.half_closed import LeavingClient
 from gateway.http.offers import SteadyParser
 from gateway.http.replies.problems import error_body
+from gateway.http.unread import UnreadAnswers, answered_share
 from specdec.errors import DeadlineExceeded, FieldInvalid, MessageTooLarge, QueueFull, SpecdecError
 
 HEAD_BYTES = 64 * 1024
@@ -19,8 +21,6 @@ BYTES_PER_SECOND = 16 * 1024
 """A request has another second to arrive for each so many bytes of its body."""
 MAX_PIPELINED = 16
 """Most requests of a connection that wait behind the one that is answered; clients of today send none."""
-UNREAD_SECONDS = 60.0
-"""Seconds for which a client may leave an answer unread; then its connection is closed, and its work ends."""
 _BUSY = 0.1
 """Seconds by which the loop may miss a deadline; where it misses by more, the request may have arrived unread."""
 
@@ -30,8 +30,10 @@ class BoundedConnection(HttpToolsProtocol):
 
     transport: asyncio.Transport
 
-    def __init__(self, *args: Any, **options: Any) -> None:
+    def __init__(self, unread: UnreadAnswers, *args: Any, **options: Any) -> None:
+        """Make a connection, whose unread answer is one of those of its server; the rest is uvicorn's."""
         super().__init__(*args, **options)
+        self._all_unread = unread
         self.parser = SteadyParser(self)  # type: ignore[assignment]
         self._leaving: LeavingClient | None = None
         """Set once the client has shut its sending half."""
@@ -45,7 +47,8 @@ class BoundedConnection(HttpToolsProtocol):
         self._due = math.inf
         """When the request must have arrived, in the loop's time; infinite while none arrives."""
         self._timer: asyncio.TimerHandle | None = None
-        self._unread: asyncio.TimerHandle | None = None
+        self._unread: tuple[Share, asyncio.TimerHandle] | None = None
+        """Whose answer is not read, and what ends it."""
         self._begin()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -98,7 +101,9 @@ class BoundedConnection(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._unread = self._unread or self.loop.call_later(UNREAD_SECONDS, self.transport.abort)
+        if self._unread is None:
+            share = answered_share(self.cycle.scope) if self.cycle is not None else Share("")
+            self._unread = share, self.loop.call_later(self._all_unread.add(share), self.transport.abort)
 
     def resume_writing(self) -> None:
         self._read_again()
@@ -106,7 +111,9 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _read_again(self) -> None:
         if self._unread is not None:
-            self._unread.cancel()
+            share, timer = self._unread
+            timer.cancel()
+            self._all_unread.remove(share)
             self._unread = None
 
     def on_body(self, body: bytes) -> None:

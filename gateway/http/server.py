@@ -5,12 +5,14 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from functools import partial
 
 import structlog
 import uvicorn
 from starlette.types import ASGIApp
 
 from gateway.http.connection import BoundedConnection
+from gateway.http.unread import UnreadAnswers
 from gateway.tasks import cancel_and_wait
 from specdec.errors import ConfigError
 from specdec.serving.rpc.tls import Certificates
@@ -66,7 +68,7 @@ async def http_server(
 def _config(app: ASGIApp, context: ssl.SSLContext | None, proxies: Sequence[str]) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=BoundedConnection,
+        http=partial(BoundedConnection, UnreadAnswers()),  # type: ignore[arg-type] # called as a class is
         ws="none",
         lifespan="off",
         log_config=None,

@@ -1,14 +1,17 @@
 """The gRPC services of generations and models: from protobuf to a request, and from events back."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import grpc.aio
 
-from gateway.callers.caller import allowed_priority, calling_key, calling_tenant
+from gateway.callers.caller import allowed_priority, calling_key, calling_tenant, place_share
 from gateway.callers.priority import PriorityClass
+from gateway.fair_queue import FairQueue
 from gateway.lists import unique_ids, unique_stops
 from gateway.models.served import ServedModel
 from gateway.request import (
@@ -25,7 +28,10 @@ from gateway.request import (
 )
 from gateway.rpc import replies
 from gateway.rpc.sessions import Context, SessionServicer
+from gateway.rpc.shape import check_chat, check_shape, is_quick
 from gateway.rpc.tools import chat_prompt, structured_output, tool_choice
+from gateway.rpc.unread import read_in_time
+from gateway.tools.choice import ToolChoice
 from gateway.turns.events import Started, collect
 from gateway.turns.generation import Generator
 from gateway.turns.services import Services
@@ -38,6 +44,11 @@ from specdec.sampling.params import SamplingParams
 from specdec.wire.params import GAMMA_POLICY, mode_from_pb, tree_from_pb
 
 SERVICES = tuple(service.full_name for service in pb.DESCRIPTOR.services_by_name.values())
+
+_Read = TypeVar("_Read")
+
+_WAITING = 1024
+"""Most large messages that wait to be read."""
 
 
 def register(server: grpc.aio.Server, services: Services) -> None:
@@ -54,6 +65,7 @@ class GenerationServicer(pb_grpc.GenerationServiceServicer):
         self._services = services
         self._generator = Generator(services)
         self._sessions = UserSessions(services)
+        self._large = FairQueue("large messages", 1, _WAITING)
 
     async def Generate(self, request: pb.GenerateRequest, context: Context) -> pb.GenerateResponse:  # noqa: N802
         """Answer with the whole output at once."""
@@ -74,15 +86,28 @@ class GenerationServicer(pb_grpc.GenerationServiceServicer):
             async for event in events:
                 if isinstance(event, Started):
                     await context.send_initial_metadata(tuple(event.limits.items()))
-                yield pb.StreamGenerateResponse(**replies.event(event))
+                with read_in_time():
+                    yield pb.StreamGenerateResponse(**replies.event(event))
 
     async def _request(self, message: pb.GenerateRequest, context: Context) -> GenerationRequest:
         """The request of a message; thinking and calls of tools are in the formats of its model."""
-        wanted, choice = replace(_request(message), retries=_retries(context)), tool_choice(message)
+        wanted, choice = await self._in_turn(message, partial(_wanted, message))
+        wanted = replace(wanted, retries=_retries(context))
         if not choice.offered() and not isinstance(wanted.prompt, ChatPrompt):
             return wanted
         model = await self._sessions.model_of(message.model, message.session, wanted.tenant)
         return wanted.with_tools(choice, model.tokenizer.tool_format)
+
+    async def _in_turn(self, message: pb.GenerateRequest | pb.TokenizeRequest, read: Callable[[], _Read]) -> _Read:
+        """What `read` makes of a message; large ones are read on a thread, which callers have in turn."""
+        if is_quick(message):
+            return read()
+        share = place_share(calling_tenant(message.user if isinstance(message, pb.GenerateRequest) else ""))
+        await self._large.enter(share)
+        try:
+            return await asyncio.to_thread(read)
+        finally:
+            self._large.leave(share)
 
     async def ResumeGeneration(  # noqa: N802
         self, request: pb.ResumeGenerationRequest, context: Context
@@ -93,7 +118,8 @@ class GenerationServicer(pb_grpc.GenerationServiceServicer):
         stream = self._generator.resume(request.id, tenant, received, context.time_remaining())
         async with aclosing(stream) as events:
             async for event in events:
-                yield pb.ResumeGenerationResponse(**replies.event(event))
+                with read_in_time():
+                    yield pb.ResumeGenerationResponse(**replies.event(event))
 
     async def CancelGeneration(  # noqa: N802
         self, request: pb.CancelGenerationRequest, context: Context
@@ -105,11 +131,7 @@ class GenerationServicer(pb_grpc.GenerationServiceServicer):
     async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:  # noqa: N802
         """Answer with the token ids of a text or a chat."""
         model = self._services.models.named(request.model)
-        which = request.WhichOneof("input")
-        if which is None:
-            raise FieldRequired("one of text and chat is required", "input")
-        prompt = chat_prompt(request.chat) if which == "chat" else TextPrompt(request.text)
-        check_prompt(prompt)
+        prompt = await self._in_turn(request, partial(_tokenized, request))
         length = model.pool.info.context_length
         tokens = await model.prompts.encode(prompt, calling_tenant(), length)
         return pb.TokenizeResponse(token_ids=tokens, context_length=length)
@@ -152,6 +174,23 @@ def _retries(context: Context) -> int | None:
     """How often the client's channel has repeated the call by itself; None for a call that comes for the first time."""
     given = dict(context.invocation_metadata() or ()).get("grpc-previous-rpc-attempts", "")
     return int(given) if str(given).isdecimal() else None
+
+
+def _wanted(message: pb.GenerateRequest) -> tuple[GenerationRequest, ToolChoice]:
+    """The request of a message, and its tools; raises RequestError."""
+    check_shape(message)
+    return _request(message), tool_choice(message)
+
+
+def _tokenized(message: pb.TokenizeRequest) -> Prompt:
+    """The text or the chat of a message; raises RequestError."""
+    which = message.WhichOneof("input")
+    if which is None:
+        raise FieldRequired("one of text and chat is required", "input")
+    check_chat(message.chat)
+    prompt = chat_prompt(message.chat) if which == "chat" else TextPrompt(message.text)
+    check_prompt(prompt)
+    return prompt
 
 
 def _request(message: pb.GenerateRequest) -> GenerationRequest:

@@ -2,6 +2,7 @@
 
 import json
 
+from gateway.json_bounds import check_nesting
 from gateway.request import ChatPrompt
 from gateway.tools import structured
 from gateway.tools.choice import ToolChoice
@@ -92,4 +93,5 @@ def _tool(place: str, tool: pb.Tool) -> Tool:
         raise FieldInvalid(f"{place}.parameters is not JSON: {error}", f"{place}.parameters") from error
     if not isinstance(schema, dict):
         raise FieldInvalid(f"{place}.parameters must be a JSON Schema, an object", f"{place}.parameters")
+    check_nesting(schema, f"{place}.parameters")
     return Tool(tool.name, tool.description, parameters, tool.strict)

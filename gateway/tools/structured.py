@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from gateway.json_bounds import check_nesting
 from gateway.tools.schemas import simplified
 from specdec.errors import FieldInvalid
 from specdec.sampling.grammar import MAX_GRAMMAR_BYTES, Grammar, GrammarKind
@@ -30,6 +31,7 @@ def json_schema(schema: Any, param: str, *, compact: bool = False, whitespace: s
             raise FieldInvalid(f"{param} is not JSON: {error}", param) from error
     if not isinstance(schema, dict) or not isinstance(schema.get("x-guidance", {}), dict):
         raise FieldInvalid(f"{param} must be a JSON Schema, an object", param)
+    check_nesting(schema, param)
     options: dict[str, Any] = {"whitespace_pattern": whitespace or WHITESPACE}
     if compact:
         options = {"whitespace_flexible": False}
@@ -46,6 +48,8 @@ def choice(texts: list[str], param: str) -> Grammar:
     """One of several texts; raises FieldInvalid."""
     if not texts:
         raise FieldInvalid(f"{param} must have a text to choose", param)
+    if (size := len(texts) + sum(map(len, texts))) > MAX_GRAMMAR_BYTES:  # before any of them is written
+        raise _too_long(size, param)
     literals = (literal(text) for text in dict.fromkeys(texts))
     return _grammar(GrammarKind.LARK, f"start: {' | '.join(literals)}", param)
 

@@ -15,8 +15,11 @@ from pydantic import BaseModel
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from gateway.callers.caller import place_share
+from gateway.fair_queue import Share
 from gateway.http.replies.cursor import cursor
 from gateway.http.replies.problems import CLIENT_GONE
+from gateway.http.unread import note_share
 from gateway.models.served import ServedModels
 from gateway.tasks import cancel_and_wait
 from gateway.text.tokenizer import ModelTokenizer
@@ -122,7 +125,8 @@ async def streamed(
         await pending.aclose()
         raise
     name = started.turn.name if ids else ""
-    return EventStream(pending, _stream(pending, writer, name, ping, after), started.limits)
+    share = place_share(started.turn.tenant)
+    return EventStream(pending, _stream(pending, writer, name, ping, after), started.limits, share)
 
 
 class Pending:
@@ -165,11 +169,16 @@ class Pending:
 class EventStream(StreamingResponse):
     """The response of a stream; its events are closed when it ends, for whatever reason."""
 
-    def __init__(self, pending: Pending, content: AsyncIterator[bytes], headers: Mapping[str, str]) -> None:
+    def __init__(
+        self, pending: Pending, content: AsyncIterator[bytes], headers: Mapping[str, str], share: Share
+    ) -> None:
+        """`share` is whose answer it is."""
         super().__init__(content, media_type="text/event-stream", headers={**_HEADERS, **headers})
         self._pending = pending
+        self._share = share
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        note_share(scope, self._share)
         async with aclosing(self._pending):
             await super().__call__(scope, receive, send)
 

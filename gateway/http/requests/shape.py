@@ -3,14 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from gateway.json_bounds import MAX_BRACKETS, MAX_COMMAS, check_nesting
 from specdec.errors import ContextLengthExceeded, FieldInvalid
 
-MAX_NESTING = 100
-"""Most objects and lists of a body that stand in each other."""
-MAX_BRACKETS = 64 * 1024
-"""Most opening brackets in a body, those of its texts included: some texts are read as JSON in turn."""
-MAX_COMMAS = 256 * 1024
-"""Most commas in a body, those of its texts included, and so most token ids."""
 MAX_ARGUMENT_VALUES = 4096
 """Most objects, lists and values in the arguments of a chat template."""
 MAX_ARGUMENT_CHARS = 256 * 1024
@@ -41,20 +36,7 @@ def check_shape(body: Mapping[str, Any], raw: bytes) -> None:
         error = ContextLengthExceeded if name in _OF_CONTEXT else FieldInvalid
         raise error(f"{name} makes the body have over {MAX_COMMAS} commas", name)
     for name, value in body.items():
-        if depth(value) >= MAX_NESTING:
-            raise FieldInvalid(f"{name} is nested over {MAX_NESTING} deep", name)
-
-
-def depth(value: Any) -> int:
-    """How many objects and lists stand in each other at most; counted up to MAX_NESTING."""
-    level, deep = [value], 0
-    while deep < MAX_NESTING:
-        level = [each for each in level if isinstance(each, dict | list)]
-        if not level:
-            break
-        deep += 1
-        level = [inner for each in level for inner in (each.values() if isinstance(each, dict) else each)]
-    return deep
+        check_nesting(value, name)
 
 
 def check_arguments(value: Mapping[str, Any] | None) -> Mapping[str, Any] | None:

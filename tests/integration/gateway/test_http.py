@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from gateway.http import connection
+from gateway.http import unread
 from gateway.http.connection import MAX_PIPELINED
 from specdec.cli.local.ports import free
 from specdec.errors import InternalError
@@ -327,15 +327,15 @@ async def test_a_connection_has_so_many_requests_waiting(here: Stage) -> None:
 
 
 async def test_who_does_not_read_loses_the_connection(here: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "UNREAD_SECONDS", 0.2)
+    monkeypatch.setattr(unread, "UNREAD_SECONDS", 0.2)
     host, port = here.gateway.http.split(":")
-    with socket.socket() as unread:
-        unread.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        unread.connect((host, int(port)))
-        unread.setblocking(False)
+    with socket.socket() as silent:
+        silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        silent.connect((host, int(port)))
+        silent.setblocking(False)
         with suppress(BlockingIOError):
-            unread.send(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * MAX_PIPELINED)
-        state = await asyncio.to_thread(_closed, unread)
+            silent.send(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * MAX_PIPELINED)
+        state = await asyncio.to_thread(_closed, silent)
         assert state == "closed"
 
 

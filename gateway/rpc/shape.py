@@ -1,0 +1,55 @@
+"""Bounds of messages that a caller sends over gRPC, as those of the HTTP API; measured before anything walks them."""
+
+from collections.abc import Iterator
+
+from gateway.json_bounds import MAX_BRACKETS, MAX_COMMAS
+from protos.gateway.v1 import gateway_pb2 as pb
+from specdec.errors import ContextLengthExceeded, FieldInvalid
+
+_QUICK_BYTES = 64 * 1024
+_QUICK_PARTS = 2000
+
+
+def is_quick(message: pb.GenerateRequest | pb.TokenizeRequest) -> bool:
+    """Whether a message is read in a few milliseconds, whatever it holds."""
+    if message.ByteSize() > _QUICK_BYTES:
+        return False
+    texts = _texts(message) if isinstance(message, pb.GenerateRequest) else ()
+    return _messages(message.chat) + sum(text.count("{") + text.count("[") for _, text in texts) <= _QUICK_PARTS
+
+
+def check_shape(message: pb.GenerateRequest) -> None:
+    """Raise FieldInvalid or ContextLengthExceeded for a message that has too much in it; `param` is the field."""
+    check_chat(message.chat)
+    if len(message.tokens.token_ids) > MAX_COMMAS:
+        raise ContextLengthExceeded(f"tokens has over {MAX_COMMAS} ids", "tokens")
+    brackets, commas = 0, 0
+    for param, text in _texts(message):
+        brackets += text.count("{") + text.count("[")
+        commas += text.count(",")
+        if brackets > MAX_BRACKETS:
+            raise FieldInvalid(f"{param} makes the message have over {MAX_BRACKETS} opening brackets", param)
+        if commas > MAX_COMMAS:
+            raise FieldInvalid(f"{param} makes the message have over {MAX_COMMAS} commas", param)
+
+
+def check_chat(chat: pb.ChatPrompt) -> None:
+    """Raise FieldInvalid for a conversation of too many messages and calls."""
+    if _messages(chat) > MAX_BRACKETS:
+        raise FieldInvalid(f"messages has over {MAX_BRACKETS} messages and calls", "messages")
+
+
+def _messages(chat: pb.ChatPrompt) -> int:
+    """Messages and calls of a conversation; counted no further than is too many."""
+    messages = len(chat.messages)
+    return messages if messages > MAX_BRACKETS else messages + sum(len(each.tool_calls) for each in chat.messages)
+
+
+def _texts(message: pb.GenerateRequest) -> Iterator[tuple[str, str]]:
+    """The texts that are read as JSON, each with its field."""
+    yield "structured_output.json_schema", message.structured_output.json_schema
+    for index, tool in enumerate(message.tools):
+        yield f"tools[{index}].parameters", tool.parameters
+    for index, turn in enumerate(message.chat.messages):
+        for call in turn.tool_calls:
+            yield f"messages[{index}].tool_calls", call.arguments
