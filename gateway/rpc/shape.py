@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from gateway.json_bounds import MAX_BRACKETS, MAX_COMMAS
+from gateway.tools.json_bounds import MAX_BRACKETS, MAX_COMMAS
 from protos.gateway.v1 import gateway_pb2 as pb
 from specdec.errors import ContextLengthExceeded, FieldInvalid
 

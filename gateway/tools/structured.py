@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from gateway.json_bounds import check_nesting
+from gateway.tools.json_bounds import check_nesting
 from gateway.tools.schemas import simplified
 from specdec.errors import FieldInvalid
 from specdec.sampling.grammar import MAX_GRAMMAR_BYTES, Grammar, GrammarKind

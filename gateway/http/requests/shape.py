@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.json_bounds import MAX_BRACKETS, MAX_COMMAS, check_nesting
+from gateway.tools.json_bounds import MAX_BRACKETS, MAX_COMMAS, check_nesting
 from specdec.errors import ContextLengthExceeded, FieldInvalid
 
 MAX_ARGUMENT_VALUES = 4096

@@ -11,7 +11,7 @@ from gateway.http.requests.bodies import BodyReader
 from gateway.http.requests.body import parse_json
 from gateway.http.requests.completions import ChatBody, CompletionBody
 from gateway.http.requests.shape import is_quick
-from gateway.json_bounds import MAX_BRACKETS, MAX_COMMAS, MAX_NESTING
+from gateway.tools.json_bounds import MAX_BRACKETS, MAX_COMMAS, MAX_NESTING
 from specdec.errors import FieldInvalid, MessageTooLarge, RequestError
 
 MESSAGES = [{"role": "user", "content": "a"}]
