@@ -1,6 +1,6 @@
 """A message as a sequence of blocks, thinking, text or one call each, for APIs whose answers are lists of items."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -49,20 +49,28 @@ class Blocks:
         text = message.content if message else ""
         if isinstance(event, OutputRound) and message is None:
             text = event.text
+        calls = message.calls if message else ()
+        yield from self._goes_on(call.arguments for call in calls if not call.name)
         if message and message.reasoning:
             yield from self._more("thinking", message.reasoning)
         if text:
             yield from self._more("text", text)
-        for call in message.calls if message else ():
+        for call in calls:
             yield from self._call(call)
         if isinstance(event, Finished):
             yield from self._end()
 
+    def _goes_on(self, arguments: Iterable[str]) -> Iterator[BlockEvent]:
+        """More of the call that is open: it ended before whatever else an event tells, which came behind it."""
+        for more in arguments:
+            yield from self._more("call", more)
+
     def _call(self, call: CallDelta) -> Iterator[BlockEvent]:
+        """A call that begins."""
         if call.name:
             yield from self._end()
             yield self._begin("call", call.id, call.name)
-        yield from self._more("call", call.arguments)
+            yield from self._more("call", call.arguments)
 
     def _more(self, kind: Kind, text: str) -> Iterator[BlockEvent]:
         if self._open is None or self._open.kind != kind:

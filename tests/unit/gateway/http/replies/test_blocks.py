@@ -44,3 +44,15 @@ def test_text_without_a_reader_is_one_block() -> None:
     for event in (shown(None, "He"), shown(None, "llo"), finished(None)):
         list(blocks.take(event))
     assert [(block.kind, block.content) for block in blocks.known] == [("text", "Hello")]
+
+
+def test_the_end_of_a_call_comes_before_the_text_behind_it() -> None:
+    blocks = Blocks()
+    deltas = (
+        MessageDelta(calls=(CallDelta(0, "c0", "f", '{"a"'),)),
+        MessageDelta(content=" and", calls=(CallDelta(0, arguments=": 1}"), CallDelta(1, "c1", "g", "{}"))),
+    )
+    for delta in deltas:
+        list(blocks.take(shown(delta)))
+    found = [(block.kind, block.content, block.id) for block in blocks.known]
+    assert found == [("call", '{"a": 1}', "c0"), ("text", " and", ""), ("call", "{}", "c1")]
