@@ -20,7 +20,7 @@ from specdec.serving.telemetry.tracing import (
 )
 from tests.otlp_collector import collector
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[5]
 TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 PARENT = {"traceparent": f"00-{TRACE}-{CALLER}-01"}
 
