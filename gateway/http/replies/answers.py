@@ -4,8 +4,8 @@ Work on an answer ends when its client disconnects. A stream is pinged in silenc
 """
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import aclosing
 from typing import Any, Protocol
 
 import structlog
@@ -113,101 +113,106 @@ async def streamed(
         after: for each choice, how many output tokens `events` leaves out; empty for none.
         ids: whether each event has an id, with which its reader can come back.
     """
-    pending = Pending(events)
+    first: asyncio.Task[Event] | None = None
     try:
-        started = await pending.take()
+        started = await anext(events)
         if not isinstance(started, Started):
             raise InternalError("a generation did not begin with Started")
         writer = _writer(started, models, make)
-        if await pending.ready(ping):
-            pending.raise_if_failed()
+        first = asyncio.ensure_future(anext(events))
+        await asyncio.wait({first}, timeout=ping)
+        if first.done():
+            first.result()  # which raises an error of the generation
     except BaseException:
-        await pending.aclose()
+        await _close(events, first)
         raise
     name = started.turn.name if ids else ""
     share = place_share(started.turn.tenant)
-    return EventStream(pending, _stream(pending, writer, name, ping, after), started.limits, share)
+    return EventStream(events, first, _stream(events, first, writer, name, after), ping, started.limits, share)
 
 
-class Pending:
-    """The events of a generation; waiting for the next one can time out without losing it."""
-
-    def __init__(self, events: AsyncGenerator[Event]) -> None:
-        self._events = events
-        self._next: asyncio.Task[Event] | None = None
-
-    async def ready(self, timeout: float) -> bool:
-        """Wait up to `timeout` seconds; returns whether the next event, or the end, is known."""
-        if self._next is None:
-            self._next = asyncio.ensure_future(anext(self._events))
-        await asyncio.wait({self._next}, timeout=timeout)
-        return self._next.done()
-
-    async def take(self) -> Event:
-        """The next event.
-
-        Raises:
-            StopAsyncIteration: the events have ended.
-            SpecdecError: the generation failed.
-        """
-        task, self._next = self._next or asyncio.ensure_future(anext(self._events)), None
-        return await task
-
-    def raise_if_failed(self) -> None:
-        """Raise the error that `take` would raise, if it is known already."""
-        if self._next is not None and self._next.done() and (error := self._next.exception()) is not None:
-            raise error
-
-    async def aclose(self) -> None:
-        """Stop waiting, and close the events."""
-        if self._next is not None:
-            self._next.cancel()
-            await asyncio.gather(self._next, return_exceptions=True)
-        await self._events.aclose()
+async def _close(events: AsyncGenerator[Event], first: asyncio.Task[Event] | None) -> None:
+    """Stop waiting for the first round, and close the events."""
+    if first is not None:
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+    await events.aclose()
 
 
 class EventStream(StreamingResponse):
     """The response of a stream; its events are closed when it ends, for whatever reason."""
 
     def __init__(
-        self, pending: Pending, content: AsyncIterator[bytes], headers: Mapping[str, str], share: Share
+        self,
+        events: AsyncGenerator[Event],
+        first: asyncio.Task[Event],
+        content: AsyncIterator[bytes],
+        ping: float,
+        headers: Mapping[str, str],
+        share: Share,
     ) -> None:
-        """`share` is whose answer it is."""
+        """`content` is made of `events`, whose `first` round may not be there yet; `share` is whose answer it is."""
         super().__init__(content, media_type="text/event-stream", headers={**_HEADERS, **headers})
-        self._pending = pending
+        self._events = events
+        self._first = first
+        self._ping = ping
         self._share = share
+        self._written = 0.0
+        """When something was sent last, by `time.monotonic`."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         note_share(scope, self._share)
-        async with aclosing(self._pending):
+        try:
             await super().__call__(scope, receive, send)
+        finally:
+            await _close(self._events, self._first)
+
+    async def stream_response(self, send: Send) -> None:
+        """Send the content, with a comment in every silence."""
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        self._written = time.monotonic()
+        pings = asyncio.create_task(self._send_pings(send))
+        try:
+            async for chunk in self.body_iterator:
+                self._written = time.monotonic()
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        finally:
+            await cancel_and_wait(pings)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send_pings(self, send: Send) -> None:
+        """Send a comment after every `ping` seconds of silence; what is sent at once is whole lines, so none is cut."""
+        while True:
+            await asyncio.sleep(self._written + self._ping - time.monotonic())
+            if time.monotonic() - self._written >= self._ping:
+                self._written = time.monotonic()
+                await send({"type": "http.response.body", "body": _PING, "more_body": True})
 
 
 async def _stream(
-    pending: Pending, writer: AnswerWriter, name: str, ping: float, after: Sequence[int]
+    events: AsyncGenerator[Event], first: asyncio.Task[Event], writer: AnswerWriter, name: str, after: Sequence[int]
 ) -> AsyncIterator[bytes]:
     """The bytes of the answer, from the first chunk to [DONE]; an error ends it without [DONE].
 
     Args:
-        pending: the events after Started.
+        events: those after the first round.
         name: public id of the generation, for the ids of its events; empty for events without ids.
-        ping: seconds of silence after which a comment is sent.
         after: for each choice, how many output tokens the client has already; empty when it has none.
     """
     positions = list(after) or [0] * writer.choices
     try:
         for chunk in writer.opening() if not any(positions) else ():
             yield _id(name, positions) + writer.framed(chunk)
-        running = writer.choices
-        while running:
-            while not await pending.ready(ping):
-                yield _PING
-            event = await pending.take()
+        running, event = writer.choices, await first
+        while True:
             running -= isinstance(event, Finished)
             if isinstance(event, OutputRound):
                 positions[event.choice] += len(event.tokens)
             for chunk in writer.chunks(event):
                 yield _id(name, positions) + writer.framed(chunk)
+            if not running:
+                break
+            event = await anext(events)
         yield writer.ending
     except SpecdecError as error:
         log = _log.warning if status_of(error).http >= 500 else _log.info
