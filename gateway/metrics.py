@@ -9,6 +9,7 @@ from functools import partial
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from gateway.vllm_metrics import SpeculationCounts
+from specdec.serving.telemetry.loop_metrics import LoopCounter, LoopHistogram
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _SHORT = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
@@ -26,10 +27,11 @@ class GatewayMetrics:
         self.request_seconds = histogram(
             "specdec_request_duration_seconds", "From the request to the end of its answer.", ("route",)
         )
-        self.first_token_seconds = histogram(
+        of_rounds = partial(LoopHistogram, registry=registry, buckets=_SECONDS)
+        self.first_token_seconds = of_rounds(
             "specdec_time_to_first_token_seconds", "From the request to its first committed round."
         )
-        self.round_seconds = histogram(
+        self.round_seconds = of_rounds(
             "specdec_round_interval_seconds", "Between two committed rounds of a generation."
         )
         self.running = gauge("specdec_gateway_requests_running", "Generations running.")
@@ -37,7 +39,8 @@ class GatewayMetrics:
         self.refused = counter(
             "specdec_gateway_requests_refused", "Requests refused because too much ran and waited.", ("kind",)
         )
-        self.tokens = counter("specdec_tokens", "Tokens, prompt or output.", ("kind",))
+        tokens = LoopCounter("specdec_tokens", "Tokens, prompt or output.", ("kind",), registry=registry)
+        self.prompt_tokens, self.output_tokens = tokens.labels("prompt"), tokens.labels("output")
         self.verifier_up = gauge("specdec_verifier_up", "Whether a verifier is ready.", ("verifier", "model"))
         self.verifiers_ready = gauge("specdec_verifiers_ready", "Verifiers of a model that are ready.", ("model",))
         self.unserved = counter("specdec_unserved_requests", "Waits for a verifier that ended without one.", ("model",))

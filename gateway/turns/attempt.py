@@ -119,7 +119,7 @@ class Attempt:
         first = shown.committed == len(kept.tokens)
         (metrics.first_token_seconds if first else metrics.round_seconds).observe(now - output.last_commit)
         output.last_commit = now
-        metrics.tokens.labels("output").inc(len(kept.tokens))
+        metrics.output_tokens.inc(len(kept.tokens))
         metrics.speculation.count(output.transcript.header.model, len(kept.draft), kept.accepted)
         output.publish(shown)
         self._progress(output.transcript.tokens)

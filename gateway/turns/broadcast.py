@@ -48,7 +48,7 @@ class Broadcast:
         self._ended = False
         self._readers: set[_Reader] = set()
         self._changed = asyncio.Event()
-        """Set, and replaced by a new one, at every event and at the end."""
+        """Set at every event and at the end; a reader that has everything clears it and waits."""
         self._abandon_timer: asyncio.TimerHandle | None = None
         self._stopping: asyncio.Task[None] | None = None
         self._task = asyncio.create_task(self._generate())
@@ -69,6 +69,7 @@ class Broadcast:
                     self._tell_source(reader)
                 if self._ended:
                     break
+                self._changed.clear()
                 await self._changed.wait()
         finally:
             await self._remove_reader(reader)
@@ -123,7 +124,7 @@ class Broadcast:
 
     def _publish(self, event: Event) -> None:
         self._events.append(event)
-        self._wake_readers()
+        self._changed.set()
 
     async def _generate(self) -> None:
         try:
@@ -139,11 +140,7 @@ class Broadcast:
             if self._abandon_timer is not None:
                 self._abandon_timer.cancel()
             self._on_end()
-            self._wake_readers()
-
-    def _wake_readers(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
+            self._changed.set()
 
 
 class Broadcasts:

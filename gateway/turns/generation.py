@@ -228,7 +228,7 @@ class Generator:
                 base=len(history) or None,
             )
         if not opened.repeated:
-            services.metrics.tokens.labels("prompt").inc(len(added))
+            services.metrics.prompt_tokens.inc(len(added))
         return opened, header
 
     async def _history(

@@ -89,6 +89,8 @@ class Transcript:
 
     def _cut(self, verified: Round, count: int) -> Round:
         """The round with its first `count` tokens, and with the finish that the turn has after it."""
+        if count == len(verified.tokens) and self.finish is verified.finish:
+            return verified
         return replace(
             verified,
             tokens=verified.tokens[:count],

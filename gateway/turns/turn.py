@@ -11,6 +11,7 @@ import re
 import secrets
 import zlib
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from pydantic import TypeAdapter
 
@@ -18,6 +19,7 @@ from gateway.callers.priority import PriorityClass
 from gateway.store.values import StoredRound, TurnView
 from gateway.turns.entries import checked_entry, entry_content, readable_entry
 from specdec.errors import GenerationNotFound, SessionNotFound
+from specdec.rules.speculation import Origin
 from specdec.sampling.params import FinishReason
 from specdec.wire.generation import GenerationCall, Round
 from specdec.wire.tokens import tokens_to_bytes
@@ -142,10 +144,23 @@ def note_of(committed: Round) -> bytes:
 
     It begins with a checksum of all that is kept of the round.
     """
-    note = _ROUND.dump_python(committed, exclude=_NOT_IN_NOTE, exclude_defaults=True)
-    content = json.dumps(note, separators=(",", ":")).encode()  # strict JSON has no infinite log probabilities
+    if committed.draft or committed.logprobs or committed.cached_tokens:
+        content = _note(committed)
+    else:
+        content = _plain_note(committed.origins, committed.fallback)
     finish = committed.finish.value if committed.finish else ""
     return checked_entry(content, _round_crc(committed.base_len, committed.tokens, finish))
+
+
+def _note(committed: Round) -> bytes:
+    note = _ROUND.dump_python(committed, exclude=_NOT_IN_NOTE, exclude_defaults=True)
+    return json.dumps(note, separators=(",", ":")).encode()  # strict JSON has no infinite log probabilities
+
+
+@lru_cache(maxsize=1024)
+def _plain_note(origins: tuple[Origin, ...], fallback: str) -> bytes:
+    """What is kept of a round without a draft: the same of many."""
+    return _note(Round(base_len=0, origins=origins, fallback=fallback))
 
 
 def round_from(stored: StoredRound, base_len: int) -> Round:

@@ -9,6 +9,9 @@ from specdec.wire.generation import Round, Timing
 
 def joined_rounds(rounds: Sequence[Round]) -> Iterator[Round]:
     """The rounds in their order, with one round for each run of neighbours that can be joined."""
+    if len(rounds) == 1:
+        yield rounds[0]
+        return
     together: list[Round] = []
     for each in rounds:
         if together and not joinable(together[-1], each):

@@ -39,8 +39,9 @@ class RoundCheck:
         self._length += count
 
     def _has_only_ids(self, verified: Round) -> bool:
-        named = (token for scores in verified.logprobs for token, _ in scores.top)
-        return all(0 <= token < self._vocab_size for ids in (verified.tokens, verified.draft, named) for token in ids)
+        named = tuple(token for scores in verified.logprobs for token, _ in scores.top)
+        listed = (ids for ids in (verified.tokens, verified.draft, named) if ids)
+        return all(min(ids) >= 0 and max(ids) < self._vocab_size for ids in listed)
 
 
 def _has_nan(verified: Round) -> bool:

@@ -195,5 +195,5 @@ async def test_chats_go_through_the_tokenizer() -> None:
 async def test_output_tokens_are_counted() -> None:
     stage = Stage()
     await stage.run()
-    assert stage.metrics.tokens.labels("output")._value.get() == len(output(Script()))
+    assert stage.metrics.output_tokens.value == len(output(Script()))
     assert stage.metrics.running._value.get() == 0
