@@ -1,9 +1,10 @@
 """What a verdict commits, and what is told of its round."""
 
 import time
-from collections.abc import Container, Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
+from typing import NamedTuple
 
 from specdec.rules.draft import NO_DRAFT, Draft, DraftStep, Verdict
 from specdec.rules.judged import JudgedToken
@@ -11,6 +12,13 @@ from specdec.sampling.params import FinishReason
 from specdec.wire.generation import Fallback, GammaReason, Round, RoundDetail, Speedup, Timing
 from verifier_service.backends.batch_plan import Outcome
 from verifier_service.drafts.drafts import Proposal
+
+
+class Cut(NamedTuple):
+    """What a verdict commits, up to the end of the generation."""
+
+    tokens: tuple[int, ...]
+    finish: FinishReason | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,24 +37,25 @@ class AskedRound:
     """Why as much was to be drafted, where the call asks."""
     since: float = field(default_factory=time.perf_counter)
 
-    def told(self, committed: Round, outcome: Outcome, speedup: Speedup, cached: int) -> Round:
+    def told(self, cut: Cut, outcome: Outcome, speedup: Speedup, cached: int) -> Round:
         """The round with all that is told of it.
 
         Args:
-            committed: what the verdict commits, of `cut`.
+            cut: what the verdict commits.
             speedup: what drafts bring the batch.
             cached: tokens of the prompt that had KV when the session was let in, in its first round.
         """
         verdict, proposal = outcome.verdict, self.proposal
         if verdict.drafted < outcome.offered:
             proposal = replace(proposal, draft=NO_DRAFT, fallback=Fallback.UNAVAILABLE)
+        count = len(cut.tokens)
         return Round(
-            base_len=committed.base_len,
-            tokens=committed.tokens,
-            origins=committed.origins,
-            accepted=committed.accepted,
-            finish=committed.finish,
-            logprobs=committed.logprobs,
+            base_len=self.base_len,
+            tokens=cut.tokens,
+            origins=verdict.origins[:count],
+            accepted=min(verdict.accepted, count),
+            finish=cut.finish,
+            logprobs=verdict.logprobs[:count],
             draft=_reported(proposal.draft.tokens[: verdict.drafted], verdict),
             drafter=proposal.drafter if verdict.drafted else "",
             forced=max(0, verdict.drafted - self.drafted),
@@ -70,32 +79,13 @@ class AskedRound:
         return replace(grounds, network=proposal.network, judged=_with_steps(verdict.judged_tokens, steps))
 
 
-def cut(verdict: Verdict, base_len: int, limit: int, stop_ids: Container[int]) -> Round:
-    """The round that commits a verdict, up to the earliest of a stop id, which is kept itself, and the limit.
-
-    Args:
-        base_len: committed tokens before this round.
-        limit: sequence length at which the generation ends, more than `base_len`.
-
-    Returns:
-        A round whose counts are of the tokens that were kept; its draft, its fallback and its timing are not set.
-    """
-    room = limit - base_len
-    tokens = verdict.tokens[:room]
-    finish = FinishReason.LENGTH if len(verdict.tokens) >= room else None
-    stop = next((index for index, token in enumerate(tokens) if token in stop_ids), None)
-    if stop is not None:
-        tokens = tokens[: stop + 1]
-        finish = FinishReason.STOP
-    count = len(tokens)
-    return Round(
-        base_len=base_len,
-        tokens=tokens,
-        origins=verdict.origins[:count],
-        accepted=min(verdict.accepted, count),
-        finish=finish,
-        logprobs=verdict.logprobs[:count],
-    )
+def cut(committed: tuple[int, ...], room: int, stop_ids: Set[int]) -> Cut:
+    """Cut the tokens of a verdict behind the first stop id, which is kept, and at `room` tokens, at least 1."""
+    tokens = committed[:room]
+    if not stop_ids.isdisjoint(tokens):
+        end = next(index for index, token in enumerate(tokens) if token in stop_ids)
+        return Cut(tokens[: end + 1], FinishReason.STOP)
+    return Cut(tokens, FinishReason.LENGTH if len(committed) >= room else None)
 
 
 def _with_steps(judged: Sequence[JudgedToken], steps: Sequence[DraftStep | None]) -> tuple[JudgedToken, ...]:

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Callable
 from contextvars import copy_context
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import replace
+from typing import NamedTuple, Protocol
 
 import structlog
 
@@ -17,7 +17,7 @@ from specdec.trees.tree import TreeDraft
 from specdec.wire.generation import GRAMMAR, Fallback, Round, RoundDetail
 from verifier_service.backends.batch_plan import Outcome, Row
 from verifier_service.drafts.drafts import Drafts, Proposal
-from verifier_service.passes.conclude import AskedRound, cut
+from verifier_service.passes.conclude import AskedRound, Cut, cut
 from verifier_service.passes.forced import with_forced
 from verifier_service.speculation.session_gamma import SessionGamma
 
@@ -56,12 +56,11 @@ class Passes(Protocol):
         """Forget a sequence that has ended, its row and its KV."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Committed:
+class _Committed(NamedTuple):
     """A round that is committed and that its reader has not been told."""
 
     asked: AskedRound
-    round: Round
+    cut: Cut
     outcome: Outcome
     span: TraceSpan | None
 
@@ -181,7 +180,7 @@ class Sequence:
             return
         self._committed = None
         cached = self._cached if told.asked.base_len == len(self._call.tokens) else 0
-        done = told.asked.told(told.round, told.outcome, self._gamma.speedup(), cached)
+        done = told.asked.told(told.cut, told.outcome, self._gamma.speedup(), cached)
         if told.span is not None:
             told.span.describe(_described(done))
             told.span.end()
@@ -260,14 +259,14 @@ class Sequence:
         self._asked = AskedRound(base_len, proposal, drafted, self._declined, self._grounds)
         self._loop.submit(self, self._next_row(base_len, proposal))
 
-    def _commit(self, asked: AskedRound, outcome: Outcome) -> Round:
-        """Commit what a verdict says, and learn from it; the round as far as it is needed to go on."""
+    def _commit(self, asked: AskedRound, outcome: Outcome) -> Cut:
+        """Commit what a verdict says, and learn from it."""
         verdict = outcome.verdict
         if not asked.proposal.local:  # nor do forced tokens say anything of the drafter
             self._gamma.observe(min(verdict.judged, asked.drafted), min(verdict.accepted, asked.drafted))
         if verdict.drafted < outcome.offered:
             self.drafts.distrust()
-        committed = cut(verdict, asked.base_len, self._limit, self._stop_ids)
+        committed = cut(verdict.tokens, self._limit - asked.base_len, self._stop_ids)
         self._tokens += committed.tokens
         if committed.finish is None:
             self._choose_gamma()

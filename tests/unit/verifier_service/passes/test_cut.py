@@ -2,19 +2,29 @@
 
 import pytest
 
-from specdec.rules.draft import Verdict
+from specdec.rules.draft import Draft, Verdict
 from specdec.rules.speculation import Origin
 from specdec.sampling.params import FinishReason
-from verifier_service.passes.conclude import cut
+from specdec.wire.generation import Fallback, Round, Speedup
+from verifier_service.backends.batch_plan import Outcome
+from verifier_service.drafts.drafts import Proposal
+from verifier_service.passes.conclude import AskedRound, cut
 
 VERDICT = Verdict((4, 5, 6, 7), accepted=3, drafted=3)
 
 
+def kept(room: int, ends: frozenset[int]) -> Round:
+    """The round of a verdict behind 10 tokens, with room for so many."""
+    draft = Draft((4, 5, 6), ())
+    asked = AskedRound(10, Proposal(draft), drafted=3, declined=Fallback.NONE, grounds=None)
+    return asked.told(cut(VERDICT.tokens, room, ends), Outcome(VERDICT, 0.0, 0.1, offered=3), Speedup(), cached=0)
+
+
 def test_without_an_end_everything_is_kept() -> None:
-    kept = cut(VERDICT, 10, 15, ())
-    assert (kept.tokens, kept.accepted, kept.finish) == ((4, 5, 6, 7), 3, None)
-    assert kept.base_len == 10
-    assert kept.origins == (Origin.ACCEPTED, Origin.ACCEPTED, Origin.ACCEPTED, Origin.BONUS)
+    done = kept(5, frozenset())
+    assert (done.tokens, done.accepted, done.finish) == ((4, 5, 6, 7), 3, None)
+    assert done.base_len == 10
+    assert done.origins == (Origin.ACCEPTED, Origin.ACCEPTED, Origin.ACCEPTED, Origin.BONUS)
 
 
 @pytest.mark.parametrize(
@@ -23,8 +33,8 @@ def test_without_an_end_everything_is_kept() -> None:
         ({5}, 9, (4, 5), 2, FinishReason.STOP),
         ({7}, 9, (4, 5, 6, 7), 3, FinishReason.STOP),
         ({7, 4}, 9, (4,), 1, FinishReason.STOP),
-        ((), 4, (4, 5, 6, 7), 3, FinishReason.LENGTH),
-        ((), 2, (4, 5), 2, FinishReason.LENGTH),
+        (set(), 4, (4, 5, 6, 7), 3, FinishReason.LENGTH),
+        (set(), 2, (4, 5), 2, FinishReason.LENGTH),
         ({6}, 2, (4, 5), 2, FinishReason.LENGTH),
         ({5}, 2, (4, 5), 2, FinishReason.STOP),
     ],
@@ -32,6 +42,6 @@ def test_without_an_end_everything_is_kept() -> None:
 def test_the_earliest_end_wins(
     ends: set[int], room: int, tokens: tuple[int, ...], accepted: int, finish: FinishReason
 ) -> None:
-    kept = cut(VERDICT, 10, 10 + room, ends)
-    assert (kept.tokens, kept.accepted, kept.finish) == (tokens, accepted, finish)
-    assert len(kept.origins) == len(tokens)
+    done = kept(room, frozenset(ends))
+    assert (done.tokens, done.accepted, done.finish) == (tokens, accepted, finish)
+    assert len(done.origins) == len(tokens)
