@@ -12,10 +12,9 @@ from gateway.callers.caller import ApiKey, check_name, tenant_of
 from gateway.callers.priority import PriorityClass
 from gateway.lists import check_stops, unique_ids
 from gateway.tools.choice import ToolChoice
-from gateway.tools.conversation import Message, check_messages
 from gateway.tools.formats import ToolFormat
 from gateway.tools.reading import Reading
-from gateway.tools.values import Tool, ToolCall
+from gateway.tools.values import Message, Tool, ToolCall, check_messages
 from gateway.tools.xml_calls import texts_of
 from specdec.errors import FieldInvalid, FieldRequired, UnsupportedParameter
 from specdec.planning.gamma_policy import AUTO, GammaPolicy

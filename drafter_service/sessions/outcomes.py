@@ -7,12 +7,18 @@ the same numbers as those, and a chain that is there only if its own numbers are
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import accumulate
 
 from typing_extensions import override
 
 from drafter_service.sessions.draft_session import DraftSession
-from drafter_service.sessions.fan_out import fan_out
 from specdec.engine import SequenceMemory
+
+_MISSES = 1.5
+"""r: how fast guesses of one token get better with their number."""
+
+_LEAST, _MOST = 0.1, 0.9
+"""Acceptance that is believed: a few rounds can show any, and no outcome is to go without a guess for that."""
 
 
 class OutcomeSession(DraftSession):
@@ -90,3 +96,13 @@ def _likely(session: DraftSession, budget: int) -> Iterator[tuple[int, int]]:
     for accepted, (share, rivals) in enumerate(zip(shares, session.rivals, strict=False)):
         for token in rivals[:share]:
             yield accepted, token
+
+
+def fan_out(budget: int, gamma: int, alpha: float) -> list[int]:
+    """The number of outcomes for each k in 0..γ; their sum is the budget."""
+    root = 1.0 / (1.0 + _MISSES)
+    alpha = min(max(alpha, _LEAST), _MOST)
+    worth = [alpha ** (k * root) for k in range(gamma)] + [alpha ** (gamma * root) * (1.0 - alpha) ** -root]
+    whole = sum(worth)
+    ends = [round(budget * upto / whole) for upto in accumulate(worth)]
+    return [end - start for start, end in zip([0, *ends], ends, strict=False)]

@@ -1,12 +1,12 @@
 """The table of all open sessions: it does what the verifiers' messages say, and frees memory when it runs out."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from drafter_service.config import DrafterSettings
 from drafter_service.sessions.draft_session import DraftSession
 from drafter_service.sessions.drafter import Drafter, ScheduledSession
-from drafter_service.sessions.eviction import Owned, least_recent, owed
 from drafter_service.sessions.outcomes import Outcomes, OutcomeSession
 from drafter_service.sessions.refusal import SessionRefused
 from drafter_service.sessions.stream import MalformedMessage, Message, Stream
@@ -14,6 +14,8 @@ from drafter_service.sessions.tree_session import TreeSession
 from specdec.rules.prefix import common_length
 from specdec.wire.session import Close, Commit, NackReason, Open
 
+Owned = Collection[tuple[str, DraftSession]]
+"""Sessions with the verifier that each belongs to."""
 _IDLE_SECONDS = 2.0
 """A session without messages for so long may be evicted for one that is opened."""
 
@@ -229,3 +231,32 @@ class SessionTable:
 def _held(session: DraftSession) -> int:
     """Tokens that a session has memory for."""
     return len(session) if session.admitted else 0
+
+
+def least_recent(sessions: Iterable[DraftSession], before: float) -> DraftSession | None:
+    """The session longest unheard of, since `before`, that holds memory and that no verifier waits for."""
+    candidates = [
+        session
+        for session in sessions
+        if session.admitted and not session.verifier_waits and session.last_message <= before
+    ]
+    return min(candidates, key=lambda session: session.last_message, default=None)
+
+
+def owed(sessions: Owned, verifier: str, more: int, size: Callable[[DraftSession], int]) -> DraftSession | None:
+    """What the verifier that holds most gives back to one that holds less, even with `more`; None when none does.
+
+    A verifier may use what nobody else needs, and keeps no more than the others want to have, too. It gives back what
+    it waits for last of all.
+
+    Args:
+        size: what a session holds, in the unit of `more`.
+    """
+    held = Counter[str]()
+    for owner, session in sessions:
+        held[owner] += size(session)
+    most = max(held, key=lambda owner: held[owner], default=verifier)
+    if held[verifier] + more >= held[most]:
+        return None
+    given = [session for owner, session in sessions if owner == most and size(session)]
+    return min(given, key=lambda session: (session.verifier_waits, session.last_message))

@@ -5,10 +5,9 @@ import json
 from gateway.request import ChatPrompt
 from gateway.tools import structured
 from gateway.tools.choice import ToolChoice
-from gateway.tools.conversation import Message
 from gateway.tools.json_bounds import check_nesting
 from gateway.tools.message_reader import ReadMessage
-from gateway.tools.values import MAX_TOOLS, MessageDelta, Tool, ToolCall
+from gateway.tools.values import MAX_TOOLS, Message, MessageDelta, Tool, ToolCall
 from protos.gateway.v1 import gateway_pb2 as pb
 from specdec.errors import FieldInvalid, FieldRequired
 from specdec.sampling.grammar import Grammar

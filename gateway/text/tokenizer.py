@@ -12,10 +12,9 @@ from gateway.request import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from gateway.text.control_names import ControlNames
 from gateway.text.token_bytes import decode_of, longest_token, token_bytes
 from gateway.tools.arguments import HugeNumbers, arguments_object
-from gateway.tools.conversation import Message
 from gateway.tools.formats import format_of, knows_tools
 from gateway.tools.template import Turn, described
-from gateway.tools.values import ToolCall
+from gateway.tools.values import Message, ToolCall
 from specdec.errors import ConfigError, ContextLengthExceeded, FieldInvalid, UnsupportedParameter
 from specdec.sampling.vocabulary import fingerprint
 

@@ -1,21 +1,26 @@
 """The ways in which models write calls, by name; a new one is added to `FORMATS`."""
 
 import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from gateway.tools.harmony import HarmonyParser
 from gateway.tools.json_calls import read_objects, read_python
 from gateway.tools.parsers import JSON_HEAD, LeadingParser, PlainParser, TaggedParser, ToolParser
 from gateway.tools.schemas import simplified
+from gateway.tools.structured import WHITESPACE, literal
 from gateway.tools.thinking import thinking_of
 from gateway.tools.values import Tool, ToolCall
-from gateway.tools.writing import NUMBER, arguments_of, text_without, values_of, written
 from gateway.tools.xml_calls import FUNCTION, PAIRS, Texts, XmlParser
 from specdec.errors import UnsupportedParameter
-from specdec.sampling.grammar import Grammar, GrammarKind
+from specdec.sampling.grammar import Grammar, GrammarKind, token_name
+
+NUMBER = "{number}"
+"""Stands for a number of one or two digits in a text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -290,3 +295,46 @@ def format_of(template: str | None, special: Collection[str] = ()) -> ToolFormat
 def knows_tools(template: str) -> bool:
     """Whether a chat template renders tools by itself."""
     return "tools" in template or "tool_calls" in template
+
+
+def written(text: str, special: Collection[str]) -> str:
+    """A text; where it has the name of one of the special tokens, the token."""
+    parts = re.split("(" + "|".join(map(re.escape, [NUMBER, *special])) + ")", text)
+    return " ".join(_part(part, special) for part in parts if part) or '""'
+
+
+def _part(text: str, special: Collection[str]) -> str:
+    if text == NUMBER:
+        return "/[0-9]{1,2}/"
+    return token_name(text) if text in special else literal(text)
+
+
+def text_without(tag: str, special: Collection[str]) -> str:
+    """The terminal of texts that do not have the tag, which is no text where it is a special token."""
+    return "/(?s:.*)/" if not tag or tag in special else f"/(?s:.*)/ & ~/(?s:.*{pattern_of(tag)}.*)/"
+
+
+def pattern_of(text: str) -> str:
+    """A text as a regular expression in Lark's notation."""
+    return re.sub(r"([][(){}.*+?^$|/\\])", r"\\\1", text)
+
+
+def arguments_of(tool: Tool, place: str, *, free: bool) -> str:
+    """The JSON of a tool's arguments; `free` allows those that are not of its schema."""
+    schema: dict[str, Any] = {"type": "object"}
+    if not free:
+        schema = simplified(schema | tool.schema, place)
+    schema["x-guidance"] = {"whitespace_pattern": WHITESPACE} | schema.get("x-guidance", {})
+    return f"%json {json.dumps(schema, ensure_ascii=False)}"
+
+
+def values_of(schema: Mapping[str, Any], end: str, definitions: Mapping[str, Any]) -> str:
+    """The values of a parameter that are written as text where they are texts, up to the text `end`."""
+    choices = [schema["const"]] if "const" in schema else schema.get("enum")
+    if choices and all(isinstance(choice, str) for choice in choices):
+        return " | ".join(literal(choice) for choice in choices)
+    if schema.get("type") == "string":
+        least, most = schema.get("minLength", 0), schema.get("maxLength", "")
+        return f"/(?s:.{{{least},{most}}})/ & ~/(?s:.*{pattern_of(end)}.*)/"
+    guided = {**definitions, **schema, "x-guidance": {"whitespace_pattern": WHITESPACE}}
+    return f"%json {json.dumps(guided, ensure_ascii=False)}"

@@ -1,10 +1,20 @@
-"""From a request to the verifier's call: checked against the model, with every choice the caller left open made."""
+"""From a request to the verifier's call and the key of its turn: checked against the model, with every choice made that
+the caller left open.
+"""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 
 from gateway.callers.caller import cache_domain
-from gateway.request import GenerationRequest
+from gateway.models.served import ServedModels
+from gateway.request import GenerationRequest, new_id
+from gateway.store.sessions import SessionStore
+from gateway.store.values import SessionState, SessionView, TurnView
+from gateway.text.detokenizer import Decode
+from gateway.tools.message_reader import MessageReader, joined_message
+from gateway.tools.reading import Reading
+from gateway.tools.values import ToolCall
+from gateway.turns.turn import check_session_id, header_from_bytes
 from specdec.errors import ContextLengthExceeded, FieldInvalid, FieldRequired, GammaTooLarge, UnsupportedParameter
 from specdec.planning.gamma_policy import AUTO
 from specdec.rules.speculation import Mode, Speculation, TreeOptions
@@ -144,3 +154,53 @@ def _max_tokens(request: GenerationRequest, prompt: int, context: int, clamp: bo
             "max_tokens",
         )
     return min(room, request.max_tokens or request.cap_tokens or room)
+
+
+async def turn_key(request: GenerationRequest, sessions: SessionStore) -> tuple[str, SessionView | None]:
+    """The idempotency key of a request's turn, and its session as that key sees it; None for a session of its own.
+
+    A turn without a key of the caller's is known by its content and its place. So a client that repeats a request by
+    itself, after a timeout as much as while the turn runs, gets the turn that it began and says nothing twice.
+
+    Raises:
+        SessionNotFound, SessionExpired: there is no such session.
+    """
+    key = request.idempotency_key
+    if not request.session:
+        return key or new_id(), None
+    view = await sessions.get(check_session_id(request.session), request.tenant, key)
+    if key or (request.expect_turn is not None and request.retries is None):  # of two writers, one is refused
+        return key or new_id(), view
+    if view.turn and (request.retries or view.state is SessionState.GENERATING):
+        key = f"{request.digest}:{view.turn - 1}"
+        before = await sessions.get(request.session, request.tenant, key)
+        if before.request_turn is not None:
+            return key, before
+    return f"{request.digest}:{view.turn}", view
+
+
+def calls_of(last: TurnView, models: ServedModels) -> tuple[ToolCall, ...]:
+    """The calls in the output of a whole turn; none where it had no tools."""
+    header = header_from_bytes(last.params, last.prompt)
+    reading = Reading.parse(header.reading)
+    if not reading.tool_format:
+        return ()
+    tokens = [token for each in last.rounds for token in each.tokens]
+    reader = MessageReader(reading, "")
+    text = _read_text(models.of_turn(header.model).tokenizer.decode, tokens, reader.tags)
+    return tuple(
+        ToolCall.earlier(call.name, call.arguments, call.id)
+        for call in joined_message((reader.feed(text), reader.end())).calls
+    )
+
+
+def _read_text(decode: Decode, tokens: Sequence[int], tags: Container[str]) -> str:
+    """The text of tokens, in which the names of tags stand for special tokens."""
+    text, run = "", list[int]()
+    for token in tokens:
+        name = decode.special.get(token, "")
+        if name in tags:
+            text, run = text + decode(run) + name, []
+        else:
+            run.append(token)
+    return text + decode(run)

@@ -4,19 +4,20 @@ Only what the session store does not keep of a round is missing where it was rea
 """
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from gateway.store.values import TurnView
 from gateway.text.detokenizer import Decode, Detokenizer
 from gateway.text.output import OutputText, OutputToken
 from gateway.turns.events import Finished, OutputRound, RejectedToken
-from gateway.turns.reports import report_of
 from gateway.turns.statistics import Summary, Tally, added, tallies_of
 from gateway.turns.turn import Header, Turn, header_from_bytes, log_of
 from specdec.errors import InternalError
 from specdec.rules.speculation import Origin
 from specdec.sampling.params import FinishReason
-from specdec.wire.generation import Round, Speedup
+from specdec.wire.generation import GRAMMAR, Round, RoundDetail, Speedup
+from specdec.wire.report import ReportedDraft, ReportedToken, RoundReport
 
 
 class Transcript:
@@ -140,3 +141,39 @@ def _text_of(header: Header, decode: Decode) -> OutputText:
     """The text of a turn's output, before it has any."""
     detokenizer = Detokenizer(decode.with_special if header.shows_special else decode, header.prompt)
     return OutputText(detokenizer, header.stop, header.call.sampling.min_tokens, header.shows_stop)
+
+
+def report_of(kept: Round, shown: Sequence[OutputToken], decode: Decode) -> RoundReport:
+    """The report of a round as it was committed; one that was read back has no detail, and its numbers stay unset.
+
+    Args:
+        shown: the output tokens whose text is final with the round.
+        decode: gives the text of token ids.
+    """
+    detail, timing = kept.detail or RoundDetail(), kept.timing
+    return RoundReport(
+        base_len=kept.base_len,
+        tokens=tuple(ReportedToken(token.id, token.text, token.origin) for token in shown),
+        drafted=tuple(_drafted(kept, detail, decode)),
+        accepted=kept.accepted,
+        drafter=kept.drafter,
+        fallback=kept.fallback,
+        gamma=detail.gamma,
+        gamma_reason=detail.reason,
+        alpha=detail.alpha,
+        survival=detail.survival,
+        predicted_speedup=kept.speedup.predicted,
+        measured_speedup=kept.speedup.measured,
+        draft_seconds=timing.draft - detail.network,
+        network_seconds=detail.network,
+        queue_seconds=timing.queue,
+        pass_seconds=timing.verify,
+    )
+
+
+def _drafted(kept: Round, detail: RoundDetail, decode: Decode) -> Iterator[ReportedDraft]:
+    judged = detail.judged or (None,) * len(kept.draft)
+    for index, (token, own) in enumerate(zip(kept.draft, judged, strict=True)):
+        source = kept.drafter if index < len(kept.draft) - kept.forced else GRAMMAR
+        numbers = (own.p, own.q, own.u, own.threshold, own.h_norm, own.gamma) if own else ()
+        yield ReportedDraft(token, decode([token]), index < kept.accepted, source, *numbers)

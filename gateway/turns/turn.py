@@ -10,6 +10,8 @@ import json
 import re
 import secrets
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -17,13 +19,13 @@ from pydantic import TypeAdapter
 
 from gateway.callers.priority import PriorityClass
 from gateway.store.values import StoredRound, TurnView
-from gateway.turns.entries import checked_entry, entry_content, readable_entry
-from specdec.errors import GenerationNotFound, SessionNotFound
+from specdec.errors import GenerationNotFound, SessionDiverged, SessionNotFound
 from specdec.rules.speculation import Origin
 from specdec.sampling.params import FinishReason
 from specdec.wire.generation import GenerationCall, Round
 from specdec.wire.tokens import tokens_to_bytes
 
+_DIGITS = 8
 _SESSION = re.compile(r"[0-9a-f]{32}")
 _NAME = re.compile(r"([0-9a-f]{32})-([1-9][0-9]{0,8})")
 _NOT_IN_NOTE = {"base_len", "tokens", "finish", "timing", "speedup", "detail"}
@@ -198,3 +200,29 @@ def _header_crc(prompt: tuple[int, ...]) -> int:
 
 def _round_crc(base_len: int, tokens: tuple[int, ...], finish: str) -> int:
     return zlib.crc32(tokens_to_bytes(tokens), zlib.crc32(f"{base_len} {finish}".encode()))
+
+
+def checked_entry(content: bytes, crc: int) -> bytes:
+    """The entry of a JSON object; `crc` is the checksum of what is stored elsewhere and belongs to it."""
+    return b"%08x" % zlib.crc32(content, crc) + content
+
+
+def entry_content(entry: bytes, crc: int) -> bytes:
+    """The content of an entry; raises SessionDiverged when the checksum does not fit it and `crc`."""
+    if entry.startswith(b"{"):
+        return entry
+    content = entry[_DIGITS:]
+    if entry[:_DIGITS] != b"%08x" % zlib.crc32(content, crc):
+        raise SessionDiverged("the session store has other bytes than were written: a checksum does not fit")
+    return content
+
+
+@contextmanager
+def readable_entry() -> Iterator[None]:
+    """Raise whatever reading an entry fails with as SessionDiverged."""
+    try:
+        yield
+    except SessionDiverged:
+        raise
+    except Exception as error:
+        raise SessionDiverged(f"the session store has an entry that cannot be read: {error}") from error

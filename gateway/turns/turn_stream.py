@@ -1,6 +1,7 @@
 """The events of one turn, wherever its rounds come from: generated here, committed by another gateway, or read back."""
 
 import asyncio
+import random
 import time
 from collections.abc import Callable, Sequence
 
@@ -10,8 +11,6 @@ from gateway.store.retry import retry
 from gateway.store.values import TurnView
 from gateway.turns.events import Event, OutputRound, Started
 from gateway.turns.services import Services
-from gateway.turns.setbacks import Setbacks
-from gateway.turns.traces import describe_generation
 from gateway.turns.transcript import Transcript
 from gateway.turns.turn import Header, Turn, header_from_bytes, round_from
 from gateway.turns.turn_runner import TurnRunner
@@ -25,8 +24,15 @@ from specdec.errors import (
     SpecdecError,
     TurnOver,
 )
+from specdec.serving.telemetry.spans import Attributes, TraceSpan
 from specdec.serving.telemetry.tracing import part_span
 
+MOST = 8
+"""Setbacks in a row, with no token between them, after which a turn is given up."""
+_FIRST = 0.05
+"""Longest pause in seconds before the second try; it doubles with each further one."""
+_LONGEST = 1.0
+"""Longest pause of all, in seconds."""
 _PAUSE = 0.05
 """Seconds between two looks at a turn of another owner in which nothing is new, and between two tries to own it."""
 
@@ -195,3 +201,64 @@ class TurnStream:
             fallbacks=summary.fallbacks,
             seconds=round(time.monotonic() - self._began, 6),
         )
+
+
+class Setbacks:
+    """Counts the setbacks of one turn."""
+
+    def __init__(self) -> None:
+        self._length = -1
+        self._in_a_row = 0
+
+    async def wait(self, length: int, why: str) -> None:
+        """Note a setback, and wait before the next try: not after progress, longer and longer without.
+
+        Args:
+            length: of the turn, in tokens; more than at the setback before is progress.
+
+        Raises:
+            SessionDiverged: there were too many without progress.
+        """
+        self._in_a_row = 0 if length > self._length else self._in_a_row + 1
+        self._length = length
+        if self._in_a_row > MOST:
+            raise SessionDiverged(f"the turn was lost {MOST} times in a row and came no further: {why}")
+        if self._in_a_row:
+            longest = min(_FIRST * 2.0**self._in_a_row, _LONGEST)
+            await asyncio.sleep(longest * random.uniform(0.5, 1.0))
+
+
+def describe_generation(span: TraceSpan, transcript: Transcript, outcome: str) -> None:
+    """Name the span and tell what was asked for, and what came of it; `outcome` is how the generation ended."""
+    if not span.records:
+        return
+    header, summary = transcript.header, transcript.summary
+    call = header.call
+    operation = _operation(header.answer_format)
+    asked: Attributes = {
+        "gen_ai.operation.name": operation,
+        "gen_ai.provider.name": "specdec",
+        "gen_ai.request.model": header.model,
+        "gen_ai.request.max_tokens": call.max_tokens,
+        "gen_ai.request.temperature": call.sampling.temperature,
+        "gen_ai.request.top_p": call.sampling.top_p,
+        "gen_ai.request.seed": call.sampling.seed,
+    }
+    came: Attributes = {
+        "gen_ai.response.id": transcript.turn.name,
+        "gen_ai.response.model": header.model,
+        "gen_ai.response.finish_reasons": [outcome],
+        "gen_ai.usage.input_tokens": len(header.prompt),
+        "gen_ai.usage.output_tokens": transcript.committed,
+        "specdec.mode": call.speculation.mode.value,
+        "specdec.drafted": summary.num_draft_tokens,
+        "specdec.accepted": summary.num_accepted_draft_tokens,
+    }
+    span.describe({**asked, **came}, f"{operation} {header.model}")
+
+
+def _operation(answer_format: str) -> str:
+    """A chat or a completion over HTTP; over gRPC, a prompt of any kind."""
+    if not answer_format:
+        return "generate_content"
+    return "chat" if "chat" in answer_format.split() else "text_completion"

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 
 from specdec.serving.telemetry.tracing import TRACEPARENT, trace_headers
@@ -11,15 +11,16 @@ from specdec.wire.generation import Fallback, GenerationCall
 from specdec.wire.session import Close, Commit, NackReason, Open, TreePlan
 from verifier_service.backends.batch_plan import Gathers
 from verifier_service.config import DraftingSettings
-from verifier_service.drafts.answers import Answers
-from verifier_service.drafts.avoided import Avoided
 from verifier_service.drafts.breaker import Breaker
-from verifier_service.drafts.draft_buffer import DraftBuffer
-from verifier_service.drafts.draft_check import MOST_DRAFTS, checked
+from verifier_service.drafts.draft_buffer import MOST_DRAFTS, DraftBuffer, checked
 from verifier_service.drafts.drafts import Drafts, Proposal
 from verifier_service.drafts.link import DrafterLink
 from verifier_service.drafts.pool import DrafterPool
 from verifier_service.drafts.tree_buffer import TreeBuffer
+
+_CATCH_UP = 8
+"""Tokens of earlier rounds that a drafter may have missed and is waited for. Sessions that want drafts again mostly do
+so together, so that it reads for all of them before it drafts; plain passes go on meanwhile."""
 
 
 @dataclass(slots=True)
@@ -278,3 +279,91 @@ class RemoteDrafts(Drafts):
     def _absence(self) -> Fallback:
         """Why no drafter can be used."""
         return Fallback.OVERLOADED if self._avoided.overloaded else self._pool.absence()
+
+
+class Avoided:
+    """Addresses of drafters that have refused one session."""
+
+    def __init__(self, settings: DraftingSettings, clock: Callable[[], float]) -> None:
+        """`settings` say for how long; `clock` gives seconds."""
+        self._settings = settings
+        self._clock = clock
+        self._until: dict[str, tuple[float, Fallback]] = {}
+        """Until when to avoid each drafter, and why, by address."""
+        self._forgotten = 0
+        """How often in a row a drafter did not know the session."""
+
+    def addresses(self) -> Container[str]:
+        """Those that are avoided now."""
+        if self._until:
+            now = self._clock()
+            self._until = {address: until for address, until in self._until.items() if until[0] > now}
+        return self._until
+
+    @property
+    def overloaded(self) -> bool:
+        """Whether one of them had no room."""
+        return Fallback.OVERLOADED in {reason for _, reason in self._until.values()}
+
+    def add(self, address: str, reason: NackReason) -> None:
+        """Avoid a drafter that has refused the session, for a time that depends on the reason."""
+        now, pause = self._clock(), self._settings.overload_pause
+        match reason:
+            case NackReason.OVERLOADED:
+                self._until[address] = now + pause, Fallback.OVERLOADED
+            case NackReason.MALFORMED:
+                self._until[address] = math.inf, Fallback.UNAVAILABLE
+            case NackReason.INTERNAL:
+                self._until[address] = now + pause, Fallback.UNAVAILABLE
+            case NackReason.UNKNOWN | NackReason.STALE:
+                # The first time, opening the session again helps; after that it is tried less and less often.
+                self._forgotten += 1
+                pause = self._settings.probe * 2.0 ** min(self._forgotten - 2, 6) if self._forgotten > 1 else 0.0
+                self._until[address] = now + pause, Fallback.UNAVAILABLE
+
+    def known(self) -> None:
+        """Note that a drafter knows the session."""
+        self._forgotten = 0
+
+
+class Answers:
+    """The answers of one drafter for one session, from the time when the session was opened there."""
+
+    def __init__(self) -> None:
+        """Begin with a drafter that has not answered."""
+        self.caught_up = False
+        """Whether the drafter has read the session."""
+        self.matching = True
+        """Whether the drafter had a draft when it answered last."""
+        self._ended: int | None = None
+        """The prefix length for which no more drafts come."""
+        self._drafted_to = 0
+        """Where the draft that came since the last commit ended; 0 where none came."""
+
+    @property
+    def promise(self) -> bool:
+        """Whether a draft is to be expected of the next answer."""
+        return self.caught_up and self.matching
+
+    def drafted(self, message: DraftTokens) -> None:
+        """Note a draft, of whatever prefix."""
+        self.caught_up = self.matching = True
+        self._drafted_to = message.base_len + len(message.draft.tokens)
+
+    def ended(self, length: int) -> None:
+        """Note that no drafts come behind `length` tokens, committed and drafted."""
+        self._ended, self.caught_up = length, True
+        self.matching = self._drafted_to == length
+
+    def committed(self, missed: int) -> None:
+        """Note that the answers so far were made for fewer committed tokens.
+
+        Args:
+            missed: tokens of earlier rounds that the drafter has not been told; it reads them before it drafts.
+        """
+        self._drafted_to = 0
+        self.caught_up = self.caught_up and missed <= _CATCH_UP
+
+    def complete(self, committed: int, end: int) -> bool:
+        """Whether no more drafts come behind `committed` tokens and their drafts, which reach up to `end`."""
+        return self._ended is not None and committed <= self._ended <= end

@@ -8,8 +8,7 @@ from gateway.http.requests.body import Body
 from gateway.http.requests.fields import ContentField, Role
 from gateway.http.requests.tools import ToolCallBody
 from gateway.request import ChatPrompt
-from gateway.tools.conversation import Message
-from gateway.tools.values import MAX_TOOLS
+from gateway.tools.values import MAX_TOOLS, Message
 from specdec.errors import FieldRequired
 
 

@@ -12,7 +12,7 @@ from tests.conformance.checks.check import Check, count
 from tests.conformance.checks.served import Workload
 from tests.conformance.served_pair import Done
 from tests.conformance.small_pair import PROMPT, small
-from verifier_service.drafts.draft_check import MOST_DRAFTS
+from verifier_service.drafts.draft_buffer import MOST_DRAFTS
 from verifier_service.drafts.session_drafts import RemoteDrafts
 from verifier_service.passes import sequence
 

@@ -9,8 +9,7 @@ from transformers import AutoTokenizer
 
 from gateway.request import ChatPrompt, TextPrompt
 from gateway.text.tokenizer import ModelTokenizer
-from gateway.tools.conversation import Message
-from gateway.tools.values import ToolCall
+from gateway.tools.values import Message, ToolCall
 from protos.gateway.v1 import gateway_pb2 as pb
 from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from specdec.errors import FieldInvalid

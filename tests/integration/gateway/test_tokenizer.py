@@ -10,8 +10,7 @@ from transformers import AutoTokenizer
 from gateway.request import ChatPrompt, TextPrompt, TokenPrompt
 from gateway.text.detokenizer import Detokenizer
 from gateway.text.tokenizer import ModelTokenizer
-from gateway.tools.conversation import Message
-from gateway.tools.values import Tool
+from gateway.tools.values import Message, Tool
 from specdec.errors import ConfigError, ContextLengthExceeded, FieldInvalid, UnsupportedParameter
 from specdec.sampling.vocabulary import fingerprint
 

@@ -12,7 +12,7 @@ from drafter_service.config import DrafterSettings
 from drafter_service.drafters.model_drafter import ModelDrafter
 from drafter_service.metrics import DrafterMetrics
 from drafter_service.sessions.draft_runner import DraftRunner
-from drafter_service.sessions.fan_out import fan_out
+from drafter_service.sessions.outcomes import fan_out
 from specdec.planning.gamma_policy import GammaPolicy
 from specdec.rules.prefix import PrefixHash
 from specdec.rules.speculation import Mode

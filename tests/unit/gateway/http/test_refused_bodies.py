@@ -9,7 +9,7 @@ from gateway.http.requests.body import parse_json
 from gateway.http.requests.completions import ChatBody, CompletionBody
 from gateway.http.requests.token_bodies import DetokenizeBody, TokenizeBody
 from gateway.request import ChatPrompt, TextPrompt
-from gateway.tools.conversation import Message
+from gateway.tools.values import Message
 from specdec.errors import (
     FieldInvalid,
     FieldRequired,

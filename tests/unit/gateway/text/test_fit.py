@@ -4,7 +4,7 @@ import pytest
 
 from gateway.request import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from gateway.text.fit import check_fits
-from gateway.tools.conversation import Message
+from gateway.tools.values import Message
 from specdec.errors import ContextLengthExceeded
 
 

@@ -8,7 +8,7 @@ import pytest
 from gateway.callers.caller import ApiKey
 from gateway.request import ChatPrompt, GenerationRequest, TextPrompt, TokenPrompt
 from gateway.store.limits import Quota
-from gateway.tools.conversation import Message
+from gateway.tools.values import Message
 from gateway.turns.charge import charged, tokens_asked
 from gateway.turns.generation import Generator
 from specdec.errors import NoVerifier, RateLimited

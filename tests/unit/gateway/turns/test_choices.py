@@ -7,8 +7,8 @@ from contextlib import aclosing
 import pytest
 
 from gateway.request import GenerationRequest, TextPrompt
-from gateway.turns.choices import merged
 from gateway.turns.events import Event, Finished, OutputRound, Started
+from gateway.turns.generation import merged
 from gateway.turns.statistics import Summary, total
 from gateway.turns.turn import Turn
 from specdec.errors import FieldInvalid, NoVerifier

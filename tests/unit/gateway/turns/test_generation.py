@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gateway.request import ChatPrompt, TextPrompt, TokenPrompt
-from gateway.tools.conversation import Message
+from gateway.tools.values import Message
 from gateway.turns.events import Event, Finished, OutputRound, Started
 from specdec.errors import (
     ContextLengthExceeded,

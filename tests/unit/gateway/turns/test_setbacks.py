@@ -10,10 +10,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gateway.store.values import Lease, RoundCommit, TurnView
-from gateway.turns import setbacks, turn_stream
+from gateway.turns import turn_stream
 from gateway.turns.events import Finished
-from gateway.turns.setbacks import MOST, Setbacks
-from gateway.turns.turn_stream import TurnStream
+from gateway.turns.turn_stream import MOST, Setbacks, TurnStream
 from specdec.errors import (
     Fenced,
     SessionDiverged,
@@ -82,7 +81,7 @@ class LyingStore(MemorySessionStore):
 @pytest.fixture(autouse=True, scope="module")
 def _short_pauses() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(setbacks, "_LONGEST", 0.002)
+        patch.setattr(turn_stream, "_LONGEST", 0.002)
         patch.setattr(turn_stream, "_PAUSE", 0.01)
         yield
 

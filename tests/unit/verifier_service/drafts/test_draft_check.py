@@ -14,7 +14,7 @@ from specdec.wire.draft import DraftTokens
 from specdec.wire.session import TreePlan
 from tests.unit.verifier_service.drafts.drafts_scene import PATIENT, PROMPT
 from tests.unit.verifier_service.verifier_fakes import make_call, make_link
-from verifier_service.drafts.draft_check import MOST_DRAFTS
+from verifier_service.drafts.draft_buffer import MOST_DRAFTS
 from verifier_service.drafts.pool import DrafterPool
 from verifier_service.drafts.session_drafts import RemoteDrafts
 

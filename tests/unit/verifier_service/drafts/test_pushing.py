@@ -4,7 +4,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from tests.unit.verifier_service.verifier_fakes import make_link
-from verifier_service.drafts.pushing import OUTCOMES, MeasuredLink, PushChoice, saved_share
+from verifier_service.drafts.link import OUTCOMES, MeasuredLink, PushChoice, saved_share
 from verifier_service.speculation.costs import DraftedRounds
 
 GUESSED_WELL, GUESSED_WORSE = 0.93, 0.81

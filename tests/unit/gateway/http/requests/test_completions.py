@@ -7,7 +7,7 @@ import pytest
 from gateway.http.requests.completions import CompletionBody
 from gateway.http.requests.token_bodies import TokenizeBody
 from gateway.request import ChatPrompt, TextPrompt, TokenPrompt
-from gateway.tools.conversation import Message
+from gateway.tools.values import Message
 from specdec.errors import FieldInvalid
 from specdec.planning.gamma_policy import GammaPolicy, PolicyKind
 from specdec.rules.speculation import Mode, TreeOptions
