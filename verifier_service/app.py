@@ -131,7 +131,7 @@ async def _running(
     access: Access,
 ) -> AsyncIterator[Ready]:
     """The parts behind the servicer; if one of their tasks dies, so does the process."""
-    facts, pool = target.facts, DrafterPool()
+    facts, pool = target.facts, DrafterPool(expected=_expects_drafters(settings))
     source = source_of(settings.discovery, settings.drafters)
     watch_age(metrics.registry, source)
     drafting = settings.drafting
@@ -174,6 +174,10 @@ def _info(settings: VerifierSettings, target: Target) -> VerifierInfo:
         heartbeats=True,
         passes=True,
     )
+
+
+def _expects_drafters(settings: VerifierSettings) -> bool:
+    return settings.drafters_expected and (bool(settings.drafters) or settings.discovery.kind != "static")
 
 
 def identity_of(

@@ -120,6 +120,8 @@ class VerifierSettings(Settings):
     """Token that gateways must send, and that drafters are sent; everybody may call when empty."""
     drafters: tuple[Address, ...] = ()
     """A static list of drafters to connect to; with no drafter and no local source every token is plain."""
+    drafters_expected: bool = True
+    """Whether a drafter that has never answered counts as `drafter_unavailable`; otherwise it counts as `no_match`."""
     drafter: str = ""
     """What drafts for requests that do not choose: a source, or a drafter's kind, model or address; any when empty."""
     drafter_vocabulary: Literal["same", "translate"] = "same"

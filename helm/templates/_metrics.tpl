@@ -114,6 +114,10 @@ liveness
   "gateways" .Values.gateway.enabled
   "publicTls" (and .Values.gateway.enabled .Values.gateway.tls.public.existingSecret)
   "apiKeys" (and .Values.gateway.enabled .Values.gateway.apiKeys.existingSecret)
+  "gateway" .Values.gateway.enabled
+  "verifier" .Values.verifier.enabled
+  "drafter" .Values.drafter.enabled
+  "drafts" (and .Values.verifier.enabled (or .Values.drafter.external.addresses (and .Values.drafter.enabled (include "specdec.isNeverEmpty" (dict "root" . "tier" "drafter")))))
   "verifiers" (and .Values.verifier.enabled (include "specdec.isNeverEmpty" (dict "root" . "tier" "verifier")))
   "drafters" (and .Values.drafter.enabled (include "specdec.isNeverEmpty" (dict "root" . "tier" "drafter"))) }}
 {{- $file := .Files.Get "files/rules.yaml"

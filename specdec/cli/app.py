@@ -117,7 +117,7 @@ def compare(
     lenience: options.Lenience = None,
     drafter: options.Drafter = "",
     tree: options.Tree = None,
-    runs: Annotated[int, typer.Option(min=1, help="How often each way; medians are shown.")] = 3,
+    runs: Annotated[int, typer.Option(min=1, help="How often each way; the median and its range are shown.")] = 5,
     address: options.Address = options.DEFAULT_ADDRESS,
     api_key: options.ApiKey = "",
     ca: options.Authority = None,

@@ -18,7 +18,7 @@ def collect(
     Raises:
         InternalError: the stream ended before its last event.
     """
-    begin, first = clock(), None
+    begin, first, first_tokens = clock(), None, 0
     started: StartedEvent | None = None
     tokens: list[Token] = []
     reports: list[RoundReport] = []
@@ -27,12 +27,15 @@ def collect(
             case StartedEvent():
                 started = event
             case RoundEvent():
-                first = clock() if first is None else first
+                if first is None:
+                    first, first_tokens = clock(), len(event.tokens)
                 tokens += event.tokens
                 reports += [event.report] if event.report else []
                 on_round(event)
             case FinishedEvent() if started is not None:
                 end = clock()
                 first = end if first is None else first
-                return GenerationResult(started, tuple(tokens), event, first - begin, end - begin, tuple(reports))
+                return GenerationResult(
+                    started, tuple(tokens), event, first - begin, end - begin, tuple(reports), first_tokens
+                )
     raise InternalError("the stream ended before the generation did")

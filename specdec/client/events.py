@@ -32,6 +32,8 @@ class PromptRequest:
     """Strings that end the output."""
     user: str = ""
     """On whose behalf; what is one user's is not there for another."""
+    cache_salt: str = ""
+    """What is computed of a common prefix is shared by requests of the same salt alone; empty for no salt."""
     session: str = ""
     """The session to go on in; empty for a generation of its own."""
     chat: bool = False
@@ -95,6 +97,8 @@ class GenerationResult:
     """Seconds from the request to the end."""
     reports: tuple[RoundReport, ...] = ()
     """Those of all rounds, when the request asks for them."""
+    first_tokens: int = 1
+    """Tokens of the first round, which come together."""
 
     @property
     def text(self) -> str:
@@ -104,6 +108,12 @@ class GenerationResult:
     def tokens_per_second(self) -> float:
         """Output tokens per second, the wait for the first one included."""
         return self.finished.completion_tokens / self.seconds if self.seconds else 0.0
+
+    @property
+    def decode_rate(self) -> float:
+        """Output tokens per second after the first ones; 0 where there are no others."""
+        rest, seconds = self.finished.completion_tokens - self.first_tokens, self.seconds - self.first_token
+        return rest / seconds if rest > 0 and seconds > 0 else 0.0
 
     @property
     def tokens_per_round(self) -> float:

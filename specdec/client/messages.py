@@ -14,6 +14,7 @@ def request_to_pb(request: PromptRequest) -> gateway_pb2.GenerateRequest:
         sampling=gateway_pb2.SamplingOptions(temperature=request.temperature, top_p=request.top_p, seed=request.seed),
         stop=gateway_pb2.StopOptions(max_tokens=request.max_tokens, stop=request.stop),
         user=request.user,
+        cache_salt=request.cache_salt,
         session=request.session,
         speculation=gateway_pb2.SpeculationOptions(
             mode=mode_to_pb(request.mode),

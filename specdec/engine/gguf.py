@@ -3,6 +3,7 @@
 It needs the packages `gguf` and `accelerate`, which serving does not: `specdec models get` brings them.
 """
 
+import struct
 import sys
 from pathlib import Path
 
@@ -27,5 +28,16 @@ def convert(file: Path, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
+def main(file: Path, folder: Path) -> int:
+    """Convert, and return the exit status: 1 for a file that cannot be read, with its reason on stderr."""
+    try:
+        convert(file, folder)
+    except (OSError, ValueError, KeyError, IndexError, ImportError, struct.error) as error:
+        first_line = str(error).strip().partition("\n")[0]
+        sys.stderr.write(f"error: {first_line or type(error).__name__}\n")
+        return 1
+    return 0
+
+
 if __name__ == "__main__":
-    convert(Path(sys.argv[1]), Path(sys.argv[2]))
+    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2])))

@@ -157,17 +157,75 @@ def test_every_alert_has_a_case_in_which_its_series_are_missing(rules: dict[str,
     [
         ({}, {"SpecdecRatioControllerStuck", "SpecdecPublicCertificateExpires", "SpecdecApiKeysNotRead"}),
         ({"tls": {"enabled": False}}, {"SpecdecCertificateExpires"}),
-        ({"drafter": {"enabled": False}}, {"SpecdecNoDrafter"}),
+        ({"drafter": {"enabled": False}}, {"SpecdecNoDrafter", "SpecdecDraftersLost", "SpecdecDrafterKvFull"}),
         ({"drafter": {"autoscaling": {"kind": "keda"}}}, {"SpecdecNoDrafter"}),
         ({"verifier": {"autoscaling": {"kind": "keda", "minReplicas": 0}}}, {"SpecdecNoVerifier"}),
     ],
 )
 def test_no_alert_is_about_what_is_not_installed(helm: Helm, values: dict[str, Any], silent: set[str]) -> None:
+    assert not silent & {alert["alert"] for alert in _alerts(_rules(helm, values))}
+
+
+@pytest.mark.parametrize(
+    ("values", "processes"),
+    [
+        ({"drafter": {"enabled": False}}, {"verifier", "gateway"}),
+        ({"verifier": {"enabled": False}, "gateway": {"enabled": False}, "tls": {"enabled": False}}, {"drafter"}),
+        (
+            {
+                "drafter": {"enabled": False},
+                "verifier": {"enabled": False, "external": {"addresses": ["far.ns:50053"]}},
+                "tls": {"enabled": False},
+            },
+            {"gateway"},
+        ),
+    ],
+)
+def test_alerts_read_only_what_an_installed_tier_exports(
+    helm: Helm, values: dict[str, Any], processes: set[str]
+) -> None:
+    registries = _registries()
+    there = {name for process in processes for name in _series(registries[process])}
+    spec = _rules(helm, values)
+    recorded = {rule["record"]: rule["expr"] for group in spec["groups"] for rule in group["rules"] if "record" in rule}
+    for alert in _alerts(spec):
+        asked = re.findall(r"specdec_\w+", _expanded(alert["expr"], recorded))
+        assert not asked or there & set(asked), f"{alert['alert']} can never be right here"
+
+
+@pytest.mark.parametrize("drafter", [{"enabled": False}, {"replicas": 0}])
+def test_no_alert_expects_drafters_where_none_are_configured(helm: Helm, drafter: dict[str, Any]) -> None:
+    about_drafters = {"SpecdecDraftersLost", "SpecdecNoDrafter", "SpecdecDraftStarvation", "SpecdecTokenizerMismatch"}
+    assert not about_drafters & {alert["alert"] for alert in _alerts(_rules(helm, {"drafter": drafter}))}
+
+
+def test_drafters_of_another_release_may_be_lost_too(helm: Helm) -> None:
+    shared = {"enabled": False, "external": {"addresses": ["drafters.ns:50052"]}}
+    values = {"drafter": shared, "tls": {"enabled": False}}
+    assert "SpecdecDraftersLost" in {alert["alert"] for alert in _alerts(_rules(helm, values))}
+
+
+def _rules(helm: Helm, values: dict[str, Any]) -> dict[str, Any]:
+    """The rules of a release with these values."""
     metrics = {"prometheusAddress": "http://prometheus:9090", "prometheusRule": {"enabled": True}}
     redis = {"external": {"url": "redis://redis:6379/0"}}
     found = manifests(helm.render(CHART, {"redis": redis, "metrics": metrics, **values}))
-    spec = named(found, "PrometheusRule", "metrics")["spec"]
-    assert not silent & {alert["alert"] for alert in _alerts(spec)}
+    spec: dict[str, Any] = named(found, "PrometheusRule", "metrics")["spec"]
+    return spec
+
+
+def _series(registry: CollectorRegistry) -> Iterator[str]:
+    """The names of all series of a process."""
+    for collector in set(registry._names_to_collectors.values()):
+        described = next(iter(collector.describe()))
+        yield from (described.name + suffix for suffix in SUFFIXES[described.type])
+
+
+def _expanded(query: str, recorded: dict[str, str]) -> str:
+    """A query with the queries of recording rules in place of their names."""
+    while names := [name for name in re.findall(r"specdec:[\w:]+", query) if name in recorded]:
+        query = query.replace(names[0], f"({recorded[names[0]]})")
+    return query
 
 
 def test_releases_do_not_overwrite_each_other_s_dashboard(full: list[Manifest]) -> None:

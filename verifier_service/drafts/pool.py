@@ -20,6 +20,7 @@ _LONGEST_STEP = 10.0
 """Most seconds of a draft step that are believed: a drafter says of itself what it likes."""
 _LANGUAGE_MODELS = ("model", "hybrid")
 """Kinds that know more than the text of the sequence and of a corpus."""
+_ANSWERED = (LinkState.READY, LinkState.REFUSED, LinkState.UNAUTHENTICATED)
 _LOAD_FACTOR = 1.25
 """A near drafter with this many times the mean number of sessions is no better than one that is far."""
 
@@ -29,7 +30,14 @@ _log = structlog.get_logger()
 class DrafterPool:
     """The links to all drafters that are known."""
 
-    def __init__(self, links: Iterable[DrafterLink] = ()) -> None:
+    def __init__(self, links: Iterable[DrafterLink] = (), *, expected: bool = True) -> None:
+        """Begin with some links.
+
+        Args:
+            links: to the drafters that are known from the start.
+            expected: whether drafters are to be there; otherwise one that has never answered is no fault.
+        """
+        self._expected = expected
         self.rounds: Callable[[str], DraftedRounds] = lambda source: DraftedRounds()
         """Says what rounds with the drafts of a source are like."""
         self._by_address = {link.address: link for link in links}
@@ -73,6 +81,8 @@ class DrafterPool:
 
     def absence(self) -> Fallback:
         """Why `choose` finds no link."""
+        if not (self._expected or self._relevant):
+            return Fallback.NO_MATCH
         states = {link.state for link in self._links}
         if LinkState.REFUSED in states and LinkState.READY not in states:
             return Fallback.TOKENIZER
@@ -93,14 +103,19 @@ class DrafterPool:
         return DrafterTimes(sum(steps) / len(steps) if steps else None, round_trip)
 
     def states(self) -> list[DrafterState]:
-        """The state of every drafter."""
-        return [link.drafter_state for link in self._links]
+        """State of every drafter; where none is expected, of those that have answered."""
+        return [link.drafter_state for link in self._relevant]
 
     def _ready(self, avoid: Container[str], name: str) -> Iterator[DrafterLink]:
         """The ready links of a name, or all, but for addresses in `avoid`."""
         for link in self._links:
             if link.state is LinkState.READY and link.address not in avoid and (not name or name in link.names):
                 yield link
+
+    @property
+    def _relevant(self) -> list[DrafterLink]:
+        """The links that count: all, or where no drafter is expected those that have been connected or refused."""
+        return [link for link in self._links if self._expected or link.model or link.state in _ANSWERED]
 
     @property
     def _links(self) -> Iterable[DrafterLink]:

@@ -24,6 +24,8 @@ _OPTIMISTIC = 0.5
 """Least α that a trial of drafting assumes, so that drafts that have become better are found out."""
 _PUNCTUAL = 0.8
 """Share of the longest wait within which a draft is expected; what takes longer may be late and is not ordered."""
+_UNMEASURED = 4
+"""Longest draft, in tokens, before a pass has been measured."""
 _REPORT_SECONDS = 1.0
 """Least time between two reports of batches alike."""
 _PATIENCE = 2.0
@@ -69,7 +71,7 @@ class BatchSpeculation:
         self._costs = SizedCosts()
         self._groups: dict[int, Groups] = defaultdict(lambda: Groups(groups))
         """By batch size."""
-        self._trials: dict[tuple[int, frozenset[str | None]], Trials] = defaultdict(Trials)
+        self._trials: dict[tuple[int, frozenset[str | None]], Trials] = {}
         """By batch size and by what drafts: greedy drafts that pay say nothing of sampled ones."""
         self._sources: frozenset[str | None] = frozenset()
         """What drafts for the sessions of the batch."""
@@ -94,8 +96,11 @@ class BatchSpeculation:
 
     @property
     def trials(self) -> Trials:
-        """Those of batches of the present size and with the present sources."""
-        return self._trials[self._level, self._sources]
+        """Trials recorded for the current batch size and draft sources; a session that is alone drafts at once."""
+        key = (self._level, self._sources)
+        if key not in self._trials:
+            self._trials[key] = Trials(eager=self._level == 0)
+        return self._trials[key]
 
     @property
     def groups(self) -> int:
@@ -228,6 +233,7 @@ class BatchSpeculation:
         self._sources = frozenset(sources)
         costs = replace(self.costs, base=self.costs.base + beside, groups=2) if beside else self.costs
         most = costs.drafts_within(_PUNCTUAL * self._timeout, self._gamma_max)
+        most = most if self._nearest.known else min(most, _UNMEASURED)
         demands = [each.demand(source).up_to(most) for each, source in zip(self._active, sources, strict=True)]
         others = self._load - len(demands)
         assumed = [demand.at_least(_OPTIMISTIC) for demand in demands] if exploring else demands

@@ -1,5 +1,6 @@
 """The draft length of one session, and what is known of its drafts."""
 
+import math
 from collections.abc import Callable
 from typing import Protocol
 
@@ -15,6 +16,9 @@ from specdec.planning.gamma import (
 from specdec.planning.gamma_policy import GammaPolicy, PolicyKind
 from specdec.wire.generation import GammaReason, RoundDetail, Speedup
 from verifier_service.speculation.fleet_acceptance import FleetAcceptance
+
+_AGREEMENT = math.log(1.25)
+"""Largest difference, as a logarithm, of two estimates of the speed-up that answers carry."""
 
 
 def controller_of(
@@ -108,11 +112,13 @@ class SessionGamma:
         return RoundDetail(min(gamma, room), reason.value, self.demand(self.source).alpha, survival)
 
     def speedup(self) -> Speedup:
-        """What drafts bring the batch; unknown for a γ of its own."""
+        """Speed-up by drafts in this batch, where prediction and measurement agree; unknown for a γ of its own."""
         if self._own is not None:
             return Speedup()
         found = self._batch.report()
-        return Speedup(found.predicted, found.measured or 0.0)
+        if found.measured is None or abs(math.log(found.measured / found.predicted)) > _AGREEMENT:
+            return Speedup()
+        return Speedup(found.predicted, found.measured)
 
     def demand(self, source: str | None) -> Demand:
         """What the session can make of drafts of its source: its α is near the fleet's until it has shown its own."""

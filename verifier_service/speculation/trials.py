@@ -49,7 +49,13 @@ _FURTHEST = math.log(5.0)
 class Trials:
     """Chooses between drafting and plain decoding, a round at a time, and learns from what the rounds brought."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, eager: bool = False) -> None:
+        """Begin with nothing measured.
+
+        Args:
+            eager: whether drafting may begin at once. Rounds for which the drafter still reads are plain ones.
+        """
+        self._eager = eager
         self._drafting = False
         """The way in use; a trial takes the other."""
         self._use = RoundTally(_KEEP_ROUND)
@@ -140,8 +146,8 @@ class Trials:
 
     @property
     def _begun(self) -> bool:
-        """Whether there have been plain rounds; what drafts cost cannot be told without them."""
-        return self._drafting or self._since >= _PLAIN_ROUNDS or self._weight > 0.0
+        """Whether drafting may begin: after plain rounds, because what drafts cost cannot be told without them."""
+        return self._eager or self._drafting or self._since >= _PLAIN_ROUNDS or self._weight > 0.0
 
     def _count(self, done: BatchRound) -> None:
         if not done.drafted and (done.guessed or self._guessed.rounds):

@@ -3,7 +3,7 @@
 import difflib
 import json
 import re
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable
 from functools import cache
 from typing import Any, ClassVar, Self
 
@@ -129,7 +129,7 @@ class Body(BaseModel):
 
     @classmethod
     def _refusal(cls, detail: ErrorDetails, body: dict[str, Any]) -> RequestError:
-        param, name = _path(detail["loc"], body), str(detail["loc"][0])
+        param, name = _path(detail, body), str(detail["loc"][0])
         if (name in cls.default_only and detail["type"] not in _MISTAKES) or _takes_nothing(detail):
             return UnsupportedParameter(f"{param} is not supported at this value; leave it out", param)
         match detail["type"]:
@@ -157,14 +157,14 @@ def _takes_nothing(detail: ErrorDetails) -> bool:
     return detail["type"] == "none_required" or detail.get("ctx", {}).get("max_length") == 0
 
 
-def _path(location: Sequence[int | str], body: Any) -> str:
+def _path(detail: ErrorDetails, body: Any) -> str:
     """The path of a field as the caller wrote it: pydantic's location without the names of union members."""
-    path, value = "", body
-    for part in location:
+    path, value, lacking = "", body, detail["loc"][-1] if detail["type"] == "missing" else None
+    for part in detail["loc"]:
         if isinstance(part, int):
             path += f"[{part}]"
             value = value[part] if isinstance(value, list) and part < len(value) else None
-        elif isinstance(value, dict) and (part in value or part == location[-1]):
+        elif isinstance(value, dict) and (part in value or part == lacking):
             path += f".{part}" if path else part
             value = value.get(part)
     return path

@@ -1,12 +1,12 @@
-"""`specdec compare`: runs the same prompt with and without speculation, and says which was faster."""
+"""`specdec compare`: runs the same prompt with and without drafts in turn, and says which was faster."""
 
 import json
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -18,7 +18,10 @@ from specdec.client.events import GenerationResult, PromptRequest
 from specdec.rules.speculation import Mode
 from specdec.wire.generation import Fallback
 
-_WARM_UP_TOKENS = 8
+Generate = Callable[[PromptRequest], GenerationResult]
+
+_HARDLY = 1.05
+"""Tokens per round up to which drafts explain no difference in speed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,7 @@ class Side:
     """The runs of one way to decode, in numbers: medians of the runs, but for the acceptance."""
 
     tokens_per_second: float
-    """Output tokens per second, over the whole time of a run."""
+    """Output tokens per second after the first ones."""
     tokens_per_round: float
     """Output tokens per round."""
     first_token_seconds: float
@@ -38,7 +41,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Plain and speculative runs of the same request."""
+    """Plain and speculative runs of the same request; runs at the same index ran one after the other."""
 
     request: PromptRequest
     plain: tuple[GenerationResult, ...]
@@ -55,9 +58,24 @@ class Comparison:
         return any(result.finished.lossy for result in self.speculative)
 
     @property
+    def ratios(self) -> tuple[float, ...]:
+        """Speed with drafts over speed without, of each pair of runs that was long enough to be timed."""
+        pairs = zip(self.plain, self.speculative, strict=True)
+        return tuple(drafted.decode_rate / plain.decode_rate for plain, drafted in pairs if plain.decode_rate)
+
+    @property
     def speedup(self) -> float:
-        """Tokens per second with speculation over those without."""
-        return side(self.speculative).tokens_per_second / side(self.plain).tokens_per_second
+        """Median of the ratios; 1 where no run was long enough to be timed."""
+        return median(self.ratios or (1.0,))
+
+    @property
+    def difference(self) -> Literal["faster", "slower", "none"]:
+        """Which way is faster, where every pair of runs agrees and drafts were accepted."""
+        if side(self.speculative).acceptance is None or not self.ratios:
+            return "none"
+        if min(self.ratios) > 1.0 and side(self.speculative).tokens_per_round > _HARDLY:
+            return "faster"
+        return "slower" if max(self.ratios) < 1.0 else "none"
 
     def report(self) -> dict[str, Any]:
         """The numbers as they are printed in JSON."""
@@ -70,30 +88,43 @@ class Comparison:
             "identical": self.identical,
             "lossy": self.lossy,
             "speedup": self.speedup,
+            "speedup_range": [min(self.ratios, default=1.0), max(self.ratios, default=1.0)],
+            "difference": self.difference,
             "verdict": verdict(self),
         }
 
 
 def side(results: Sequence[GenerationResult]) -> Side:
+    """The numbers of the runs of one way to decode."""
     drafted = sum(result.finished.drafted for result in results)
     accepted = sum(result.finished.accepted for result in results)
     return Side(
-        median(result.tokens_per_second for result in results),
+        median(result.decode_rate for result in results),
         median(result.tokens_per_round for result in results),
         median(result.first_token for result in results),
         accepted / drafted if drafted else None,
     )
 
 
-def measure(generate: Callable[[PromptRequest], GenerationResult], request: PromptRequest, runs: int) -> Comparison:
-    """Warm up, then run both ways in turn, so that a slow moment of the machine affects both."""
-    request = request if request.seed is not None else replace(request, seed=secrets.randbits(31))
-    off = _without_drafts(request)
-    for warm_up in (off, request):
-        generate(replace(warm_up, max_tokens=_WARM_UP_TOKENS))
-    pairs = [(generate(off), generate(request)) for _ in range(runs)]
+def measure(generate: Generate, request: PromptRequest, runs: int) -> Comparison:
+    """Run both ways once to warm them up, then in turn, so that a slow moment of the machine affects both.
+
+    Each way has a `cache_salt` of its own, so that neither finds in a prefix cache what the other computed.
+    """
+    off, drafted = both_ways(request)
+    for warm_up in (off, drafted):
+        generate(warm_up)
+    pairs = [(generate(off), generate(drafted)) for _ in range(runs)]
     plain, speculative = zip(*pairs, strict=True)
-    return Comparison(request, plain, speculative)
+    return Comparison(drafted, plain, speculative)
+
+
+def both_ways(request: PromptRequest) -> tuple[PromptRequest, PromptRequest]:
+    """The request without drafts and with them: the same seed, and prefix caches apart."""
+    request = request if request.seed is not None else replace(request, seed=secrets.randbits(31))
+    salt = secrets.token_hex(8)
+    off, drafted = (replace(request, cache_salt=f"compare-{salt}-{way}") for way in ("off", "on"))
+    return _without_drafts(off), drafted
 
 
 def _without_drafts(request: PromptRequest) -> PromptRequest:
@@ -119,23 +150,51 @@ def compare(console: Console, connection: GatewayConnection, request: PromptRequ
 
 
 def verdict(found: Comparison) -> str:
-    """A sentence on the speed-up."""
-    if side(found.speculative).acceptance is None:
-        return _nothing_drafted(found.speculative)
-    if found.speedup >= 1:
-        return f"Speculation is {found.speedup:.2f} times as fast here."
-    return f"Speculation is slower here: {found.speedup:.2f} times the speed of plain decoding."
+    """A sentence on the speed-up, with its range over the runs."""
+    match found.difference:
+        case "faster":
+            return f"Drafts make it {found.speedup:.2f} times as fast here ({_range(found)})."
+        case "slower":
+            return f"Drafts make it slower here: {found.speedup:.2f} times the speed without ({_range(found)})."
+        case _:
+            return "; ".join((f"No difference: {_range(found)}", *_why_no_drafts(found))) + "."
 
 
-_BY_CHOICE = {Fallback.NOT_WORTH_IT.value, Fallback.FIRST_ROUND.value}
-"""Reasons for which nothing has to be wrong."""
+def _range(found: Comparison) -> str:
+    runs = len(found.ratios)
+    if not runs:
+        return "too few tokens to time"
+    if runs == 1:
+        return f"{found.speedup:.2f} in one run"
+    return f"{min(found.ratios):.2f} to {max(found.ratios):.2f} in {runs} runs"
 
 
-def _nothing_drafted(results: Sequence[GenerationResult]) -> str:
-    reasons = {reason for result in results for reason in result.finished.fallbacks} - _BY_CHOICE
-    if reasons:
-        return f"Nothing was drafted ({', '.join(sorted(reasons))}), so there is nothing to compare."
-    return "The server drafted nothing, for it expects no gain from drafts here; --gamma N makes it draft."
+_REASONS = {
+    Fallback.NOT_WORTH_IT.value: "the server expects no gain from drafts here (--gamma N makes it draft)",
+    Fallback.FIRST_ROUND.value: "the drafter was still reading the prompt",
+    Fallback.NO_MATCH.value: "nothing that drafts had a continuation",
+    Fallback.LATE.value: "drafts came too late",
+    Fallback.OVERLOADED.value: "the drafter had no room",
+    Fallback.UNAVAILABLE.value: "no drafter answers",
+    Fallback.TOKENIZER.value: "the drafter has another tokenizer",
+}
+
+
+def _why_no_drafts(found: Comparison) -> Iterator[str]:
+    """Why the speculative runs had no drafts, or hardly any; nothing where they had."""
+    numbers = side(found.speculative)
+    if numbers.acceptance is not None and numbers.tokens_per_round > _HARDLY:
+        return
+    counts: dict[str, int] = {}
+    for result in found.speculative:
+        for reason, count in result.finished.fallbacks.items():
+            counts[reason] = counts.get(reason, 0) + count
+    used = "no drafts were used" if numbers.acceptance is None else "hardly any draft was accepted"
+    if not counts:
+        yield used
+        return
+    reason = max(counts, key=lambda each: counts[each])
+    yield f"{used}, because {_REASONS.get(reason, reason)}"
 
 
 def identity(found: Comparison) -> str:
@@ -150,10 +209,10 @@ def identity(found: Comparison) -> str:
 
 
 def _table(found: Comparison) -> Table:
-    table = Table("", "tokens/s", "tokens/round", "first token", "accepted")
-    for name, results in (("plain", found.plain), ("speculative", found.speculative)):
+    table = Table("", "tokens/s", "first token", "tokens/round", "accepted")
+    for name, results in (("without drafts", found.plain), ("with drafts", found.speculative)):
         numbers = side(results)
         accepted = "-" if numbers.acceptance is None else f"{numbers.acceptance:.0%}"
         first = f"{numbers.first_token_seconds * 1000:.0f} ms"
-        table.add_row(name, f"{numbers.tokens_per_second:.1f}", f"{numbers.tokens_per_round:.2f}", first, accepted)
+        table.add_row(name, f"{numbers.tokens_per_second:.1f}", first, f"{numbers.tokens_per_round:.2f}", accepted)
     return table

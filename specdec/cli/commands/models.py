@@ -58,6 +58,8 @@ def get(console: Console, name: str) -> Path:
     known = KNOWN.get(name)
     if known is None and not (file.suffix == ".gguf" and file.is_file()):
         raise ConfigError(f"{name} is no GGUF file and no known model; known are {', '.join(KNOWN)}")
+    if known is None and not _begins_as_gguf(file):
+        raise ConfigError(f"{name} is not a GGUF file: it does not begin with GGUF")
     folder = known_models.cache() / (name if known else file.stem)
     source = known.sha256 if known else _sha256(file)
     if is_whole(folder, source):
@@ -115,7 +117,12 @@ def _convert(console: Console, file: Path, work: Path) -> None:
     _say(console, "converting, which takes about a minute ...")
     path = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(tools)])
     command = [sys.executable, "-m", "specdec.engine.gguf", str(file.resolve()), str(work / "model")]
-    _call(command, {**os.environ, "PYTHONPATH": path}, f"{file.name} could not be converted")
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, errors="replace", check=False)
+    if done.returncode:
+        errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+        why = errors[-1].removeprefix("error: ") if errors else f"status {done.returncode}\n{done.stderr}"
+        raise FetchFailed(f"{file.name} could not be converted: {why}")
 
 
 def _receipt(folder: Path, source: str) -> dict[str, str]:
@@ -132,6 +139,11 @@ def _call(command: Sequence[str], environment: dict[str, str] | None, failure: s
     status = subprocess.run(command, env=environment, check=False).returncode
     if status:
         raise FetchFailed(f"{failure}, with status {status}: its reason stands above")
+
+
+def _begins_as_gguf(file: Path) -> bool:
+    with file.open("rb") as opened:
+        return opened.read(4) == b"GGUF"
 
 
 def _sha256(file: Path) -> str:

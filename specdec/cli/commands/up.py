@@ -10,8 +10,8 @@ from pydantic import SecretStr
 from rich.console import Console
 
 from specdec.cli.client import GatewayClient, drafter_states
-from specdec.cli.commands.run import show
-from specdec.cli.local import launch, plan, stores, valkey
+from specdec.cli.commands.sample import last_line, show_sample
+from specdec.cli.local import launch, plan, ports, stores, valkey
 from specdec.cli.local.launch import Folders, RunningService
 from specdec.cli.local.processes import Children
 from specdec.cli.local.runtime import data_folder, runtime_folder, state_file
@@ -20,13 +20,11 @@ from specdec.cli.local.signals import Stop
 from specdec.cli.local.supervisor import RestartPolicy, Supervisor
 from specdec.cli.settings import UpSettings
 from specdec.client.connection import GatewayConnection
-from specdec.client.events import PromptRequest
 from specdec.errors import ConfigError, SpecdecError
 from specdec.serving.rpc.access import Access
 from specdec.serving.settings import is_loopback
 from specdec.wire.generation import DrafterState
 
-SAMPLE = PromptRequest("import os\nimport sys\n\n\ndef main(", max_tokens=96, temperature=0.0, seed=0)
 _WATCH_SECONDS = 0.2
 _DRAFTER_TRIES = 50
 
@@ -50,7 +48,10 @@ class Up:
             Unreachable: the given session store does not answer.
             StopRequested: a signal asked for the end before everything was healthy.
         """
-        chosen, addresses = self._check()
+        with ports.Reservations() as reserved:
+            self._run(*self._check(reserved))
+
+    def _run(self, chosen: stores.Chosen, addresses: plan.Addresses) -> None:
         with data_folder(self._settings.data), runtime_folder() as runtime, Children() as children:
             folders = Folders(runtime, self._logs(runtime))
             used = stores.configure(chosen, self._settings, runtime)
@@ -63,18 +64,20 @@ class Up:
                 write_state(_processes(children, services))
                 if self._settings.scrape_config:
                     write_scrape_config(self._settings.scrape_config, services, _key())
-                self._sample(running)
+                said = self._sample(running)
                 self._show_addresses(services, folders)
                 self._say("Serving until Ctrl-C.")
+                if said:
+                    self._say(f"\n{said}\n")
                 self._watch(children, lambda: write_state(_processes(children, services)))
             self._say("Stopping.")
 
-    def _check(self) -> tuple[stores.Chosen, plan.Addresses]:
+    def _check(self, reserved: ports.Reservations) -> tuple[stores.Chosen, plan.Addresses]:
         """Find every mistake that can be found before anything is started."""
         plan.check_models(self._settings)
         self._check_state_folder()
         check_keys(self._settings, self._say)
-        addresses = plan.allot(self._settings)
+        addresses = plan.allot(self._settings, reserved)
         chosen = stores.choose(self._settings)
         if chosen.lacking:
             self._say(f"warning: keys and values are kept by the verifiers alone: {chosen.lacking}")
@@ -141,20 +144,22 @@ class Up:
             self._say(f"{'sessions':<12} {self._settings.data.resolve()}")
         self._say("")
 
-    def _sample(self, running: Sequence[RunningService]) -> None:
+    def _sample(self, running: Sequence[RunningService]) -> str:
+        """Show the sample; return the line to end with, empty where there was none."""
         if not self._settings.sample:
-            return
-        address = next(each.service.grpc for each in running if each.service.role == "gateway")
+            return ""
+        first = next(each.service for each in running if each.service.role == "gateway")
         if self._settings.api_keys and not _key():
             self._say("No sample: set SPECDEC_API_KEY to a key of that file to have one.")
-            return
-        with closing(GatewayClient(GatewayConnection(address, _key()))) as gateway, self._stop.calling(gateway.close):
-            self._say(f"\nA sample, going on from:\n{SAMPLE.prompt}\n")
+            return ""
+        connection = GatewayConnection(first.grpc, _key())
+        with closing(GatewayClient(connection)) as gateway, self._stop.calling(gateway.close):
             try:
-                show(self._console, gateway, SAMPLE, show_draft=False)
+                return last_line(show_sample(self._console, gateway), f"http://{first.http}/", first.grpc)
             except SpecdecError as error:
                 self._stop.check()
                 self._say(f"warning: the sample failed: {error.message}")
+                return ""
 
     def _watch(self, children: Children, restarted: Callable[[], None]) -> None:
         """Start again what ends, until a signal asks for the end; `restarted` is called after each such start."""

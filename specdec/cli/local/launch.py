@@ -165,7 +165,7 @@ def _ticks(stop: Stop, timeout: float) -> Iterator[None]:
 
 
 def _ended(child: Child) -> str:
-    status = child.exit_status
-    return (
-        f"{child.command.name} ended with status {status} before it was healthy; the last it wrote:\n{child.log_tail()}"
-    )
+    name, status = child.command.name, child.exit_status
+    if error := child.error():
+        return f"{name} did not start: {error}"
+    return f"{name} ended with status {status} before it was healthy; the last it wrote:\n{child.log_tail()}"

@@ -1,6 +1,7 @@
 """Every process of `specdec up` with its configuration, from the settings: nothing is started or written here."""
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -35,6 +36,8 @@ STORE_NICE = 1
 _WIDE_THREADS = 2
 """Most threads of a target in passes over many tokens, where none are chosen: as many as were measured."""
 
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+"""A model's name on the Hugging Face Hub, which is a relative path, too."""
 _MODEL_FILES = {"model": "config.json", "hybrid": "config.json", "counts": "counts.safetensors"}
 """For each kind of drafter that needs a folder of its own, a file that it must have."""
 _DRAIN_SECONDS = 5.0
@@ -82,6 +85,11 @@ def check_models(settings: UpSettings) -> None:
 def _check(option: str, path: Path, file: str) -> None:
     if str(path) in KNOWN and not find_model(path).exists():
         raise ConfigError(f"{option} {path} is not on this machine yet: specdec models get {path}")
+    if find_model(path) == path and not path.exists() and _HUB_ID.fullmatch(str(path)):
+        raise ConfigError(
+            f"{option} {path}: the Hub's cache on this disk has no such model, and nothing is downloaded here; "
+            f"fetch it with hf download {path}, or give {option} FOLDER"
+        )
     if path.suffix == ".gguf":
         raise ConfigError(f"{option} {path}: first specdec models get {path}, then {option} {path.stem}")
     if not find_model(path).is_dir():
@@ -110,13 +118,17 @@ def wanted(settings: UpSettings) -> list[ports.Wanted]:
     ]
 
 
-def allot(settings: UpSettings) -> Addresses:
+def allot(settings: UpSettings, reserved: ports.Reservations | None = None) -> Addresses:
     """Find an address for every process, and for a drafter that is started later where there is none.
+
+    Args:
+        settings: how many processes, and where.
+        reserved: keeps the addresses from other systems; None only finds them.
 
     Raises:
         ConfigError: an address of the settings is taken.
     """
-    found = Addresses(*ports.allot(wanted(settings)))
+    found = Addresses(*ports.allot(wanted(settings), reserved))
     return found if found.drafter else replace(found, drafter=[settings.drafter_address])
 
 
@@ -169,6 +181,7 @@ def _verifier_config(settings: UpSettings, drafters: Sequence[str]) -> dict[str,
     config = {"model": model, "drafters": drafters, "log": settings.log.model_dump(), **_mode(settings)}
     config |= {"local": source_names(settings.local), "drafter": settings.default_drafter}
     config |= {"drafter_vocabulary": settings.drafter_vocabulary, "backend": settings.backend}
+    config |= {"drafters_expected": settings.drafters > 0}
     if settings.backend == "native":
         config["wide_threads"] = settings.wide_threads or max(1, min(_WIDE_THREADS, cores() // settings.verifiers))
     tree = None if settings.tree is None else asdict(settings.tree) | {"drafters": list(settings.tree.drafters)}

@@ -4,6 +4,7 @@ Start them from the main thread only: the kernel ties a child to the thread that
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,6 +19,9 @@ from specdec.cli.local import forked
 from specdec.cli.local.forked import ForkedProcess, ForkServer
 
 _POLL = 0.02
+_ERROR = "error: "
+_NOISE = re.compile(r"nanobind: | - leaked | - \.\.\. skipped remainder|See https://nanobind\.")
+"""Lines of a report that Triton's bindings write when a process ends early; they say nothing about why it ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +61,17 @@ class Child:
         """Its exit status, negative for a signal; None while it runs."""
         return self.process.poll()
 
+    def error(self) -> str:
+        """The last `error:` line that it wrote, without that word; empty for none."""
+        errors = [line for line in self._log_lines() if line.startswith(_ERROR)]
+        return errors[-1].removeprefix(_ERROR) if errors else ""
+
     def log_tail(self, lines: int = 15) -> str:
-        text = self.command.log.read_text(encoding="utf-8", errors="replace")
-        return "\n".join(text.splitlines()[-lines:])
+        """The last lines that it wrote, without what libraries write at the end of a process."""
+        return "\n".join([line for line in self._log_lines() if not _NOISE.match(line)][-lines:])
+
+    def _log_lines(self) -> list[str]:
+        return self.command.log.read_text(encoding="utf-8", errors="replace").splitlines()
 
 
 class Children:

@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -80,3 +81,16 @@ def test_none_wanted_is_none_checked(taken: int) -> None:
 def test_an_address_of_another_machine_is_refused() -> None:
     with pytest.raises(ConfigError, match="Cannot assign requested address"):
         ports.allot([Wanted("--a", "192.0.2.1:0", 1)])
+
+
+def test_two_systems_that_look_at_once_never_meet_on_a_port() -> None:
+    base = free_run(2)
+    wanted = [Wanted("--http", f"127.0.0.1:{base}", 2)]
+    with ports.Reservations() as ours:
+        ((first, second),) = ports.allot(wanted, ours)
+        with ports.Reservations() as theirs:
+            with pytest.raises(ConfigError, match=f"127.0.0.1:{base}: .*--http"):
+                ports.allot(wanted, theirs)
+            ((other,),) = ports.allot([replace(wanted[0], count=1, exact=False)], theirs)
+            assert other not in {first, second}
+    assert ports.allot(wanted) == [[first, second]]

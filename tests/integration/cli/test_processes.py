@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from specdec.cli.exit_codes import StartFailed
-from specdec.cli.local import valkey
-from specdec.cli.local.launch import Folders, start_store, wait_for_store
+from specdec.cli.local import plan, valkey
+from specdec.cli.local.launch import Folders, RunningService, start_store, wait_for_services, wait_for_store
 from specdec.cli.local.processes import ChildCommand, Children
 from specdec.cli.local.runtime import runtime_folder
 from specdec.cli.local.signals import Stop, StopRequested
@@ -87,6 +87,31 @@ def test_leaving_ends_every_child_and_asks_first(tmp_path: Path) -> None:
         until(says(tmp_path, "a", "up"))
     assert child.exit_status == 0
     assert "down" in child.log_tail()
+
+
+LEAKS = """\
+error: /models/x: the model cannot be loaded: file is cut short
+nanobind: leaked 514 functions!
+ - leaked function "__mul__"
+ - ... skipped remainder
+nanobind: this is likely caused by a reference counting issue in the binding code.
+See https://nanobind.readthedocs.io/en/latest/refleaks.html
+"""
+
+
+def test_a_start_that_fails_shows_the_child_s_own_error_alone(tmp_path: Path) -> None:
+    code = f"print('loading'); print({LEAKS!r}, end='', flush=True); raise SystemExit(2)"
+    with Children() as children:
+        child = children.start(command(tmp_path, "verifier-1", code), os.environ)
+        service = plan.Service("verifier", "verifier-1", "127.0.0.1:9", "127.0.0.1:9", {})
+        until(lambda: child.exit_status is not None)
+        with pytest.raises(StartFailed) as failed:
+            list(wait_for_services([RunningService(service, child)], Stop(), 1.0))
+        assert (
+            failed.value.message == "verifier-1 did not start: /models/x: the model cannot be loaded: file is cut short"
+        )
+        assert "nanobind" not in child.log_tail()
+        assert "loading" in child.log_tail()
 
 
 def test_a_child_that_will_not_end_is_killed(tmp_path: Path) -> None:

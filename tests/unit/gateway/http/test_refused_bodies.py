@@ -1,12 +1,13 @@
 """What is wrong in a body of the OpenAI API is refused by name."""
 
 import json
+import re
 from typing import Any
 
 import pytest
 
 from gateway.http.requests.body import parse_json
-from gateway.http.requests.completions import ChatBody, CompletionBody
+from gateway.http.requests.completions import ChatBody, CompletionBody, GenerationBody
 from gateway.http.requests.token_bodies import DetokenizeBody, TokenizeBody
 from gateway.request import ChatPrompt, TextPrompt
 from gateway.tools.values import Message
@@ -159,6 +160,25 @@ def test_a_wrong_field_of_a_chat_is_refused_by_name(
         chat(**fields)
     assert type(refused.value) is error
     assert refused.value.param == param
+
+
+INTERNALS = re.compile(
+    r"literal\[|function-|tagged-union|lax-or-strict|constrained|model_type|\.(str|int|float|bool)\b"
+)
+"""Names that the validator gives to members of unions, and that no caller wrote."""
+
+
+@pytest.mark.parametrize("body", [CompletionBody, ChatBody])
+def test_no_refusal_has_names_that_only_the_validator_knows(body: type[GenerationBody]) -> None:
+    wrong = ("maybe", 3.5, {"a": 1}, [{"x": 1}], [1, "a"], {"type": "zap"}, {"type": "function", "function": 3}, True)
+    least = {"model": "m", "prompt": "x"} if body is CompletionBody else {"model": "m", "messages": []}
+    for name, value in ((field.alias or name, value) for name, field in body.model_fields.items() for value in wrong):
+        message = ""
+        try:
+            body.parse({**least, name: value})
+        except RequestError as error:
+            message = error.message
+        assert not INTERNALS.search(message), (name, value)
 
 
 def test_a_body_without_a_prompt_is_refused() -> None:

@@ -1,5 +1,7 @@
 """The facts that the rest of the system needs are read off the model and its tokenizer."""
 
+import os
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -7,9 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from specdec.engine.loader import read_facts
+from specdec.engine.loader import load_decoder, read_facts
 from specdec.errors import ModelRefused
 from specdec.sampling import vocabulary
+
+DEMO = Path(__file__).parents[4] / "models" / "demo" / "drafter"
 
 
 class FakeTokenizer:
@@ -46,3 +50,13 @@ def test_a_tokenizer_with_more_ids_than_the_model_has_rows_is_refused() -> None:
 def test_a_model_without_a_context_length_is_refused(length: object) -> None:
     with pytest.raises(ModelRefused, match="context length is unknown"):
         read_facts(Path("tiny"), fake_model(max_position_embeddings=length), FakeTokenizer(7), "")
+
+
+def test_weights_that_are_cut_short_are_refused_in_one_line(tmp_path: Path) -> None:
+    folder = tmp_path / "cut"
+    shutil.copytree(DEMO, folder)
+    os.truncate(folder / "model.safetensors", 100_000)
+    with pytest.raises(ModelRefused) as refused:
+        load_decoder(folder, "float32", "cpu")
+    assert str(folder) in refused.value.message
+    assert "\n" not in refused.value.message

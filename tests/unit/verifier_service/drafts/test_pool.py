@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from specdec.wire.generation import Fallback
 from specdec.wire.session import Load
 from tests.unit.verifier_service.verifier_fakes import make_link
 from verifier_service.drafts.link import DrafterLink
@@ -106,6 +107,23 @@ def test_other_kinds_draft_where_every_language_model_is_lost_or_avoided() -> No
     assert DrafterPool(links).choose("s", (links[0].address,)) is links[1]
     links[0].lost("gone")
     assert set(chosen(links).values()) == {links[1]}
+
+
+@pytest.mark.parametrize("links", [[], [make_link()]], ids=["none", "never met"])
+def test_without_an_expected_drafter_its_absence_is_no_fault(links: list[DrafterLink]) -> None:
+    pool = DrafterPool(links, expected=False)
+    assert pool.absence() is Fallback.NO_MATCH
+    assert pool.states() == []
+    assert DrafterPool(links).absence() is Fallback.UNAVAILABLE
+
+
+def test_a_drafter_that_was_met_and_is_lost_is_a_fault_also_where_none_was_expected() -> None:
+    link = make_link()
+    pool = DrafterPool([link], expected=False)
+    link.connected("small", 0.1)
+    link.lost("gone")
+    assert pool.absence() is Fallback.UNAVAILABLE
+    assert len(pool.states()) == 1
 
 
 def test_a_drafter_is_chosen_by_its_kind_its_model_or_its_address_and_by_no_other_name() -> None:

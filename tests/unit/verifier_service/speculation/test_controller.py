@@ -2,11 +2,13 @@
 
 import random
 from statistics import mean
+from unittest.mock import Mock
 
 import pytest
 
-from specdec.planning.allotment import RoundSeconds
+from specdec.planning.allotment import Judgement, RoundSeconds
 from specdec.planning.gamma_policy import GammaPolicy, PolicyKind
+from specdec.wire.generation import Speedup
 from tests.unit.verifier_service.speculation.simulated_batch import LONG, WARM, SimulatedBatch, costs, plain_rate
 from verifier_service.speculation.controller import BatchSpeculation
 from verifier_service.speculation.costs import DrafterTimes
@@ -282,3 +284,43 @@ def test_judging_takes_a_thousandth_of_the_time(monkeypatch: pytest.MonkeyPatch)
 def test_a_judgement_that_waited_for_other_threads_holds_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     plans, seconds = _planned(monkeypatch, waited=0.005, spent=0.0)
     assert plans >= 5 * seconds
+
+
+@pytest.mark.parametrize(
+    ("alphas", "costs"),
+    [
+        ([0.8], RoundSeconds(0.02, 0.001, 0.001, 0.002)),
+        ([0.9], RoundSeconds(0.02, 0.0005, 0.001, 0.001)),
+        ([0.6], RoundSeconds(0.02, 0.002, 0.002, 0.004)),
+        ([0.8] * 4, RoundSeconds(0.02, 0.001, 0.001, 0.002)),
+        ([0.3], RoundSeconds(0.02, 0.005, 0.004, 0.01)),
+    ],
+)
+def test_the_speedup_in_answers_is_what_a_pair_of_runs_measures(alphas: list[float], costs: RoundSeconds) -> None:
+    batch = SimulatedBatch(alphas, costs, told=DrafterTimes(costs.draft, costs.wait), noise=0.02)
+    batch.run(LONG)
+    told = batch.sessions[0].speedup()
+    assert told.measured > 0.0 or alphas[0] < 0.8, "where drafting pays, both are known by now"
+    drafted = batch.run(LONG)
+    plain = SimulatedBatch(alphas, costs, noise=0.02).run(LONG, fixed=0)
+    for each in (told.predicted, told.measured):
+        assert each == 0.0 or each == pytest.approx(drafted / plain, rel=0.25)
+
+
+def test_estimates_that_contradict_each_other_are_in_no_answer() -> None:
+    batch = Mock(report=lambda: Judgement(predicted=3.29, measured=14.75))
+    session = SessionGamma(batch, lambda: "model", None, 8)
+    assert session.speedup() == Speedup()
+    batch.report = lambda: Judgement(predicted=2.1, measured=2.0)
+    assert session.speedup() == Speedup(2.1, 2.0)
+    batch.report = lambda: Judgement(predicted=2.1, measured=None)
+    assert session.speedup() == Speedup()
+
+
+def test_a_session_that_is_alone_drafts_from_its_first_round_on() -> None:
+    alone = SimulatedBatch([0.8], RoundSeconds(0.02, 0.001, 0.001, 0.002))
+    alone.run(1)
+    assert 0 < alone.gammas[0] <= 4, "nothing is measured, so drafts are short"
+    several = SimulatedBatch([0.8] * 4, RoundSeconds(0.02, 0.001, 0.001, 0.002))
+    several.run(1)
+    assert several.gammas == [0] * 4, "what drafts cost a batch is compared with plain rounds first"

@@ -1,30 +1,45 @@
-"""The comparison is fair, and honest when it does not flatter."""
+"""The comparison is fair, and claims a gain only where every pair of runs shows one."""
+
+from itertools import cycle
+
+import pytest
 
 from specdec.cli.commands.compare import identity, measure, verdict
 from specdec.client.events import FinishedEvent, GenerationResult, PromptRequest, StartedEvent, Token
 from specdec.rules.speculation import Mode, Origin
 from specdec.sampling.params import FinishReason
 
+FIRST = 0.1
+"""Seconds to the first token."""
+
 
 class Server:
-    """Answers with given speeds; records what was asked."""
+    """Answers with given speeds, one after the other; records what was asked."""
 
-    def __init__(self, plain: float, speculative: float, tokens: tuple[int, int] = (1, 1), drafted: int = 10) -> None:
+    def __init__(
+        self,
+        plain: float,
+        *speculative: float,
+        tokens: tuple[int, int] = (1, 1),
+        drafted: int = 10,
+        rounds: int = 50,
+    ) -> None:
         self.asked: list[PromptRequest] = []
         self.fallbacks: dict[str, int] = {}
-        self._seconds = {True: 100 / plain, False: 100 / speculative}
+        self._speeds = {True: cycle((plain,)), False: cycle(speculative)}
         self._tokens = dict(zip((True, False), tokens, strict=True))
-        self._drafted = drafted
+        self._drafted, self._rounds = drafted, rounds
 
     def __call__(self, request: PromptRequest) -> GenerationResult:
         self.asked.append(request)
         off = request.mode is Mode.OFF or request.gamma == 0
-        drafted = 0 if off else self._drafted
+        drafted, rounds = (0, 101) if off else (self._drafted, self._rounds)
         fallbacks = {} if off else self.fallbacks
         lossy = request.lenience is not None
-        finished = FinishedEvent(FinishReason.LENGTH, 1, 100, drafted, drafted // 2, 50, fallbacks, lossy)
+        finished = FinishedEvent(FinishReason.LENGTH, 1, 101, drafted, drafted // 2, rounds, fallbacks, lossy)
         tokens = (Token(self._tokens[off], "x", Origin.PLAIN),)
-        return GenerationResult(StartedEvent("g", "demo", request.seed or 0), tokens, finished, 0.1, self._seconds[off])
+        seconds = FIRST + 100 / next(self._speeds[off])
+        return GenerationResult(StartedEvent("g", "demo", request.seed or 0), tokens, finished, FIRST, seconds)
 
 
 def test_both_ways_get_the_same_seed_after_a_warm_up_and_in_turn() -> None:
@@ -32,9 +47,18 @@ def test_both_ways_get_the_same_seed_after_a_warm_up_and_in_turn() -> None:
     measure(server, PromptRequest("p", max_tokens=64, gamma=3), runs=2)
     modes = [request.mode for request in server.asked]
     assert modes == [Mode.OFF, None] * 3
-    assert [request.max_tokens for request in server.asked] == [8, 8, 64, 64, 64, 64]
+    assert {request.max_tokens for request in server.asked} == {64}
     assert len({request.seed for request in server.asked}) == 1
     assert server.asked[0].seed is not None
+
+
+def test_the_two_ways_share_no_prefix_cache_and_their_own_runs_do() -> None:
+    server = Server(10, 20)
+    measure(server, PromptRequest("p"), runs=3)
+    off, on = {each.cache_salt for each in server.asked[::2]}, {each.cache_salt for each in server.asked[1::2]}
+    assert len(off) == len(on) == 1
+    assert off != on
+    assert all(off | on)
 
 
 def test_a_seed_that_was_given_is_used() -> None:
@@ -43,24 +67,51 @@ def test_a_seed_that_was_given_is_used() -> None:
     assert {request.seed for request in server.asked} == {0}
 
 
-def test_faster_is_said() -> None:
-    found = measure(Server(10, 25), PromptRequest("p"), runs=1)
-    assert found.report()["speedup"] == 2.5
-    assert verdict(found) == "Speculation is 2.50 times as fast here."
+def test_faster_is_said_with_its_range() -> None:
+    found = measure(Server(10, 30, 25, 22, 28), PromptRequest("p"), runs=3)
+    report = found.report()
+    assert report["speedup"] == pytest.approx(2.5)
+    assert report["speedup_range"] == [pytest.approx(2.2), pytest.approx(2.8)]
+    assert report["difference"] == "faster"
+    assert verdict(found) == "Drafts make it 2.50 times as fast here (2.20 to 2.80 in 3 runs)."
+
+
+def test_the_wait_for_the_first_token_is_no_part_of_the_speed() -> None:
+    found = measure(Server(1000, 2000), PromptRequest("p"), runs=1)
+    assert found.report()["plain"]["tokens_per_second"] == pytest.approx(1000)
+    assert found.report()["plain"]["first_token_seconds"] == FIRST
 
 
 def test_slower_is_said_too() -> None:
     found = measure(Server(20, 10), PromptRequest("p"), runs=1)
+    assert found.difference == "slower"
     assert "slower here: 0.50" in verdict(found)
 
 
+def test_a_difference_inside_the_spread_is_none() -> None:
+    found = measure(Server(10, 9.7, 30, 10.5, 10.1), PromptRequest("p"), runs=4)
+    assert found.difference == "none"
+    assert verdict(found) == "No difference: 0.97 to 3.00 in 4 runs."
+
+
 def test_without_drafts_no_speed_up_is_claimed_and_the_reason_is_said() -> None:
-    server = Server(10, 20, drafted=0)
-    assert "expects no gain" in verdict(measure(server, PromptRequest("p"), runs=1))
+    server = Server(10, 20, drafted=0, rounds=101)
+    assert verdict(measure(server, PromptRequest("p"), runs=2)).endswith("; no drafts were used.")
     server.fallbacks = {"not_worth_it": 49, "first_round": 1}
-    assert "expects no gain" in verdict(measure(server, PromptRequest("p"), runs=1))
+    said = verdict(measure(server, PromptRequest("p"), runs=2))
+    assert said.startswith(
+        "No difference: 2.00 to 2.00 in 2 runs; no drafts were used, because the server expects no gain"
+    )
     server.fallbacks = {"drafter_unavailable": 50}
-    assert "Nothing was drafted (drafter_unavailable)" in verdict(measure(server, PromptRequest("p"), runs=1))
+    assert "because no drafter answers" in verdict(measure(server, PromptRequest("p"), runs=1))
+
+
+def test_one_token_a_round_is_no_gain_whatever_the_clock_says() -> None:
+    server = Server(10, 20, rounds=100)
+    server.fallbacks = {"not_worth_it": 90}
+    found = measure(server, PromptRequest("p"), runs=3)
+    assert found.difference == "none"
+    assert "hardly any draft was accepted" in verdict(found)
 
 
 def test_the_coupled_mode_is_held_against_itself_without_drafts() -> None:

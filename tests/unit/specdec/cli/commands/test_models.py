@@ -36,10 +36,10 @@ class Commands:
         self.fails = ""
         monkeypatch.setattr(subprocess, "run", self)
 
-    def __call__(self, command: Sequence[str], env: Any, check: bool) -> "subprocess.CompletedProcess[bytes]":
+    def __call__(self, command: Sequence[str], **options: Any) -> "subprocess.CompletedProcess[str]":
         self.made.append(command)
         if self.fails and self.fails in command:
-            return subprocess.CompletedProcess(command, 1)
+            return subprocess.CompletedProcess(command, 1, stderr="Loading: 100%\nerror: the file is cut short\n")
         if "download" in command:
             wheel = Path(command[command.index("--dest") + 1]) / "known.whl"
             with zipfile.ZipFile(wheel, "w") as archive:
@@ -89,9 +89,27 @@ def test_a_step_that_fails_leaves_nothing(cache: Path, monkeypatch: pytest.Monke
     assert not list(cache.glob(".[!t]*"))
 
 
+def test_a_conversion_that_fails_is_one_line(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands = Commands(monkeypatch)
+    commands.fails = "specdec.engine.gguf"
+    (tmp_path / "mine.gguf").write_text("GGUF mine")
+    with pytest.raises(models.FetchFailed, match=r"^mine\.gguf could not be converted: the file is cut short$"):
+        get(str(tmp_path / "mine.gguf"))
+
+
+def test_what_is_no_gguf_file_is_refused_before_anything_is_fetched(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = Commands(monkeypatch)
+    (tmp_path / "mine.gguf").write_text("<html>")
+    with pytest.raises(ConfigError, match=r"mine\.gguf is not a GGUF file"):
+        get(str(tmp_path / "mine.gguf"))
+    assert commands.made == []
+
+
 def test_a_gguf_file_is_converted_under_its_name(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commands = Commands(monkeypatch)
-    (tmp_path / "mine.gguf").write_text("mine")
+    (tmp_path / "mine.gguf").write_text("GGUF mine")
     assert get(str(tmp_path / "mine.gguf")) == cache / "mine"
     assert not any("download" in command for command in commands.made)
     shown = io.StringIO()

@@ -108,9 +108,15 @@ def test_a_pair_is_served_under_its_own_name(settings: UpSettings, tmp_path: Pat
     assert UpSettings(target=tmp_path / "pair/target", served_model_name="mine").served_name == "mine"
 
 
+def test_a_name_of_the_hub_is_told_how_it_is_fetched(settings: UpSettings) -> None:
+    changed = settings.model_copy(update={"target": Path("Qwen/Qwen2.5-0.5B")})
+    with pytest.raises(ConfigError, match=r"^--target Qwen/Qwen2\.5-0\.5B: .* hf download Qwen/Qwen2\.5-0\.5B"):
+        plan.check_models(changed)
+
+
 @pytest.mark.parametrize("option", ["target", "drafter"])
 def test_a_missing_model_names_its_option(settings: UpSettings, option: str) -> None:
-    broken = settings.model_copy(update={option: Path("no/such")})
+    broken = settings.model_copy(update={option: Path("no/such/folder")})
     with pytest.raises(ConfigError, match=f"no/such.*--{option}"):
         plan.check_models(broken)
 
