@@ -20,6 +20,7 @@ from specdec.cli.commands import doctor as doctoring
 from specdec.cli.commands import prove as proving
 from specdec.cli.commands import run as running
 from specdec.cli.commands import top as topping
+from specdec.cli.commands import tune as tuning
 from specdec.cli.commands.models import models
 from specdec.cli.commands.up import Up
 from specdec.cli.exit_codes import EPILOG, ExitCode, exit_code
@@ -41,6 +42,7 @@ app = typer.Typer(
 app.add_typer(models, name="models")
 app.command("chat", epilog=EPILOG)(chatting.command)
 app.command("top", epilog=EPILOG)(topping.command)
+app.command("tune", epilog=EPILOG)(tuning.command)
 
 
 @app.callback(invoke_without_command=True)
@@ -117,7 +119,7 @@ def compare(
     lenience: options.Lenience = None,
     drafter: options.Drafter = "",
     tree: options.Tree = None,
-    runs: Annotated[int, typer.Option(min=1, help="How often each way; the median and its range are shown.")] = 5,
+    runs: Annotated[int, typer.Option(min=2, help="How often each way; the median and its range are shown.")] = 5,
     address: options.Address = options.DEFAULT_ADDRESS,
     api_key: options.ApiKey = "",
     ca: options.Authority = None,
