@@ -7,9 +7,12 @@ import { byId, element } from "./element.js";
 import { Notice } from "./notice.js";
 import { Output } from "./output.js";
 import { Request } from "./request.js";
+import { Timing } from "./timing.js";
 import { verdict } from "./verdict.js";
 
 const LOOK_EVERY = 2000; // milliseconds between two looks at the models and their drafters
+const PAIRS = 3; // runs with drafts and without that a comparison rests on; the first is shown
+const WARM_UP_TOKENS = 16;
 
 const api = new Api();
 const conversation = new Conversation();
@@ -34,6 +37,31 @@ async function stream(output, path, body, signal) {
   }
 }
 
+/** Run a request without showing it; null when it failed or was stopped. */
+async function timed(path, body, signal) {
+  const timing = new Timing();
+  try {
+    for await (const chunk of api.stream(path, body, signal)) {
+      for (const report of chunk.choices.flatMap((choice) => choice.rounds ?? [])) timing.add(report);
+    }
+    return timing;
+  } catch {
+    return null;
+  }
+}
+
+/** Run both ways a few times more, in turn, and say what all runs show. */
+async function compareFurther(pairs, request, signal) {
+  while (pairs.length < PAIRS && !signal.aborted) {
+    verdict(pairs);
+    const drafted = await timed(request.path, request.draftedBody, signal);
+    const plain = drafted && (await timed(request.path, request.plainBody, signal));
+    if (!plain) break;
+    pairs.push({ drafted, plain });
+  }
+  verdict(pairs);
+}
+
 /** Generate with speculation, then, where the form asks for it, without: one after the other, so that both are alone. */
 async function generate() {
   if (running) return;
@@ -41,15 +69,24 @@ async function generate() {
   running = new AbortController();
   byId("run").disabled = true;
   byId("stop").disabled = false;
-  verdict(0, 0);
+  verdict([]);
   showCurl(request);
+  const compares = byId("compare").checked;
+  const { signal } = running;
+  if (compares) {
+    for (const body of [request.draftedBody, request.plainBody]) {
+      await timed(request.path, { ...body, max_tokens: WARM_UP_TOKENS }, signal);
+    }
+  }
   const speculative = new Output("with speculation");
   byId("outputs").replaceChildren(speculative.element);
-  const whole = await stream(speculative, request.path, request.body, running.signal);
-  if (whole && byId("compare").checked) {
+  const whole = await stream(speculative, request.path, compares ? request.draftedBody : request.body, signal);
+  if (whole && compares) {
     const plain = new Output("without speculation");
     byId("outputs").append(plain.element);
-    if (await stream(plain, request.path, request.plainBody, running.signal)) verdict(speculative.rate, plain.rate);
+    if (await stream(plain, request.path, request.plainBody, signal)) {
+      await compareFurther([{ drafted: speculative.timing, plain: plain.timing }], request, signal);
+    }
   }
   if (whole && request.chat) {
     conversation.add(request.text, speculative.text);

@@ -3,20 +3,16 @@
 import { Acceptance } from "./acceptance.js";
 import { element, visible } from "./element.js";
 import { Strip } from "./strip.js";
+import { Timing } from "./timing.js";
 
 /** A pane that fills as rounds come. */
 export class Output {
-  text = "";
+  timing = new Timing();
   #tokens = element("pre", { className: "tokens", tabIndex: 0 });
   #facts = element("p", { className: "facts" });
   #acceptance = new Acceptance();
   #strip = new Strip((index) => this.#mark(index));
   #rounds = 0;
-  #count = 0;
-  #fallbacks = new Map();
-  #began = performance.now();
-  #first = null;
-  #last = null;
 
   constructor(title) {
     this.#tokens.setAttribute("aria-label", `Output ${title}`);
@@ -27,13 +23,9 @@ export class Output {
 
   /** Add a round's report. */
   add(report) {
-    this.#last = performance.now();
-    this.#first ??= this.#last;
-    this.#count += report.tokens.length;
-    if (report.fallback) this.#fallbacks.set(report.fallback, (this.#fallbacks.get(report.fallback) ?? 0) + 1);
+    this.timing.add(report);
     this.#tokens.append(...pieces(report).map((piece) => this.#piece(piece)));
     this.#tokens.scrollTop = this.#tokens.scrollHeight;
-    this.text += report.tokens.map((token) => token.text).join("");
     this.#rounds += 1;
     this.#strip.add(report);
     this.#acceptance.add(report);
@@ -45,9 +37,9 @@ export class Output {
     this.element.append(element("p", { className: "failed" }, message));
   }
 
-  /** Tokens a second, the wait for the first one included; 0 before there are any. */
-  get rate() {
-    return this.#last === null ? 0 : (1000 * this.#count) / (this.#last - this.#began);
+  /** The text so far. */
+  get text() {
+    return this.timing.text;
   }
 
   #piece({ kind, text }) {
@@ -63,11 +55,11 @@ export class Output {
 
   #summary() {
     const parts = [
-      `${this.#count} tokens in ${this.#rounds} rounds`,
-      `${this.rate.toFixed(0)} tokens/s`,
-      `first after ${(this.#first - this.#began).toFixed(0)} ms`,
+      `${this.timing.tokens} tokens in ${this.#rounds} rounds`,
+      `${this.timing.rate.toFixed(0)} tokens/s after the first`,
+      `first after ${this.timing.first.toFixed(0)} ms`,
     ];
-    for (const [reason, count] of this.#fallbacks) parts.push(`${count} without a draft: ${reason}`);
+    for (const [reason, count] of this.timing.fallbacks) parts.push(`${count} without a draft: ${reason}`);
     return parts.join(" · ");
   }
 }

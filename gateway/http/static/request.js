@@ -4,6 +4,9 @@ import { byId } from "./element.js";
 
 /** The path and the body of a request, read from the form. */
 export class Request {
+  #seed = Math.floor(Math.random() * 2 ** 31);
+  #salt = `page-${crypto.getRandomValues(new Uint32Array(2)).join("-")}`;
+
   constructor(messages) {
     const text = byId("text").value;
     this.chat = document.querySelector("[name=kind]:checked").value === "chat";
@@ -24,9 +27,16 @@ export class Request {
     };
   }
 
-  /** The same request in plain decoding. */
+  /** The request as one side of a comparison: its seed is chosen, and no prefix cache is shared with the other side. */
+  get draftedBody() {
+    return { seed: this.#seed, ...this.body, cache_salt: `${this.#salt}-on` };
+  }
+
+  /** The other side, in plain decoding. */
   get plainBody() {
-    return { ...this.body, speculation: { mode: "off", detail: true } };
+    const coupled = this.body.speculation.mode === "coupled";
+    const speculation = coupled ? { mode: "coupled", gamma: 0, detail: true } : { mode: "off", detail: true };
+    return { seed: this.#seed, ...this.body, cache_salt: `${this.#salt}-off`, speculation };
   }
 }
 

@@ -114,7 +114,18 @@ async function told(page) {
   await page.waitForFunction(() => document.querySelector("#copied").textContent);
   return page.evaluate(async () => {
     const { verdict } = await import("/page/verdict.js");
-    const verdicts = [0.5, 2].map((ratio) => (verdict(ratio, 1), document.querySelector("#verdict").textContent));
+    const side = (rate, drafts, rounds) => ({ rate, drafts, rounds, tokens: 100, first: 20, text: "x", fallbacks: new Map([["not_worth_it", 3]]) });
+    const plain = side(1, 0, 100);
+    const runs = [
+      [[0.5, 60, 50], [0.4, 60, 50]],
+      [[2, 60, 50], [2.4, 60, 50], [1.8, 60, 50]],
+      [[0.97, 60, 50], [1.05, 60, 50]],
+      [[2, 0, 100], [2.1, 0, 100]],
+    ];
+    const verdicts = runs.map((run) => {
+      verdict(run.map((numbers) => ({ drafted: side(...numbers), plain })));
+      return document.querySelector("#verdict").textContent;
+    });
     const script = document.createElement("script");
     script.textContent = "window.injected = true";
     document.head.append(script);
