@@ -155,7 +155,7 @@ proto: proto-tools ## Generate the code of the protos.
 		--python_out=. --grpc_python_out=. --mypy_out=quiet:. --mypy_grpc_out=quiet:. protos/*/v1/*.proto
 
 docs: install-dev ## Write the pages that are made from the code.
-	$(BIN)/python docs/configuration.py && $(BIN)/python docs/chart.py
+	$(BIN)/python docs/configuration.py && $(BIN)/python docs/chart.py && $(BIN)/python docs/peers_chart.py
 
 .PHONY: benchmark-clients tool-clients
 benchmark-clients: ## Install AIPerf and GuideLLM apart, for tests/benchmark_clients (gigabytes).
