@@ -117,6 +117,7 @@ liveness
   "gateway" .Values.gateway.enabled
   "verifier" .Values.verifier.enabled
   "drafter" .Values.drafter.enabled
+  "discovery" (or .Values.gateway.enabled .Values.verifier.enabled)
   "drafts" (and .Values.verifier.enabled (or .Values.drafter.external.addresses (and .Values.drafter.enabled (include "specdec.isNeverEmpty" (dict "root" . "tier" "drafter")))))
   "verifiers" (and .Values.verifier.enabled (include "specdec.isNeverEmpty" (dict "root" . "tier" "verifier")))
   "drafters" (and .Values.drafter.enabled (include "specdec.isNeverEmpty" (dict "root" . "tier" "drafter"))) }}
