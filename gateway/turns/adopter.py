@@ -7,9 +7,9 @@ import time
 import structlog
 
 from gateway.store.values import LapsedTurn
-from gateway.turns.ownership import release
 from gateway.turns.services import Services
 from gateway.turns.turn import Header, Turn, header_from_bytes
+from gateway.turns.turn_runner import release
 from gateway.turns.turn_stream import TurnStream
 from specdec.errors import SessionStoreDown, SpecdecError
 

@@ -11,6 +11,7 @@ from gateway.store.retry import retry
 from gateway.store.values import TurnView
 from gateway.turns.events import Event, OutputRound, Started
 from gateway.turns.services import Services
+from gateway.turns.state import TurnState, following
 from gateway.turns.transcript import Transcript
 from gateway.turns.turn import Header, Turn, header_from_bytes, round_from
 from gateway.turns.turn_runner import TurnRunner
@@ -54,6 +55,7 @@ class TurnStream:
         self._turn = turn
         self._deadline = deadline
         self._transcript_or_none = self._transcript_of(header) if header else None
+        self.state = TurnState.OPENED
         self._sent = 0
         """Rounds that were published."""
         self._read_tokens: int | None = None
@@ -79,18 +81,24 @@ class TurnStream:
             try:
                 with self._services.drain.generation(), self._services.generations.take(self._turn.tenant):
                     await self._run(publish)
+                    self._enter(TurnState.FINISHED)
                     outcome = self._transcript.finished().reason.value
                     publish(self._transcript.finished())
             except asyncio.CancelledError:
                 outcome = "stopped"
+                self._enter(TurnState.STOPPED)
                 raise
             except SpecdecError as error:
                 outcome = error.reason
+                self._enter(TurnState.FAILED)
                 raise
             finally:
                 self._log_end(outcome)
                 if self._transcript_or_none is not None:
                     describe_generation(span, self._transcript_or_none, outcome)
+
+    def _enter(self, state: TurnState) -> None:
+        self.state = following(self.state, state)
 
     @property
     def _transcript(self) -> Transcript:
@@ -120,6 +128,7 @@ class TurnStream:
 
     async def _generate(self, publish: Callable[[Event], None]) -> None:
         """Generate as the owner."""
+        self._enter(TurnState.GENERATING)
 
         def shown(event: OutputRound) -> None:
             self._sent += 1
@@ -133,6 +142,7 @@ class TurnStream:
 
     async def _follow(self, lease_left: float, publish: Callable[[Event], None]) -> None:
         """Publish the rounds that another owner commits, until its lease, of `lease_left` seconds at first, is over."""
+        self._enter(TurnState.FOLLOWING)
         sessions, turn = self._services.sessions, self._turn
         while lease_left > 0 and self._transcript.finish is None:
             remaining = self._deadline - time.monotonic()
@@ -153,6 +163,7 @@ class TurnStream:
 
     async def _reload(self) -> list[OutputRound]:
         """Read the whole turn again, which drops rounds that were not committed; returns what was not streamed yet."""
+        self._enter(TurnState.READING)
         view = await self._read(None)
         sent, self._sent = self._sent, 0
         self._transcript_or_none = self._transcript_of(header_from_bytes(view.params, view.prompt))

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from gateway.turns.state import TRANSITIONS, TurnState
+
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "tests" / "conformance" / "README.md"])
 FOLDERS = (
@@ -53,3 +55,12 @@ def test_a_request_and_a_round_are_wrapped_no_more_often(heading: str, most: int
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     table = page[page.index(heading) :].split("\n\n")[1]
     assert 0 < len(table.splitlines()) - 2 <= most
+
+
+def test_the_states_of_a_turn_are_those_of_the_page() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = page[page.index("## The states of a turn") :].split("\n\n")[2]
+    rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines()[2:]]
+    told = {(TurnState(now), TurnState(then)) for begin, then, *_ in rows for now in begin.split(", ")}
+    assert told == {(now, then) for now, follow in TRANSITIONS.items() for then in follow}
+    assert not [test for *_, test in rows if not (ROOT / "tests" / f"{test.strip('`')}.py").exists()]

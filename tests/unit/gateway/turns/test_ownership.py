@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from gateway.store.values import RoundCommit
-from gateway.turns.ownership import OwnedSession, release
+from gateway.turns.turn_runner import OwnedSession, release
 from specdec.errors import Fenced, SessionHeld, SessionStoreDown
 from tests.gateway_fakes import until
 from tests.memory_sessions import MemorySessionStore
