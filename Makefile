@@ -192,7 +192,7 @@ screenshots: install-dev browser ## Take the page's screenshots anew, for docs/p
 build/node/.installed: Makefile
 	@echo "fetching clients for Node into build/node ..."
 	npm install --loglevel=error --no-audit --no-fund --prefix build/node openai@7.55.0 @grpc/grpc-js@1.14.7 \
-		@grpc/proto-loader@0.8.0 >/dev/null
+		@grpc/proto-loader@0.8.0 @anthropic-ai/sdk@1.14.0 ai@6.0.326 @ai-sdk/openai@3.0.141 @ai-sdk/openai-compatible@2.0.92 >/dev/null
 	@touch $@
 
 build/crds/.installed: Makefile

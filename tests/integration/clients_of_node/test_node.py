@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 
-from tests.gateway_fakes import Script
+from tests.gateway_fakes import Script, ScriptedVerifier, facts
 from tests.integration.gateway.stage import stage
+from tests.integration.gateway.writing_tool import CALL
 
 ROOT = Path(__file__).parents[3]
 MODULES = ROOT / "build" / "node" / "node_modules"
 TEXT = Script().text
+AI_DOORS = ("chat", "openai chat", "openai responses")
+"""The doors that Vercel's AI SDK comes through."""
 
 pytestmark = [
     pytest.mark.integration,
@@ -35,7 +38,7 @@ async def told(tmp_path: Path, script: str, *arguments: str) -> dict[str, Any]:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    out, error = await asyncio.wait_for(node.communicate(), 60)
+    out, error = await asyncio.wait_for(node.communicate(), 120)
     assert node.returncode == 0, error.decode()
     found: dict[str, Any] = json.loads(out)
     return found
@@ -50,6 +53,14 @@ async def test_openai_for_node(tmp_path: Path) -> None:
             "refused": [400, "temperature"],
             "models": ["bytes"],
         }
+
+
+@pytest.mark.skipif(not (MODULES / "ai").is_dir(), reason="`make node-clients` fetches Vercel's AI SDK, and needs npm")
+async def test_agents_of_ten_turns_with_cut_calls(tmp_path: Path) -> None:
+    verifier = ScriptedVerifier(script=Script(text=f"Well. {CALL}"), info=facts(context_length=60_000))
+    async with stage(verifier) as here:
+        told_of = await told(tmp_path, "agents.mjs", here.url)
+    assert told_of == dict.fromkeys(("openai", "anthropic", *(f"ai {each}" for each in AI_DOORS)), 10)
 
 
 async def test_grpc_for_node(tmp_path: Path) -> None:
