@@ -6,15 +6,21 @@ from contextlib import closing
 from pathlib import Path
 
 from rich.console import Console
+from rich.text import Text
 
 from specdec.cli.client import GatewayClient
-from specdec.cli.commands.render import legend, show_round
+from specdec.cli.commands.render import legend, paint, pieces
 from specdec.client.collect import collect
 from specdec.client.connection import GatewayConnection
-from specdec.client.events import PromptRequest
+from specdec.client.events import PromptRequest, RoundEvent
 
 PICTURE = Path(__file__).parent / "readme" / "terminal.svg"
 PROMPT = "def main("
+
+
+def painted(round_: RoundEvent) -> Text:
+    """The text of a round, each piece in its style."""
+    return Text().join(paint(piece, styled=True) for piece in pieces(round_, show_draft=True))
 
 
 def picture(address: str) -> str:
@@ -23,12 +29,14 @@ def picture(address: str) -> str:
     command = f'specdec run "{PROMPT}" --show-draft --temperature 0'
     console.print(f"$ {command}", style="bold", highlight=False)
     console.print(legend(styled=True, show_draft=True))
+    text = Text()
     request = PromptRequest(PROMPT, max_tokens=96, temperature=0.0, gamma=6)
     with closing(GatewayClient(GatewayConnection(address, ""))) as gateway:
-        result = collect(gateway.stream(request), lambda round_: show_round(console, round_, show_draft=True))
+        result = collect(gateway.stream(request), lambda round_: text.append_text(painted(round_)))
+    console.print(text, width=86)
     finished = result.finished
-    counts = f"{finished.completion_tokens} tokens in {finished.rounds} passes of the target"
-    console.print(f"\n{counts} · {finished.accepted} of {finished.drafted} drafts accepted", style="dim")
+    counts = f"\n{finished.completion_tokens} tokens in {finished.rounds} passes of the target"
+    console.print(f"{counts} · {finished.accepted} of {finished.drafted} drafts accepted", style="dim")
     return console.export_svg(title="specdec", unique_id="specdec")
 
 
