@@ -128,7 +128,7 @@ def both_ways(request: PromptRequest) -> tuple[PromptRequest, PromptRequest]:
 
 
 def _without_drafts(request: PromptRequest) -> PromptRequest:
-    """The same request with plain decoding.
+    """Return the request without drafts.
 
     In coupled mode the tokens depend on the noise alone, so the mode is kept and only the draft length is set to 0.
     """

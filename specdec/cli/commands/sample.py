@@ -48,7 +48,7 @@ def show_sample(console: Console, gateway: GatewayClient, request: PromptRequest
 
 
 def last_line(found: Comparison, page: str, grpc: str) -> str:
-    """What the drafts brought, whether the tokens agree, where the page is, and what to try next."""
+    """One line: the gain, whether the tokens agree, the address of the page, and the next command to try."""
     tokens = "the tokens are identical" if found.identical else "the tokens differ"
     address = [] if grpc == "127.0.0.1:50051" else ["--address", grpc]
     command = shlex.join(["specdec", "compare", "def main(", "--temperature", "0", *address])

@@ -135,14 +135,14 @@ def flags(candidate: Candidate) -> str:
 
 
 def config_files(candidate: Candidate) -> str:
-    """The same for `specdec serve`, as YAML by service."""
+    """Settings of `specdec serve`, as YAML by service."""
     gateway = {} if candidate.mode is None else {"gateway": {"mode": candidate.mode.value}}
     verifier = {name: value for name, value in candidate.settings.items() if name != "mode"}
     return yaml.safe_dump({"verifier": verifier, **gateway}, sort_keys=False)
 
 
 def chart_values(candidate: Candidate) -> str:
-    """The same for the chart, as YAML."""
+    """Values of the chart, as YAML."""
     return yaml.safe_dump({"speculation": candidate.settings}, sort_keys=False)
 
 
@@ -196,7 +196,7 @@ def report(trials: Sequence[Trial]) -> dict[str, Any]:
 
 
 def advice(trials: Sequence[Trial]) -> Iterator[str]:
-    """What to set, and where."""
+    """Lines that recommend settings: the measured speed, then flags, files and values."""
     chosen, best = recommended(trials), trials[0]
     measured = f"{best.gain:.2f} times ({min(best.ratios):.2f} to {max(best.ratios):.2f}, {len(best.ratios)} prompts)"
     if chosen is PLAIN:
