@@ -92,6 +92,29 @@ async def test_half_a_request_is_closed(here: Stage) -> None:
     assert await exchange(here, sized("")[:-3], shut=True) == b""
 
 
+@pytest.mark.parametrize("extra", ["", H2C])
+async def test_a_client_that_waits_for_100_continue_is_told_to_go_on(here: Stage, extra: str) -> None:
+    reader, writer = await asyncio.open_connection(*here.gateway.http.split(":"))
+    try:
+        writer.write(sized(f"{extra}Expect: 100-continue\r\n", BODY)[: -len(BODY)])
+        assert (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 30)).startswith(b"HTTP/1.1 100 ")
+        writer.write(BODY)
+        assert (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 30)).startswith(b"HTTP/1.1 200 ")
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize("method", ["HEAD", "OPTIONS"])
+@pytest.mark.parametrize("path", ["/", "/v1/models", "/v1/messages", "/v1/chat/completions"])
+async def test_other_methods_are_answered_or_refused_without_a_failure(here: Stage, method: str, path: str) -> None:
+    async with httpx2.AsyncClient() as client:
+        got = await client.request(method, f"{here.url}{path}")
+        assert got.status_code in (200, 405)
+        assert got.status_code == 200 or got.headers["allow"]
+        assert method != "HEAD" or not got.content
+        assert (await client.get(f"{here.url}/v1/models")).status_code == 200
+
+
 async def post(here: Stage, path: str, raw: bytes, **headers: str) -> tuple[int, Any]:
     async with httpx2.AsyncClient() as client:
         got = await client.post(f"{here.url}{path}", content=raw, headers=headers)
