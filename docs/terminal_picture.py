@@ -18,9 +18,10 @@ PICTURE = Path(__file__).parent / "readme" / "terminal.svg"
 PROMPT = "def main("
 
 
-def painted(round_: RoundEvent) -> Text:
-    """The text of a round, each piece in its style."""
-    return Text().join(paint(piece, styled=True) for piece in pieces(round_, show_draft=True))
+def add(text: Text, round_: RoundEvent) -> None:
+    """Append the text of a round, each piece in its style."""
+    for piece in pieces(round_, show_draft=True):
+        text.append_text(paint(piece, styled=True))
 
 
 def picture(address: str) -> str:
@@ -32,7 +33,7 @@ def picture(address: str) -> str:
     text = Text()
     request = PromptRequest(PROMPT, max_tokens=96, temperature=0.0, gamma=6)
     with closing(GatewayClient(GatewayConnection(address, ""))) as gateway:
-        result = collect(gateway.stream(request), lambda round_: text.append_text(painted(round_)))
+        result = collect(gateway.stream(request), lambda round_: add(text, round_))
     console.print(text, width=86)
     finished = result.finished
     counts = f"\n{finished.completion_tokens} tokens in {finished.rounds} passes of the target"
