@@ -10,12 +10,15 @@ from pydantic_settings import SettingsConfigDict
 
 from gateway.discovery.cluster import ClusterSettings
 from gateway.discovery.sources import GatewayDiscoverySettings
+from gateway.tools.thinking import AUTO, check_parser
 from specdec.rules.blocks import BLOCK_TOKENS
 from specdec.rules.speculation import Mode
 from specdec.serving.rpc.access import NO_TOKEN, Token
 from specdec.serving.rpc.tls import DialTlsSettings, PublicTlsSettings
 from specdec.serving.settings import Address, HostNames, Origins, Section, Settings, TokenizerSettings
 from specdec.serving.telemetry.tracing import OtelSettings
+
+ReasoningParser = Annotated[str, AfterValidator(check_parser)]
 
 
 class FailoverSettings(Section):
@@ -96,6 +99,8 @@ class ModelRoute(Section):
     verifiers: tuple[Address, ...] = ()
     """Its verifiers, where they are a static list."""
     discovery: GatewayDiscoverySettings = GatewayDiscoverySettings()
+    reasoning_parser: ReasoningParser = AUTO
+    """How its thinking is read, as `reasoning_parser` is for the first model."""
     peer: str = ""
     """The DNS name in the certificates of its verifiers; empty takes `tls.peer`."""
 
@@ -118,6 +123,8 @@ class GatewaySettings(Settings):
     """Whether the generation_config.json of a model's folder has the sampling of requests that name none."""
     names_as_tokens: bool = False
     """Whether a control token's name, such as `</s>`, in a message or a tool is that token; else it is text."""
+    reasoning_parser: ReasoningParser = AUTO
+    """How thinking is read: `auto` by the chat template, `none`, or a format or a parser of vLLM by its name."""
     http: Address = "127.0.0.1:8000"
     """The OpenAI-compatible API."""
     address: Address = "127.0.0.1:50051"
@@ -188,5 +195,10 @@ class GatewaySettings(Settings):
     @property
     def routes(self) -> dict[str, ModelRoute]:
         """The models by their names, `model` first."""
-        first = ModelRoute(path=self.model.path, verifiers=self.verifiers, discovery=self.discovery)
+        first = ModelRoute(
+            path=self.model.path,
+            verifiers=self.verifiers,
+            discovery=self.discovery,
+            reasoning_parser=self.reasoning_parser,
+        )
         return {self.model.served_name: first, **self.models}

@@ -1,13 +1,20 @@
-"""Lists that a caller sends: bounded, and read without repetitions."""
+"""Lists and objects that a caller sends: bounded, and read without repetitions."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from specdec.errors import FieldInvalid
 
 MAX_STOPS = 16
 MAX_STOP_CHARS = 256
+MAX_BAD_WORDS = 256
+MAX_BAD_WORD_CHARS = 256
 MAX_IDS = 4096
 """Most token ids in one field that lists them, and most biases."""
+MAX_ARGUMENT_VALUES = 4096
+"""Most objects, lists and values in the arguments of a chat template."""
+MAX_ARGUMENT_CHARS = 256 * 1024
+"""Most characters in the texts of these arguments."""
 
 
 def unique_ids(ids: Collection[int], param: str) -> tuple[int, ...]:
@@ -30,3 +37,34 @@ def check_stops(stops: Sequence[str]) -> None:
         raise FieldInvalid("stop must not hold an empty string", "stop")
     if any(len(stop) > MAX_STOP_CHARS for stop in stops):
         raise FieldInvalid(f"a stop string has at most {MAX_STOP_CHARS} characters", "stop")
+
+
+def check_bad_words(words: Sequence[str]) -> None:
+    """Raise FieldInvalid unless the bad words are few, and each has a letter and is not long."""
+    if len(words) > MAX_BAD_WORDS:
+        raise FieldInvalid(f"bad_words takes at most {MAX_BAD_WORDS} texts, got {len(words)}", "bad_words")
+    if not all(word.strip() for word in words):
+        raise FieldInvalid("bad_words must not hold an empty text", "bad_words")
+    if any(len(word) > MAX_BAD_WORD_CHARS for word in words):
+        raise FieldInvalid(f"a bad word has at most {MAX_BAD_WORD_CHARS} characters", "bad_words")
+
+
+def check_arguments(value: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """The arguments of a chat template; raises ValueError when they have too many values or too long texts."""
+    values: list[Any] = [value]
+    chars, index = 0, 0
+    while index < len(values):
+        each = values[index]
+        index += 1
+        if isinstance(each, str):
+            chars += len(each)
+        elif isinstance(each, dict):
+            values += each.values()
+            chars += sum(map(len, each))
+        elif isinstance(each, list):
+            values += each
+        if len(values) > MAX_ARGUMENT_VALUES:
+            raise ValueError(f"there are over {MAX_ARGUMENT_VALUES} values")
+        if chars > MAX_ARGUMENT_CHARS:
+            raise ValueError(f"there are over {MAX_ARGUMENT_CHARS} characters")
+    return value

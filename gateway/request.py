@@ -10,7 +10,7 @@ from typing import Any
 
 from gateway.callers.caller import ApiKey, check_name, tenant_of
 from gateway.callers.priority import PriorityClass
-from gateway.lists import check_stops, unique_ids
+from gateway.lists import check_bad_words, check_stops, unique_ids
 from gateway.tools.choice import ToolChoice
 from gateway.tools.formats import ToolFormat
 from gateway.tools.reading import Reading
@@ -144,6 +144,8 @@ class GenerationRequest:
     """The field that the grammar of `sampling` came from."""
     reading: Reading = field(default_factory=Reading)
     """How the output is read for thinking and calls."""
+    thinking_budget: int | None = None
+    """Most tokens of thinking before the answer; None for as many as the model wants."""
     model: str = ""
     """The name of the model; empty for the one served."""
     max_tokens: int | None = None
@@ -152,6 +154,8 @@ class GenerationRequest:
     """As `max_tokens`, but it is lowered where the context has less room, instead of refused."""
     stop: tuple[str, ...] = ()
     """Strings that end the output."""
+    bad_words: tuple[str, ...] = ()
+    """Texts whose tokens never appear one after the other."""
     shows_stop: bool = False
     """Whether the text ends with the stop string that ended it."""
     shows_special: bool = False
@@ -179,6 +183,8 @@ class GenerationRequest:
     """Whether every round comes with a report."""
     logprobs: int | None = None
     """How many likely tokens are reported beside each token of the output; None reports no log probabilities."""
+    prompt_logprobs: int | None = None
+    """How many likely tokens are reported beside each token of the prompt; None reports nothing of it."""
     n: int = 1
     """How many outputs each prompt gets; the one at index i has the seed `sampling.seed` + i."""
     request_id: str = field(default_factory=new_id)
@@ -236,10 +242,12 @@ class GenerationRequest:
         check_name(self.cache_salt, "cache_salt")
         check_name(self.drafter, "speculation.drafter")
         check_stops(self.stop)
+        check_bad_words(self.bad_words)
         check_ids(unique_ids(self.stop_token_ids, "stop_token_ids"), "stop_token_ids", _IDS)
         for name, ids in self.sampling.named_ids.items():
             check_ids(unique_ids(ids, name), name, _IDS)
         check_logprobs(self.logprobs)
+        check_logprobs(self.prompt_logprobs, "prompt_logprobs")
         if self.max_tokens is not None and self.max_tokens < 1:
             raise FieldInvalid(f"max_tokens must be at least 1, got {self.max_tokens}", "max_tokens")
         limit = self.max_tokens if self.max_tokens is not None else self.cap_tokens
@@ -249,7 +257,7 @@ class GenerationRequest:
             )
         lenience = 1.0 if self.lenience is None else self.lenience
         Speculation(gamma=self.gamma, lenience=lenience, drafter=self.drafter, policy=self.policy, tree=self.tree)
-        if self.ignore_eos and self.sampling.grammar:
+        if self.ignore_eos and self.sampling.grammar and self.grammar_param:
             raise FieldInvalid(f"ignore_eos: nothing may follow the end of {self.grammar_param}", "ignore_eos")
         if self.n < 1 or self.number > MAX_CHOICES:
             most, prompts = MAX_CHOICES // len(self.prompts), len(self.prompts)
@@ -257,6 +265,11 @@ class GenerationRequest:
         _check_truncation(self.truncate_prompt)
         if self.session and self.number > 1:
             raise FieldInvalid("a session takes one choice a turn", "n")
+
+    def check_thinking(self, tool_format: ToolFormat, param: str) -> None:
+        """Raise UnsupportedParameter for a budget of thinking, the field `param`, that cannot be kept."""
+        if self.thinking_budget is not None and not tool_format.thinking:
+            raise UnsupportedParameter(f"{param}: how this model thinks is not known", param)
 
     def with_tools(self, choice: ToolChoice, tool_format: ToolFormat) -> "GenerationRequest":
         """The same request, with what it offers to a model that writes calls in that format.

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -58,6 +58,9 @@ class ByteTokenizer:
 
     def encode_after(self, prompt: Prompt, history: Sequence[int], room: int = 0) -> tuple[int, ...]:
         return self.encode(prompt)
+
+    def encode_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        return tuple(tuple(word.encode()) for word in words)
 
     def encode_last(self, prompt: Prompt, history: Sequence[int], keep: int) -> tuple[int, ...]:
         return self.encode(prompt)[-keep:]
@@ -117,6 +120,7 @@ def _round(script: Script, call: GenerationCall, start: int, tokens: tuple[int, 
         finish=(FinishReason.STOP if stopped else FinishReason.LENGTH) if ends else None,
         fallback=script.fallback if not gamma and call.speculation.mode is not Mode.OFF else "",
         logprobs=() if call.logprobs is None else tuple(logprobs(token, call.logprobs) for token in tokens),
+        prompt_logprobs=_prompt_logprobs(call, start),
         cached_tokens=0 if start else script.cached,
         detail=_detail(draft, accepted) if call.speculation.detail else None,
     )
@@ -126,6 +130,13 @@ def _detail(draft: tuple[int, ...], accepted: int) -> RoundDetail:
     """A verdict by token rejection: tokens that are kept have u below their threshold, and others have not."""
     judged = tuple(JudgedToken(0.25, 0.5, 0.125 if place < accepted else 0.75, 0.5) for place in range(len(draft)))
     return RoundDetail(len(draft), "fixed", 0.75, network=0.001, judged=judged)
+
+
+def _prompt_logprobs(call: GenerationCall, start: int) -> tuple[TokenLogprobs, ...]:
+    """Of the prompt, on the first round of a call that asks for them."""
+    if start or call.prompt_logprobs is None or len(call.tokens) > call.prompt_len:
+        return ()
+    return tuple(replace(logprobs(token, call.prompt_logprobs), rank=token + 1) for token in call.tokens[1:])
 
 
 def logprobs(token: int, top: int) -> TokenLogprobs:
@@ -146,6 +157,8 @@ def facts(**changes: object) -> VerifierInfo:
         "grammars": True,
         "trees": True,
         "passes": True,
+        "prompt_logprobs": True,
+        "bad_words": True,
     }
     return VerifierInfo(**(values | changes))  # type: ignore[arg-type]
 

@@ -55,6 +55,8 @@ class Target:
     device: str
     trees: bool
     """Whether it judges drafts that are trees."""
+    prompt_logprobs: bool
+    """Whether it scores prompts."""
 
 
 async def serve(settings: VerifierSettings, stop: asyncio.Event) -> None:
@@ -173,6 +175,8 @@ def _info(settings: VerifierSettings, target: Target) -> VerifierInfo:
         tree=settings.tree.options if settings.tree else None,
         heartbeats=True,
         passes=True,
+        prompt_logprobs=target.prompt_logprobs,
+        bad_words=True,
     )
 
 
@@ -206,10 +210,10 @@ def load_target(settings: VerifierSettings, thread: Executor) -> Target:
         from verifier_service.vllm.remote import open_target
 
         facts, remote = open_target(settings)
-        return Target(facts, remote, KvMover(), "vllm", trees=False)
+        return Target(facts, remote, KvMover(), "vllm", trees=False, prompt_logprobs=False)
     engine = load_engine(settings)
     model, blocks = ModelThread(engine, settings), KvBlocks(engine, thread)
-    return Target(engine.facts, model, blocks, str(engine.device), trees=True)
+    return Target(engine.facts, model, blocks, str(engine.device), trees=True, prompt_logprobs=True)
 
 
 def load_engine(settings: VerifierSettings) -> NativeEngine:

@@ -121,6 +121,7 @@ def among(ids: Tensor, params: SamplingParams, history: History) -> tuple[Sampli
         min_tokens=0,
         end_token_ids=(),
         allowed_token_ids=allowed,
-        banned_token_ids=found((*params.banned_token_ids, *masked)),
+        banned_token_ids=found((*params.banned_token_ids, *masked, *params.barred(history.output))),
+        bad_words=(),
     )
     return mapped, History(found(history.prompt), found(history.output))

@@ -12,7 +12,7 @@ import structlog
 
 from drafter_service.sessions.draft_session import DraftSession
 from specdec.grammar.compiler import GrammarCompiler
-from specdec.grammar.state import GrammarState
+from specdec.grammar.state import TokenMasks
 from specdec.sampling.distribution import History
 
 _log = structlog.get_logger()
@@ -25,7 +25,7 @@ class GrammarMasks:
         """Without a compiler, nothing is masked."""
         self._compiler = compiler
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammars")
-        self._states: WeakKeyDictionary[DraftSession, Future[GrammarState]] = WeakKeyDictionary()
+        self._states: WeakKeyDictionary[DraftSession, Future[TokenMasks]] = WeakKeyDictionary()
 
     def history(self, session: DraftSession) -> History:
         """What the distribution of the session's next draft depends on."""
@@ -41,7 +41,7 @@ class GrammarMasks:
         return replace(history, allowed=state.result().masks(session.output)[0])
 
 
-def _log_failure(compiled: "Future[GrammarState]") -> None:
+def _log_failure(compiled: "Future[TokenMasks]") -> None:
     error = None if compiled.cancelled() else compiled.exception()
     if error is not None:
         _log.warning("grammar_unusable", error=str(error))

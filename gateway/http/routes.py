@@ -13,7 +13,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from gateway.callers.caller import allowed_priority, calling_key, calling_tenant
 from gateway.config import GatewaySettings
-from gateway.http import openapi, page, probes, sessions
+from gateway.http import openapi, page, probes, sessions, stored_responses
 from gateway.http.browsers import BrowserGuard
 from gateway.http.door import Door
 from gateway.http.messages_api.body import CountBody, MessagesBody
@@ -29,6 +29,7 @@ from gateway.http.requests.completions import ChatBody, CompletionBody
 from gateway.http.requests.token_bodies import DetokenizeBody, TokenizeBody
 from gateway.http.responses.body import ResponsesBody
 from gateway.http.responses.replies import ResponseReply, ResponsesWriter
+from gateway.http.responses.stored import stored
 from gateway.models.served import ServedModel
 from gateway.request import GenerationRequest
 from gateway.turns.generation import Generator
@@ -65,6 +66,7 @@ def build(services: Services, bodies: BodyReader) -> FastAPI:
     app.add_middleware(Edge, metrics=services.metrics)
     _Api(services, bodies).mount(app)
     sessions.mount(app, services, bodies)
+    stored_responses.mount(app, services)
     if services.settings.page:
         page.mount(app)
     probes.mount(app, services, in_full=services.settings.admin is None)
@@ -105,7 +107,9 @@ class _Api:
     async def responses(self, request: Request) -> Response:
         """Answer an input, or the next one behind an earlier response."""
         body = await self._bodies.read(request, ResponsesBody)
-        return await self._generate(request, body.chat(), lambda started, _: ResponsesWriter(started, body))
+        return await self._generate(
+            request, body.chat(), lambda started, _: ResponsesWriter(started, body), stored(body)
+        )
 
     async def messages(self, request: Request) -> Response:
         """Continue a conversation, as Anthropic's API has it."""
@@ -161,9 +165,14 @@ class _Api:
         )
 
     async def _generate(
-        self, request: Request, body: CompletionBody | ChatBody, make: WriterMaker | None = None
+        self, request: Request, body: CompletionBody | ChatBody, make: WriterMaker | None = None, kept: str = ""
     ) -> Response:
-        """The answer to a body; `make` makes its writer, None for one of OpenAI's completions."""
+        """The answer to a body.
+
+        Args:
+            make: makes its writer; None for one of OpenAI's completions.
+            kept: the answer's format as the turn keeps it; empty for that of a completion.
+        """
         answer_format, key = answer_format_of(body), idempotency_key(request.headers)
         ids = bool(body.stream and (wants_ids(request.headers) or body.options.resumable))
         asked, caller = await self._request(request.state.request_id, body), calling_key()
@@ -173,7 +182,7 @@ class _Api:
             priority=allowed_priority(asked.priority, caller, "service_tier"),
             idempotency_key=key,
             retries=retries(request.headers),
-            answer_format=answer_format.text(),
+            answer_format=kept or answer_format.text(),
             resumable=bool(ids or key or body.session),
         )
         models, make = self._services.models, make or partial(writer_for, answer_format=answer_format)
@@ -223,4 +232,6 @@ def answer_format_of(body: CompletionBody | ChatBody) -> AnswerFormat:
         continuous_usage=bool(options.include_usage and options.continuous_usage_stats),
         token_ids=bool(body.return_token_ids),
         echo=isinstance(body, CompletionBody) and bool(body.echo),
+        prompt_only=isinstance(body, CompletionBody) and body.shows_prompt_only,
+        prompt_logprobs=body.prompt_logprobs is not None,
     )

@@ -24,7 +24,7 @@ from specdec.serving.rpc.tls import watch_expiry
 async def load_tokenizers(settings: GatewaySettings) -> dict[str, ModelTokenizer]:
     """The tokenizers of all models by their names; raises ConfigError where one does not load."""
     return {
-        name: await asyncio.to_thread(ModelTokenizer.load, route.path, settings.names_as_tokens)
+        name: await asyncio.to_thread(ModelTokenizer.load, route.path, settings.names_as_tokens, route.reasoning_parser)
         for name, route in settings.routes.items()
     }
 

@@ -45,6 +45,7 @@ def event(happened: Event) -> dict[str, Any]:
                 report=report_to_pb(happened.report) if happened.report else None,
                 choice=happened.choice,
                 message=delta_to_pb(happened.message),
+                prompt_logprobs=map(_logprobs, happened.prompt_logprobs or ()),
             )
             return {"round": shown}
         case Finished():
@@ -90,6 +91,7 @@ def _shown(output: Output) -> dict[str, Any]:
         "finish_reason": finish_to_pb(output.finished.reason),
         "rounds": map(report_to_pb, output.rounds),
         "message": read_to_pb(output.message),
+        "prompt_logprobs": map(_logprobs, output.prompt_logprobs or ()),
     }
 
 
@@ -103,6 +105,7 @@ def _logprobs(logprobs: TokenLogprobs) -> pb.TokenLogprobs:
         logprob=logprobs.logprob,
         top_ids=tokens_to_bytes(token for token, _ in logprobs.top),
         top_logprobs=floats_to_bytes(logprob for _, logprob in logprobs.top),
+        rank=logprobs.rank,
     )
 
 

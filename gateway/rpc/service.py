@@ -29,7 +29,7 @@ from gateway.request import (
 from gateway.rpc import replies
 from gateway.rpc.sessions import Context, SessionServicer
 from gateway.rpc.shape import check_chat, check_shape, is_quick
-from gateway.rpc.tools import chat_prompt, structured_output, tool_choice
+from gateway.rpc.tools import chat_prompt, structured_output, thinking_budget, tool_choice
 from gateway.rpc.unread import read_in_time
 from gateway.tools.choice import ToolChoice
 from gateway.turns.events import Started, collect
@@ -96,6 +96,7 @@ class GenerationServicer(pb_grpc.GenerationServiceServicer):
         if not choice.offered() and not isinstance(wanted.prompt, ChatPrompt):
             return wanted
         model = await self._sessions.model_of(message.model, message.session, wanted.tenant)
+        wanted.check_thinking(model.tokenizer.tool_format, "thinking_token_budget")
         return wanted.with_tools(choice, model.tokenizer.tool_format)
 
     async def _in_turn(self, message: pb.GenerateRequest | pb.TokenizeRequest, read: Callable[[], _Read]) -> _Read:
@@ -205,6 +206,11 @@ def _request(message: pb.GenerateRequest) -> GenerationRequest:
         model=message.model,
         max_tokens=ends.max_tokens if ends.HasField("max_tokens") else None,
         stop=unique_stops(ends.stop),
+        bad_words=tuple(message.sampling.bad_words),
+        shows_stop=ends.include_stop_str_in_output,
+        shows_special=message.HasField("skip_special_tokens") and not message.skip_special_tokens,
+        truncate_prompt=message.truncate_prompt_tokens if message.HasField("truncate_prompt_tokens") else None,
+        thinking_budget=thinking_budget(message.chat),
         stop_token_ids=unique_ids(ends.stop_token_ids, "stop_token_ids"),
         ignore_eos=ends.ignore_eos,
         mode=mode,
@@ -217,6 +223,7 @@ def _request(message: pb.GenerateRequest) -> GenerationRequest:
         tree=tree_from_pb(speculation.tree) if speculation.HasField("tree") else None,
         prediction=message.prediction,
         logprobs=message.logprobs if message.HasField("logprobs") else None,
+        prompt_logprobs=message.prompt_logprobs if message.HasField("prompt_logprobs") else None,
         request_id=message.request_id or new_id(),
         idempotency_key=message.request_id,
         user=message.user,
@@ -239,7 +246,8 @@ def _priority(given: common_pb2.PriorityClass.ValueType) -> PriorityClass:
 def _prompt(message: pb.GenerateRequest) -> Prompt:
     match message.WhichOneof("prompt"):
         case "text":
-            return TextPrompt(message.text)
+            special = message.add_special_tokens or not message.HasField("add_special_tokens")
+            return TextPrompt(message.text, special)
         case "tokens":
             return TokenPrompt(tuple(message.tokens.token_ids))
         case "chat":
@@ -253,7 +261,9 @@ def _sampling(options: pb.SamplingOptions, min_tokens: int) -> SamplingParams:
 
 
 def _given(options: pb.SamplingOptions) -> dict[str, Any]:
-    return {field.name: _plain(field.name, value) for field, value in options.ListFields()}
+    """The options that are set, but for bad words: they are texts, whose ids depend on the model."""
+    found = [(field.name, value) for field, value in options.ListFields() if field.name != "bad_words"]
+    return {name: _plain(name, value) for name, value in found}
 
 
 def _plain(name: str, value: Any) -> Any:

@@ -1,23 +1,50 @@
 """What a gRPC request says of its conversation, tools and form, and what was read of a message, as protobuf."""
 
 import json
+from typing import Any
 
+from gateway.lists import check_arguments
 from gateway.request import ChatPrompt
 from gateway.tools import structured
 from gateway.tools.choice import ToolChoice
 from gateway.tools.json_bounds import check_nesting
 from gateway.tools.message_reader import ReadMessage
+from gateway.tools.thinking import template_arguments
 from gateway.tools.values import MAX_TOOLS, Message, MessageDelta, Tool, ToolCall
 from protos.gateway.v1 import gateway_pb2 as pb
 from specdec.errors import FieldInvalid, FieldRequired
 from specdec.sampling.grammar import Grammar
 
+_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
+
 
 def chat_prompt(message: pb.ChatPrompt) -> ChatPrompt:
     """The conversation."""
     opens = message.add_generation_prompt if message.HasField("add_generation_prompt") else None
-    prompt = ChatPrompt(tuple(_message(turn) for turn in message.messages))
+    if message.reasoning_effort not in ("", *_EFFORTS):
+        raise FieldInvalid(f"reasoning_effort must be one of {', '.join(_EFFORTS)}", "reasoning_effort")
+    enabled = message.enable_thinking if message.HasField("enable_thinking") else None
+    arguments = template_arguments(message.reasoning_effort or None, enabled, thinking_budget(message))
+    arguments |= _template_arguments(message.chat_template_kwargs)
+    prompt = ChatPrompt(tuple(_message(turn) for turn in message.messages), template_arguments=arguments)
     return prompt.opened(opens, message.continue_final_message)
+
+
+def thinking_budget(message: pb.ChatPrompt) -> int | None:
+    """Most tokens of thinking; None for as many as the model wants."""
+    return message.thinking_token_budget if message.HasField("thinking_token_budget") else None
+
+
+def _template_arguments(text: str) -> dict[str, Any]:
+    """The values in a JSON object; raises FieldInvalid."""
+    name = "chat_template_kwargs"
+    try:
+        given = check_arguments(json.loads(text or "{}"))
+    except (ValueError, RecursionError) as error:
+        raise FieldInvalid(f"{name}: {error}", name) from error
+    if not isinstance(given, dict):
+        raise FieldInvalid(f"{name} must be a JSON object", name)
+    return given
 
 
 def tool_choice(message: pb.GenerateRequest) -> ToolChoice:

@@ -124,6 +124,12 @@ class PromptEncoder:
         except ContextLengthExceeded as error:
             raise ContextLengthExceeded("prediction is longer than the model's context", "prediction") from error
 
+    async def encode_words(self, words: Sequence[str], tenant: str) -> tuple[tuple[int, ...], ...]:
+        """The token ids of each word, alone and after a space; raises QueueFull when too much waits."""
+        if not words:
+            return ()
+        return await self._run(tenant, sum(map(len, words)), partial(self._tokenizer.encode_words, words))
+
     async def decode(self, tokens: Sequence[int], tenant: str, param: str, info: VerifierInfo) -> str:
         """The text of token ids that a caller sent in the field `param`.
 

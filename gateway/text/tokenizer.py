@@ -14,6 +14,7 @@ from gateway.text.token_bytes import decode_of, longest_token, token_bytes
 from gateway.tools.arguments import HugeNumbers, arguments_object
 from gateway.tools.formats import format_of, knows_tools
 from gateway.tools.template import Turn, described
+from gateway.tools.thinking import AUTO
 from gateway.tools.values import Message, ToolCall
 from specdec.errors import ConfigError, ContextLengthExceeded, FieldInvalid, UnsupportedParameter
 from specdec.sampling.vocabulary import fingerprint
@@ -30,8 +31,13 @@ _MARK = "\u241fanswer\u241f"
 class ModelTokenizer:
     """A Hugging Face tokenizer; a long prompt takes seconds, so that `PromptEncoder` calls it on threads."""
 
-    def __init__(self, tokenizer: Any, names_as_tokens: bool = False) -> None:
-        """`names_as_tokens` lets the name of a control token in a message be that token; so does a slow tokenizer."""
+    def __init__(self, tokenizer: Any, names_as_tokens: bool = False, reasoning_parser: str = AUTO) -> None:
+        """Wrap a tokenizer of transformers.
+
+        Args:
+            names_as_tokens: lets the name of a control token in a message be that token; so does a slow tokenizer.
+            reasoning_parser: how thinking is read, as `gateway.tools.thinking.check_parser` returns it.
+        """
         self._tokenizer = tokenizer
         self._names = None if names_as_tokens or not tokenizer.is_fast else ControlNames(tokenizer)
         self.decode = decode_of(tokenizer)
@@ -41,12 +47,13 @@ class ModelTokenizer:
         self.longest_token = longest_token(tokenizer)
         """Bytes of the longest token."""
         self._opening = _opening(tokenizer)
-        self.tool_format = format_of("\n".join(_templates(tokenizer).values()), self.decode.special.values())
+        templates = "\n".join(_templates(tokenizer).values())
+        self.tool_format = format_of(templates, self.decode.special.values(), reasoning_parser)
         """How the model writes calls of tools, as its chat template says."""
 
     @classmethod
-    def load(cls, path: Path, names_as_tokens: bool = False) -> "ModelTokenizer":
-        """Load from a local model folder; for `names_as_tokens` see the class.
+    def load(cls, path: Path, names_as_tokens: bool = False, reasoning_parser: str = AUTO) -> "ModelTokenizer":
+        """Load from a local model folder; for the options see the class.
 
         Raises:
             ConfigError: the folder has no tokenizer that can be loaded.
@@ -56,7 +63,8 @@ class ModelTokenizer:
         if not path.is_dir():
             raise ConfigError(f"model.path {path}: no such folder")
         try:
-            return cls(AutoTokenizer.from_pretrained(path, local_files_only=True), names_as_tokens)
+            tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
+            return cls(tokenizer, names_as_tokens, reasoning_parser)
         except Exception as error:  # a broken folder can fail in any way
             raise ConfigError(f"model.path {path}: no tokenizer that loads: {' '.join(str(error).split())}") from error
 
@@ -102,6 +110,20 @@ class ModelTokenizer:
                 text, mark = self._render(prompt)
                 return self._rendered_ids(text[-most:], mark)[-keep:]
         return self.encode_after(prompt, history)[-keep:]
+
+    def encode_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """The token ids of words as vLLM bans them: as a text begins with each, and where they differ after a space.
+
+        Words after a space that begin with the same token, or have another number of tokens, are left out.
+        """
+        found: dict[tuple[int, ...], None] = {}
+        for word in words:
+            alone = self._ids(word.lstrip(), False)
+            spaced = self._ids(f" {word.lstrip()}", False)
+            found |= {alone: None} if alone else {}
+            if spaced and len(spaced) == len(alone) and spaced[0] != alone[0]:
+                found[spaced] = None
+        return tuple(found)
 
     def written(self, tokens: Sequence[int]) -> list[str]:
         """Each token as the vocabulary writes it."""

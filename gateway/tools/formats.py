@@ -13,7 +13,7 @@ from gateway.tools.json_calls import read_objects, read_python
 from gateway.tools.parsers import JSON_HEAD, LeadingParser, PlainParser, TaggedParser, ToolParser
 from gateway.tools.schemas import simplified
 from gateway.tools.structured import WHITESPACE, literal
-from gateway.tools.thinking import thinking_of
+from gateway.tools.thinking import AUTO, HARMONY, chosen, thinking_of
 from gateway.tools.values import Tool, ToolCall
 from gateway.tools.xml_calls import FUNCTION, PAIRS, Texts, XmlParser
 from specdec.errors import UnsupportedParameter
@@ -40,6 +40,8 @@ class ToolFormat(ABC):
     """What stands before the first call, between two, and behind the last."""
     text: str = ""
     """The terminal of a text without a call, where no tag tells them apart."""
+    lead: str = ""
+    """What stands before a text without calls."""
     thinking: str = ""
     """The name of the format in which the model thinks."""
 
@@ -59,7 +61,8 @@ class ToolFormat(ABC):
         if forced:
             rules = [f"start: {calls}"]
         elif self.text:
-            rules = [f"start: {calls} | TEXT", f"TEXT: {self.text}"]
+            lead = f"{written(self.lead, self.special)} " if self.lead else ""
+            rules = [f"start: {calls} | {lead}TEXT", f"TEXT: {self.text}"]
         else:
             text = text_without(self.tags[0] if self.tags else "", self.special)
             rules = [f"start: TEXT | {calls} | TEXT {calls}", f"TEXT: {text}"]
@@ -159,12 +162,14 @@ HERMES = JsonFormat(
 )
 _ALL: Sequence[ToolFormat] = (
     JsonFormat(
-        name="gpt-oss",
+        name=HARMONY,
         marks=("<|channel|>", "to=functions"),
         parser=lambda _: HarmonyParser(),
         tags=("<|channel|>", "<|constrain|>", "<|message|>", "<|start|>", "<|end|>", "<|call|>", "<|return|>"),
         call=("<|channel|>commentary to=functions.", " <|constrain|>json<|message|>", ""),
         around=("", "<|call|><|start|>assistant", ""),
+        text="/(?s:.*)/",
+        lead="<|channel|>final<|message|>",
     ),
     JsonFormat(
         name="kimi",
@@ -278,17 +283,18 @@ TAGS = frozenset(tag for each in _ALL for tag in each.tags)
 DEFAULT = HERMES
 
 
-def format_of(template: str | None, special: Collection[str] = ()) -> ToolFormat:
+def format_of(template: str | None, special: Collection[str] = (), parser: str = AUTO) -> ToolFormat:
     """The format that a chat template speaks of; the default where it does not know tools.
 
     Args:
         template: the chat template.
         special: the names of the special tokens of the vocabulary.
+        parser: the setting of the format of the thinking, as `check_parser` returns it.
     """
     found = next((each for each in _ALL if all(mark in (template or "") for mark in each.marks)), None)
     if found is None:
         found = UNKNOWN if knows_tools(template or "") else DEFAULT
-    thinking = found.name if found.name == "gpt-oss" else thinking_of(template)
+    thinking = chosen(parser, HARMONY if found.name == HARMONY else thinking_of(template))
     return replace(found, special=tuple(sorted(set(found.tags) & set(special))), thinking=thinking)
 
 

@@ -7,10 +7,13 @@ from dataclasses import asdict, dataclass, field, replace
 from gateway.tools.formats import FORMATS
 from gateway.tools.harmony import HarmonyParser
 from gateway.tools.parsers import PlainParser, ToolParser
-from gateway.tools.thinking import THINKING, ThinkingReader
+from gateway.tools.thinking import THINKING, ThinkingFormat, ThinkingReader
+from specdec.sampling.grammar import Grammar, GrammarKind
 from specdec.sampling.params import SamplingParams
 
 _HARMONY = FORMATS["gpt-oss"]
+_ANALYSIS, _FINAL = "<|channel|>analysis<|message|>", "<|channel|>final<|message|>"
+_NEXT = "<|end|><|start|>assistant"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +61,23 @@ class Reading:
         begun, closed = form.begun_in(prompt), form.closed_in(prompt)
         return replace(self, thinking="" if closed else self.thinking, begun=begun)
 
-    def bound(self, sampling: SamplingParams) -> SamplingParams:
-        """The same sampling, with its grammar behind what is thought."""
-        form = THINKING.get(self.thinking)
-        if form is None or sampling.grammar is None:
+    def bound(self, sampling: SamplingParams, budget: int | None = None) -> SamplingParams:
+        """The same sampling, with its grammar behind what is thought, of which there are at most `budget` tokens."""
+        form, grammar = self._form(), sampling.grammar
+        if form is None or (grammar is None and budget is None):
             return sampling
-        behind = form.closing if self.begun else f"{form.opening}\n{form.closing}"
-        return replace(sampling, grammar=replace(sampling.grammar, behind=behind))
+        lines = [form.closing] if self.begun else [form.opening, form.closing, *([form.lead] if form.lead else [])]
+        behind = "\n".join(lines)
+        if grammar is None:
+            return replace(sampling, grammar=Grammar(GrammarKind.ANY, "*", behind, budget))
+        return replace(sampling, grammar=replace(grammar, behind=behind, budget=budget))
+
+    def _form(self) -> ThinkingFormat | None:
+        """What stands around the thinking; with channels, a call opens its own, and an answer that of the answer."""
+        if self.thinking != _HARMONY.name:
+            return THINKING.get(self.thinking)
+        lead = "" if self.tool_format else _FINAL
+        return ThinkingFormat(self.thinking, _ANALYSIS, _NEXT + lead, lead)
 
     def text(self) -> str:
         """The reading as text, for `parse`; empty where there is nothing to read."""

@@ -1,7 +1,8 @@
 """The ways in which models write what they think before an answer, by name; a new one is added to `THINKING`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from gateway.tools.parsers import overlap
 from gateway.tools.values import Thought
@@ -14,6 +15,8 @@ class ThinkingFormat:
     name: str
     opening: str
     closing: str
+    lead: str = ""
+    """What stands before an answer without thinking."""
 
     @property
     def tags(self) -> tuple[str, str]:
@@ -38,6 +41,33 @@ _ALL = (
     ThinkingFormat("granite", "Here is my thought process:", "Here is my response:"),
 )
 THINKING: Mapping[str, ThinkingFormat] = {each.name: each for each in _ALL}
+HARMONY = "gpt-oss"
+"""The name of the format with channels, which has a parser of its own."""
+_PARSERS: Mapping[str, Sequence[str]] = {
+    "think": (
+        "deepseek_r1", "deepseek_v3", "ernie45", "glm45", "holo2", "hunyuan_a13b", "kimi_k2", "minimax_m2",
+        "minimax_m2_append_think", "nemotron_v3", "olmo3", "qwen3", "seed_oss", "step3",
+    ),
+    HARMONY: ("openai_gptoss", "gptoss"),
+}  # fmt: skip
+"""vLLM's names of parsers, by the format that each reads; those of other formats have the format's own name."""
+AUTO, OFF = "auto", "none"
+"""What chooses the format by the chat template, and what reads no thinking."""
+
+
+def check_parser(name: str) -> str:
+    """The format of a parser's name, or `auto` or `none`; raises ValueError where there is no such parser."""
+    known = {own: form for form, names in _PARSERS.items() for own in names}
+    found = known.get(name, name)
+    if found not in (AUTO, OFF, HARMONY, *THINKING):
+        names = sorted({AUTO, OFF, HARMONY, *THINKING, *known})
+        raise ValueError(f"there is no reasoning parser {name!r}, there are {', '.join(names)}")
+    return found
+
+
+def chosen(parser: str, found: str) -> str:
+    """The format that a setting asks for, where the template has the format `found`; empty for none."""
+    return {AUTO: found, OFF: ""}.get(parser, parser)
 
 
 def _ends(prompt: str, tag: str) -> bool:
@@ -48,6 +78,22 @@ def _ends(prompt: str, tag: str) -> bool:
 def thinking_of(template: str | None) -> str:
     """The name of the format that a chat template speaks of; empty where it speaks of none."""
     return next((each.name for each in _ALL if any(tag in (template or "") for tag in each.tags)), "")
+
+
+def template_arguments(effort: str | None, enabled: bool | None, budget: int | None) -> dict[str, Any]:
+    """What a caller says of the thinking, by the names under which chat templates know it.
+
+    Args:
+        effort: OpenAI's word for how much the model thinks.
+        enabled: whether it thinks; None leaves that to the effort.
+        budget: most tokens of thinking.
+    """
+    found: dict[str, Any] = {} if effort is None else {"reasoning_effort": effort}
+    if enabled is None and effort == "none":
+        enabled = False
+    if enabled is not None:
+        found |= {"enable_thinking": enabled, "thinking": enabled}
+    return found if budget is None else found | {"thinking_budget": budget}
 
 
 Step = Callable[[], list[Thought | str] | None]

@@ -18,7 +18,7 @@ from gateway.turns.turn import check_session_id, header_from_bytes
 from specdec.errors import ContextLengthExceeded, FieldInvalid, FieldRequired, GammaTooLarge, UnsupportedParameter
 from specdec.planning.gamma_policy import AUTO
 from specdec.rules.speculation import Mode, Speculation, TreeOptions
-from specdec.sampling.params import check_ids
+from specdec.sampling.params import check_ids, check_prompt_logprobs
 from specdec.wire.generation import GenerationCall, VerifierInfo
 
 
@@ -43,9 +43,11 @@ def make_call(
         TokenOutOfRange: a token id is not in the vocabulary.
         ContextLengthExceeded: the prompt, or prompt and max_tokens together, do not fit the context.
         GammaTooLarge: gamma is over the model's limit.
-        FieldInvalid: no token may be drawn, the mode allows no lenience, or nothing drafts under the request's name.
+        FieldInvalid: no token may be drawn, the prompt is too long to be scored, the mode allows no lenience, or
+            nothing drafts under the request's name.
         FieldRequired: the prompt was tokenized to no token at all.
-        UnsupportedParameter: there is a grammar or a tree, which the verifiers cannot follow, or both.
+        UnsupportedParameter: there is a grammar or a tree, which the verifiers cannot follow, or both; or they score no
+            prompts.
     """
     if not prompt:
         raise FieldRequired("prompt has no tokens", "prompt")
@@ -59,10 +61,14 @@ def make_call(
     if request.drafter == "prediction" and not request.prediction:
         raise FieldInvalid("drafter prediction needs a prediction", "speculation.drafter")
     _check_drafters(request, info)
+    check_prompt_logprobs(request.prompt_logprobs, len(prompt))
+    if request.prompt_logprobs is not None and not info.prompt_logprobs:
+        raise UnsupportedParameter("prompt_logprobs: this model's verifiers score no prompts", "prompt_logprobs")
+    if request.sampling.bad_words and not info.bad_words:
+        raise UnsupportedParameter("bad_words: this model's verifiers keep none out", "bad_words")
     if request.sampling.grammar and not info.grammars:
-        raise UnsupportedParameter(
-            f"{request.grammar_param}: the verifiers of this model follow no grammar", request.grammar_param
-        )
+        param = request.grammar_param or "thinking_budget"
+        raise UnsupportedParameter(f"{param}: the verifiers of this model follow no grammar", param)
     ends = () if request.ignore_eos else info.end_token_ids
     stop_token_ids = tuple(dict.fromkeys((*ends, *request.stop_token_ids)))
     sampling = replace(request.sampling, end_token_ids=stop_token_ids)
@@ -75,6 +81,7 @@ def make_call(
         stop_token_ids=stop_token_ids,
         speculation=_speculation(request, info, _mode(request, mode), tuple(prediction)),
         logprobs=request.logprobs,
+        prompt_logprobs=request.prompt_logprobs,
         priority=request.priority.level,
         cache_salt=cache_domain(request.tenant, request.cache_salt),
     )

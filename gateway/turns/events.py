@@ -13,6 +13,7 @@ from gateway.tools.values import MessageDelta
 from gateway.turns.statistics import Summary
 from gateway.turns.turn import Header, Turn
 from specdec.errors import InternalError
+from specdec.sampling.logprobs import TokenLogprobs
 from specdec.sampling.params import FinishReason
 from specdec.wire.report import RoundReport
 
@@ -82,6 +83,8 @@ class OutputRound:
     """Index of the generation among the choices of its request."""
     message: MessageDelta | None = None
     """What more of the message is known by these tokens; None where only text is read."""
+    prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
+    """Of the prompt's tokens but the first; set on the first round of a request that asks for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +120,8 @@ class Output:
     """Its rounds, when the request asks for them."""
     message: ReadMessage | None = None
     """The text and the calls; None where only text was read."""
+    prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
+    """Of the prompt's tokens but the first; None where the request asked for none."""
 
 
 async def without_first(events: AsyncGenerator[Event], count: int) -> AsyncGenerator[Event]:
@@ -165,6 +170,7 @@ async def collect(events: AsyncGenerator[Event]) -> tuple[Started, list[Output]]
     tokens: defaultdict[int, list[OutputToken]] = defaultdict(list)
     reports: defaultdict[int, list[RoundReport]] = defaultdict(list)
     deltas: defaultdict[int, list[MessageDelta]] = defaultdict(list)
+    prompts: dict[int, tuple[TokenLogprobs, ...]] = {}
     finished: dict[int, Finished] = {}
     started: Started | None = None
     async with aclosing(events):
@@ -176,13 +182,20 @@ async def collect(events: AsyncGenerator[Event]) -> tuple[Started, list[Output]]
                     tokens[choice] += event.tokens
                     deltas[choice] += [message] if message else []
                     reports[choice] += [event.report] if event.report else []
+                    prompts |= {} if event.prompt_logprobs is None else {choice: event.prompt_logprobs}
                 case Finished(message=message, choice=choice):
                     finished[choice] = event
                     deltas[choice] += [message] if message else []
     if started is None or len(finished) < started.header.choices:
         raise InternalError("a generation ended without Started or Finished")
     return started, [
-        Output(tuple(tokens[index]), finished[index], tuple(reports[index]), _message(finished[index], deltas[index]))
+        Output(
+            tuple(tokens[index]),
+            finished[index],
+            tuple(reports[index]),
+            _message(finished[index], deltas[index]),
+            prompts.get(index),
+        )
         for index in sorted(finished)
     ]
 

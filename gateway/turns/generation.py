@@ -165,6 +165,12 @@ class Generator:
             self._services.metrics.cancellations.labels("request").inc()
         return any(running)
 
+    async def answer_format(self, turn: Turn) -> str:
+        """How the answer of a turn is written; raises GenerationNotFound, or SessionExpired."""
+        with await self._services.calls.enter(turn.tenant):
+            view = await self._read(turn)
+        return header_from_bytes(view.params, view.prompt).answer_format
+
     async def _choices(self, first: Turn) -> tuple[list[Turn], TurnView]:
         """The turns of all choices of a request, and the stored view of the first."""
         view = await self._read(first)
@@ -186,11 +192,13 @@ class Generator:
         _, info = await model.pool.wait_for_verifier(session_id, fingerprint, services.settings.failover.arrival)
         added = await model.prompts.encode_request(request, info.context_length, history)
         clamp = services.settings.max_tokens_over_room == "clamp"
+        words = await model.prompts.encode_words(request.bad_words, request.tenant)
+        request = replace(request, sampling=replace(request.sampling, bad_words=words))
         predicted = await model.prompts.encode_prediction(request.prediction, request.tenant, info.context_length)
         reading = request.reading
         if reading.thinking:
             reading = reading.behind(model.tokenizer.spelled((*history, *added)[-_LAST:]))
-            request = replace(request, sampling=reading.bound(request.sampling))
+            request = replace(request, sampling=reading.bound(request.sampling, request.thinking_budget))
         header = Header(
             call=make_call(
                 model.defaults.applied(request),

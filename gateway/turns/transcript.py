@@ -58,8 +58,10 @@ class Transcript:
         """
         if verified.base_len != len(self.tokens) or self.finish is not None:
             raise InternalError(f"a round begins at {verified.base_len}, not at {len(self.tokens)}")
+        scores = None
         if not self.committed:
             self._cached = verified.cached_tokens
+            scores = verified.prompt_logprobs if self.header.call.prompt_logprobs is not None else None
         shown = self._text.take(verified.tokens, verified.origins, verified.logprobs)
         if verified.finish or self._text.stop:
             shown += self._text.finish()
@@ -73,7 +75,7 @@ class Transcript:
             # A plain round commits one token: a round without a draft stands for as many of them as it has tokens.
             self._rounds[len(kept.draft), kept.accepted, kept.fallback] += 1 if kept.draft else len(kept.tokens)
             self._drafters = added(self._drafters, tallies_of(kept))
-        return kept, self._output_round(kept, shown)
+        return kept, replace(self._output_round(kept, shown), prompt_logprobs=scores)
 
     def finished(self) -> Finished:
         """The last event; raises InternalError when the turn has not ended."""

@@ -32,7 +32,7 @@ def joinable(first: Round, second: Round) -> bool:
         and _is_plain(second)
         and first.finish is None
         and second.base_len == first.base_len + len(first.tokens)
-        and not second.cached_tokens
+        and not (second.cached_tokens or second.prompt_logprobs)
         and (first.fallback, first.drafter, first.forced) == (second.fallback, second.drafter, second.forced)
         and bool(first.logprobs) == bool(second.logprobs)
     )

@@ -69,6 +69,8 @@ class UpSettings(Settings):
     """Name of the model for callers; the folder's name when empty."""
     generation_config: Literal["auto", "none"] = "auto"
     """Whether the target's generation_config.json has the sampling of requests that name none, or nobody has."""
+    reasoning_parser: str = "auto"
+    """How thinking is read: `auto` by the chat template, `none`, or a format or a parser of vLLM by its name."""
     cors_origins: Origins = ()
     """Origins of web pages whose scripts may call the HTTP API, with commas between them; `*` is every origin."""
     drafters: int = Field(default=1, ge=0, le=64)

@@ -3,14 +3,16 @@
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Self
 
 import structlog
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from specdec.errors import FieldInvalid
-from specdec.grammar.state import GrammarState
-from specdec.grammar.thinking import behind
+from specdec.grammar.budget import BudgetState
+from specdec.grammar.state import GrammarState, TokenMasks
+from specdec.grammar.thinking import Vocabulary, behind, thinking_of
 from specdec.grammar.tokens import GrammarTokens
 from specdec.sampling.grammar import Grammar, GrammarKind, token_name
 
@@ -33,16 +35,17 @@ class GrammarCompiler:
     """Compiled grammars over one vocabulary, the most recent ones kept by their digests."""
 
     def __init__(
-        self, tokenizer: LLTokenizer, vocab_size: int, end_ids: Collection[int], special: Collection[str] = ()
+        self, tokenizer: LLTokenizer, vocabulary: Vocabulary, vocab_size: int, end_ids: Collection[int]
     ) -> None:
         """Compile for a tokenizer.
 
         Args:
+            vocabulary: the tokens of the tokenizer.
             vocab_size: the width of the logits.
             end_ids: what is allowed where a sentence is complete.
-            special: the names of the special tokens.
         """
-        self._special = frozenset(special)
+        self._vocabulary = vocabulary
+        self._special = frozenset(vocabulary.special)
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._end_ids = frozenset(end_ids)
@@ -60,20 +63,27 @@ class GrammarCompiler:
         except Exception as error:  # noqa: BLE001 - the tokenizers library raises nothing more particular
             _log.warning("grammars_unsupported", error=str(error))
             return None
-        return cls(tokenizer, vocab_size, end_ids, tokens.special)
+        return cls(tokenizer, tokens, vocab_size, end_ids)
 
     @classmethod
     def of_bytes(cls, special: Sequence[str] = ()) -> Self:
         """For a vocabulary of all bytes, whose end token is 256, and special tokens behind it."""
         tokens = _Bytes(special)
-        return cls(LLTokenizer(TokenizerWrapper(tokens)), len(tokens.tokens), (256,), special)
+        return cls(LLTokenizer(TokenizerWrapper(tokens)), tokens, len(tokens.tokens), (256,))
 
-    def compile(self, grammar: Grammar) -> GrammarState:
+    def compile(self, grammar: Grammar) -> TokenMasks:
         """The state of a grammar before the first token.
 
         Raises:
             FieldInvalid: the grammar cannot be compiled; the message says why.
         """
+        if grammar.budget is None:
+            return self._state(grammar)
+        inner = None if grammar.kind is GrammarKind.ANY else self._state(replace(grammar, budget=None))
+        thinking = thinking_of(grammar.behind, grammar.budget, self._vocabulary)
+        return BudgetState(inner, thinking, self._vocab_size)
+
+    def _state(self, grammar: Grammar) -> GrammarState:
         digest = grammar.digest
         with self._lock:
             known = self._compiled.get(digest)
@@ -109,6 +119,7 @@ class _Bytes:
         names = (token_name(name).encode() for name in special)
         self.tokens = (*(bytes([value]) for value in range(256)), b"<|end|>", *names)
         self.special_token_ids = tuple(range(256, len(self.tokens)))
+        self.special = tuple(special)
 
     def __call__(self, text: str | bytes) -> list[int]:
         return list(text.encode() if isinstance(text, str) else text)

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from llguidance import LLMatcher
 
@@ -17,6 +17,28 @@ _CHEAP = 0.002
 _MOST_SECONDS = 2.0
 """Seconds of a processor that all masks of a generation may take together, beside those of each token."""
 _TOKEN_SECONDS = 0.005
+
+
+class TokenMasks(Protocol):
+    """What may follow an output and each token of a draft behind it: a pure function of these tokens."""
+
+    @property
+    def seconds(self) -> float:
+        """Time that the last masks took a processor."""
+
+    @property
+    def expensive(self) -> bool:
+        """Whether nobody should wait for the next masks, by what the last ones took."""
+
+    @property
+    def too_complex(self) -> bool:
+        """Whether masks are not computed any more."""
+
+    def masks(self, output: Sequence[int], drafts: Sequence[int] = ()) -> list[bytes | None]:
+        """What may follow `output`, and `output` with one draft more each time: γ + 1 masks; None allows every id."""
+
+    def forced(self, output: Sequence[int], most: int) -> tuple[int, ...]:
+        """The tokens, at most `most`, that are likely because the text behind `output` is forced."""
 
 
 class GrammarState:

@@ -1,8 +1,8 @@
 """The one function from logits to a distribution, and the draw from it, for target, drafter and plain decoding alike.
 
-Order: logit_bias, allowed and banned ids, min_tokens, the grammar, repetition, presence and frequency penalties,
-temperature, top-k, top-p, min-p. Each filter works on the distribution that the filters before it have left. A filter
-keeps every token that ties with the last one it keeps, and always at least the most likely token.
+Order: logit_bias, allowed and banned ids, bad words, min_tokens, the grammar, repetition, presence and frequency
+penalties, temperature, top-k, top-p, min-p. Each filter works on the distribution that the filters before it have left.
+A filter keeps every token that ties with the last one it keeps, and always at least the most likely token.
 """
 
 from collections.abc import Sequence
@@ -112,4 +112,4 @@ def _edited(scores: Tensor, params: Sequence[SamplingParams], histories: Sequenc
 
 
 def _rules_out(params: SamplingParams) -> bool:
-    return bool(params.logit_bias or params.allowed_token_ids or params.banned_token_ids)
+    return bool(params.logit_bias or params.allowed_token_ids or params.banned_token_ids or params.bad_words)

@@ -54,6 +54,8 @@ class LogitEdits:
             self._restricted.append(row)
             self._allowed.append(self._places(row, ids["allowed_token_ids"], "allowed_token_ids"))
         self._banned.append(self._places(row, ids["banned_token_ids"], "banned_token_ids"))
+        if params.bad_words:
+            self._banned.append(self._places(row, np.array(params.barred(output), np.int64), "bad_words"))
         if len(output) < params.min_tokens:
             self._banned.append(self._places(row, ids["end_token_ids"], "end_token_ids"))
         self._penalise(row, params, prompt, output)

@@ -6,6 +6,7 @@ lowest bit of each byte first, in whole words of 8 bytes.
 
 import hashlib
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -20,6 +21,14 @@ def mask_bytes(vocab_size: int) -> int:
     return -(-vocab_size // 64) * 8
 
 
+def spelled(text: str, special: Collection[str]) -> list[str]:
+    """A text in pieces: names of special tokens, and what stands between them."""
+    if not special:
+        return [text]
+    names = sorted(special, key=len, reverse=True)
+    return [piece for piece in re.split(f"({'|'.join(map(re.escape, names))})", text) if piece]
+
+
 def token_name(name: str) -> str:
     """How grammars in Lark's notation name a special token."""
     inside = re.sub(r"[<>\s]", "_", name)
@@ -32,6 +41,8 @@ class GrammarKind(StrEnum):
     JSON_SCHEMA = "json_schema"
     REGEX = "regex"
     LARK = "lark"
+    ANY = "any"
+    """Any text: only the thinking before it is bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +58,23 @@ class Grammar:
     behind: str = ""
     """The tag behind which it begins, or on two lines those around what may stand before it; empty for the beginning.
 
-    Before it any text is allowed, and no end.
+    Before it any text is allowed, and no end. On a third line is what stands before it where nothing is thought.
     """
+    budget: int | None = None
+    """Most tokens before that tag, behind which it is forced; None for as many as the model wants."""
 
     def __post_init__(self) -> None:
         size = len(self.text.encode(errors="replace"))
         if not 0 < size <= MAX_GRAMMAR_BYTES:
             raise FieldInvalid(f"a grammar has 1 to {MAX_GRAMMAR_BYTES} bytes, got {size}", "grammar")
+        if self.budget is not None and (self.budget < 0 or not self.behind):
+            raise FieldInvalid("a budget is at least 0 and needs the tag that closes the thinking", "grammar")
+        if self.kind is GrammarKind.ANY and self.budget is None:
+            raise FieldInvalid("a grammar of any text needs a budget", "grammar")
 
     @property
     def digest(self) -> str:
         """SHA-256 in hex; services with equal digests mask the same tokens."""
         behind = f"\n\0{self.behind}" if self.behind else ""
-        return hashlib.sha256(f"{self.kind}\n{self.text}{behind}".encode(errors="replace")).hexdigest()
+        budget = "" if self.budget is None else f"\n\0\0{self.budget}"
+        return hashlib.sha256(f"{self.kind}\n{self.text}{behind}{budget}".encode(errors="replace")).hexdigest()

@@ -1,4 +1,4 @@
-"""The log probabilities that are reported with a committed token; `specdec.sampling.scoring` computes them."""
+"""The log probabilities that are reported with a token; `specdec.sampling.scoring` computes them."""
 
 from dataclasses import dataclass
 
@@ -8,10 +8,12 @@ class TokenLogprobs:
     """Natural logarithms of probabilities at one position, with the precision of float32."""
 
     logprob: float
-    """Log probability of the committed token."""
+    """Log probability of the token."""
     top: tuple[tuple[int, float], ...] = ()
-    """The most likely ids and their log probabilities, most likely first; the committed token may be among them."""
+    """The most likely ids and their log probabilities, most likely first; the token may be among them."""
+    rank: int = 0
+    """Place of the token among all of the vocabulary, from 1 on; 0 where it is not known."""
 
     def cut(self, count: int) -> "TokenLogprobs":
         """The same with only the first `count` of the most likely ids."""
-        return TokenLogprobs(self.logprob, self.top[:count])
+        return TokenLogprobs(self.logprob, self.top[:count], self.rank)

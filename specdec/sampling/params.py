@@ -2,7 +2,7 @@
 
 import math
 from array import array
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
@@ -15,6 +15,10 @@ MAX_SEED = 2**63 - 1
 """Largest seed, so that it fits a signed 64-bit integer."""
 MAX_LOGPROBS = 20
 """Largest number of likely tokens that are reported with each committed one."""
+
+
+MAX_PROMPT_LOGPROBS = 2**16
+"""Most log probabilities of one prompt: its tokens, times one more than the likely tokens reported with each."""
 
 
 class FinishReason(StrEnum):
@@ -67,6 +71,8 @@ class SamplingParams:
     """The only ids that may be drawn; empty allows all."""
     banned_token_ids: tuple[int, ...] = ()
     """Ids that may not be drawn."""
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    """Sequences of ids that never appear in the output: the last id of each may not follow the others."""
     grammar: Grammar | None = None
     """What the output must be a sentence of; None allows any text."""
 
@@ -80,6 +86,8 @@ class SamplingParams:
         check_range("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
         check_range("repetition_penalty", self.repetition_penalty, 0.0, 2.0, open_low=True)
         check_range("min_tokens", self.min_tokens, 0, 2**31 - 1)
+        if not all(self.bad_words):
+            raise FieldInvalid("bad_words must not hold an empty word", "bad_words")
         for token, bias in self.logit_bias.items():
             if token < 0 or not math.isfinite(bias) or not -100.0 <= bias <= 100.0:
                 raise FieldInvalid(f"logit_bias[{token}] must be in [-100, 100], got {bias}", "logit_bias")
@@ -92,7 +100,12 @@ class SamplingParams:
             or self.frequency_penalty != 0.0
             or self.repetition_penalty != 1.0
             or self.min_tokens > 0
+            or any(len(word) > 1 for word in self.bad_words)
         )
+
+    def barred(self, output: Sequence[int]) -> list[int]:
+        """Ids that would complete one of the bad words after `output`."""
+        return [word[-1] for word in self.bad_words if _ends(output, word[:-1])]
 
     @property
     def ranking(self) -> "SamplingParams":
@@ -109,6 +122,7 @@ class SamplingParams:
             "end_token_ids": self.end_token_ids,
             "allowed_token_ids": self.allowed_token_ids,
             "banned_token_ids": self.banned_token_ids,
+            "bad_words": {token for word in self.bad_words for token in word},
         }
 
     @cached_property
@@ -118,14 +132,21 @@ class SamplingParams:
 
     def check_choice(self, vocab_size: int) -> None:
         """Raise FieldInvalid when no id of the vocabulary may be drawn, even if only while `min_tokens` masks ids."""
-        masked = {*self.banned_token_ids, *(self.end_token_ids if self.min_tokens else ())}
+        masked = {*self.banned_token_ids, *(self.end_token_ids if self.min_tokens else ()), *self.barred(())}
         if self.allowed_token_ids:
             left = len(set(self.allowed_token_ids) - masked)
         else:
             left = vocab_size - sum(0 <= token < vocab_size for token in masked)
         if not left:
-            field = "allowed_token_ids" if self.allowed_token_ids else "banned_token_ids"
+            named = [name for name in ("allowed_token_ids", "banned_token_ids", "bad_words") if getattr(self, name)]
+            field = named[0] if named else "min_tokens"
             raise FieldInvalid(f"{field} leaves no token that may be drawn", field)
+
+
+def _ends(tokens: Sequence[int], beginning: tuple[int, ...]) -> bool:
+    """Whether the tokens end with these."""
+    count = len(beginning)
+    return not count or (len(tokens) >= count and tuple(tokens[-count:]) == beginning)
 
 
 def check_ids(ids: Iterable[int], param: str, limit: int) -> None:
@@ -135,6 +156,17 @@ def check_ids(ids: Iterable[int], param: str, limit: int) -> None:
             raise TokenOutOfRange(f"{param}[{index}]: token id {token} is not in [0, {limit})", param)
 
 
-def check_logprobs(count: int | None) -> None:
+def check_logprobs(count: int | None, name: str = "logprobs") -> None:
     """Raise FieldInvalid unless `count` likely tokens may be reported; None reports no log probabilities."""
-    check_range("logprobs", count or 0, 0, MAX_LOGPROBS)
+    check_range(name, count or 0, 0, MAX_LOGPROBS)
+
+
+def check_prompt_logprobs(count: int | None, prompt_len: int) -> None:
+    """Raise FieldInvalid unless log probabilities of a prompt may be reported, with `count` likely tokens each."""
+    check_logprobs(count, "prompt_logprobs")
+    if count is not None and prompt_len * (count + 1) > MAX_PROMPT_LOGPROBS:
+        raise FieldInvalid(
+            f"prompt_logprobs: {prompt_len} tokens with {count} likely ones each are over the limit of "
+            f"{MAX_PROMPT_LOGPROBS} log probabilities",
+            "prompt_logprobs",
+        )

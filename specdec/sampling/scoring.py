@@ -18,8 +18,11 @@ LEAST = -9999.0
 """Stands for the logarithm of 0, which neither JSON nor OpenAI's clients can express."""
 
 
-def score(logits: Tensor, tokens: Sequence[int], top: int) -> list[TokenLogprobs]:
+def score(logits: Tensor, tokens: Sequence[int], top: int, *, ranked: bool = False) -> list[TokenLogprobs]:
     """The log probability of each row's token and of its `top` most likely ids, from logits [N, V].
+
+    Args:
+        ranked: whether each token's place among all ids is reported, too: one more than there are likelier ids.
 
     Raises:
         NoDistribution: a row is NaN or infinite.
@@ -31,14 +34,16 @@ def score(logits: Tensor, tokens: Sequence[int], top: int) -> list[TokenLogprobs
     mass = scores.logsumexp(-1, keepdim=True)
     (chosen,) = to_device(logits.device, torch.tensor(tokens, dtype=torch.int64)[:, None])
     best, ids = _likeliest(scores, min(top, scores.shape[-1]))
+    own = scores.gather(-1, chosen)
+    places = (scores > own).sum(-1) + 1 if ranked else chosen[:, 0] * 0
     # The logarithm of the mass is copied too: when it is not finite, no result of the row is.
-    found = torch.cat([scores.gather(-1, chosen) - mass, best - mass], dim=1).clamp_min_(LEAST)
-    mass, found, ids = to_host(mass.double(), found.double(), ids)
+    found = torch.cat([own - mass, best - mass], dim=1).clamp_min_(LEAST)
+    mass, found, ids, places = to_host(mass.double(), found.double(), ids, places)
     if not bool(mass.isfinite().all()):
         raise NoDistribution("logits are NaN or infinite")
     return [
-        TokenLogprobs(own, tuple(zip(row, likely, strict=True)))
-        for row, (own, *likely) in zip(ids.tolist(), found.tolist(), strict=True)
+        TokenLogprobs(logprob, tuple(zip(row, likely, strict=True)), rank)
+        for row, (logprob, *likely), rank in zip(ids.tolist(), found.tolist(), places.tolist(), strict=True)
     ]
 
 

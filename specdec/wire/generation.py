@@ -40,6 +40,8 @@ class GenerationCall:
     speculation: Speculation
     logprobs: int | None = None
     """How many likely tokens are reported beside each committed one; None reports no log probabilities."""
+    prompt_logprobs: int | None = None
+    """How many likely tokens are reported beside each token of the prompt; None reports nothing of it."""
     priority: int = 0
     """Place in the queue: less goes first; it counts as time waited."""
     cache_salt: str = ""
@@ -165,6 +167,8 @@ class Round:
     """What drafts bring the batch, where the verifier chooses γ; it is not kept in the session store."""
     logprobs: tuple[TokenLogprobs, ...] = ()
     """Of `tokens`; empty when nobody asked."""
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    """Of the prompt's tokens but the first, on the first round; empty when nobody asked."""
     cached_tokens: int = 0
     """Tokens of the prompt that were not computed anew; set on the first round."""
     detail: RoundDetail | None = None
@@ -226,6 +230,10 @@ class VerifierInfo:
     """Lenience of requests in mode rejection that do not choose."""
     tree: TreeOptions | None = None
     """Trees of greedy requests that do not choose; None is chains."""
+    prompt_logprobs: bool = False
+    """Whether log probabilities of prompts are reported; one that cannot would ignore the wish."""
+    bad_words: bool = False
+    """Whether bad words are kept out of the output."""
 
 
 _CALL = Codec(
@@ -249,6 +257,7 @@ _ROUND = Codec(
     timing=Codec(Timing, pb.RoundTiming),
     speedup=SPEEDUP,
     logprobs=Pair(logprobs_to_pb, logprobs_from_pb),
+    prompt_logprobs=Pair(logprobs_to_pb, logprobs_from_pb),
     detail=DETAIL,
 )
 _INFO = Codec(VerifierInfo, pb.GetVerifierInfoResponse, drafters=each(Codec(DrafterState, pb.DrafterState)), tree=TREE)

@@ -19,6 +19,7 @@ def logprobs_to_pb(logprobs: Sequence[TokenLogprobs]) -> pb.Logprobs | None:
         tokens=floats_to_bytes(each.logprob for each in logprobs),
         top_ids=tokens_to_bytes(token for each in logprobs for token, _ in each.top),
         top_logprobs=floats_to_bytes(logprob for each in logprobs for _, logprob in each.top),
+        ranks=tokens_to_bytes(each.rank for each in logprobs) if any(each.rank for each in logprobs) else b"",
     )
 
 
@@ -33,9 +34,15 @@ def logprobs_from_pb(message: pb.Logprobs) -> tuple[TokenLogprobs, ...]:
     best = floats_from_bytes(message.top_logprobs, "logprobs")
     if len(ids) != len(best) or (len(ids) % len(own) if own else ids):
         raise FieldInvalid(f"{len(own)} logprobs with {len(ids)} ids and {len(best)} logprobs of theirs", "logprobs")
+    ranks = tokens_from_bytes(message.ranks) or (0,) * len(own)
+    if len(ranks) != len(own):
+        raise FieldInvalid(f"{len(own)} logprobs with {len(ranks)} ranks", "logprobs")
     width = len(ids) // len(own) if own else 0
     pairs = tuple(zip(ids, best, strict=True))
-    return tuple(TokenLogprobs(each, pairs[at * width : (at + 1) * width]) for at, each in enumerate(own))
+    return tuple(
+        TokenLogprobs(each, pairs[at * width : (at + 1) * width], rank)
+        for at, (each, rank) in enumerate(zip(own, ranks, strict=True))
+    )
 
 
 def floats_to_bytes(values: Iterable[float]) -> bytes:

@@ -6,7 +6,7 @@ from specdec.planning.gamma_policy import GammaPolicy, PolicyKind
 from specdec.rules.speculation import Mode, Origin, TreeOptions
 from specdec.sampling.grammar import Grammar, GrammarKind
 from specdec.sampling.params import FinishReason, SamplingParams
-from specdec.wire.codec import Codec, EnumCodec, Pair, optional
+from specdec.wire.codec import Codec, EnumCodec, Pair, each, optional
 
 _MODES = EnumCodec[Mode | None](Mode, pb.VerificationMode.DESCRIPTOR, unknown=None)
 ORIGIN = EnumCodec[Origin](Origin, pb.TokenOrigin.DESCRIPTOR, unknown=Origin.PLAIN)
@@ -18,7 +18,13 @@ _KINDS = EnumCodec[GrammarKind | None](GrammarKind, pb.GrammarKind.DESCRIPTOR, u
 def grammar_to_pb(grammar: Grammar | None) -> pb.Grammar | None:
     if grammar is None:
         return None
-    return pb.Grammar(kind=_KINDS.to_pb(grammar.kind), text=grammar.text, digest=grammar.digest, behind=grammar.behind)
+    return pb.Grammar(
+        kind=_KINDS.to_pb(grammar.kind),
+        text=grammar.text,
+        digest=grammar.digest,
+        behind=grammar.behind,
+        budget=grammar.budget,
+    )
 
 
 def grammar_from_pb(message: pb.Grammar) -> Grammar | None:
@@ -32,13 +38,27 @@ def grammar_from_pb(message: pb.Grammar) -> Grammar | None:
     kind = _KINDS.from_pb(message.kind)
     if kind is None:
         raise FieldInvalid(f"unknown kind of grammar {message.kind}", "sampling.grammar")
-    grammar = Grammar(kind, message.text, message.behind)
+    budget = message.budget if message.HasField("budget") else None
+    grammar = Grammar(kind, message.text, message.behind, budget)
     if grammar.digest != message.digest:
         raise FieldInvalid("the grammar is not the one that its digest was made of", "sampling.grammar")
     return grammar
 
 
-SAMPLING = Codec(SamplingParams, pb.SamplingParams, grammar=Pair(grammar_to_pb, grammar_from_pb))
+def _word_to_pb(word: tuple[int, ...]) -> pb.TokenSequence:
+    return pb.TokenSequence(token_ids=word)
+
+
+def _word_from_pb(message: pb.TokenSequence) -> tuple[int, ...]:
+    return tuple(message.token_ids)
+
+
+SAMPLING = Codec(
+    SamplingParams,
+    pb.SamplingParams,
+    bad_words=each(Pair(_word_to_pb, _word_from_pb)),
+    grammar=Pair(grammar_to_pb, grammar_from_pb),
+)
 """Every field is sent; one that is out of range is refused with FieldInvalid."""
 
 GAMMA_POLICY = Codec(

@@ -188,13 +188,14 @@ def _open_to_pb(opening: Opening) -> pb.Open:
 
 def _extra(row: int, verified: Round) -> pb.RoundExtra | None:
     """What a round has beside its columns; None for most rounds."""
-    if not (verified.logprobs or verified.detail or verified.cached_tokens):
+    if not (verified.logprobs or verified.detail or verified.cached_tokens or verified.prompt_logprobs):
         return None
     return pb.RoundExtra(
         row=row,
         logprobs=logprobs_to_pb(verified.logprobs),
         detail=DETAIL.to_pb(verified.detail),
         cached_tokens=verified.cached_tokens,
+        prompt_logprobs=logprobs_to_pb(verified.prompt_logprobs),
     )
 
 
@@ -204,6 +205,7 @@ def _with_extra(verified: Round, extra: pb.RoundExtra) -> Round:
         logprobs=logprobs_from_pb(extra.logprobs),
         detail=DETAIL.from_pb(extra.detail),
         cached_tokens=extra.cached_tokens,
+        prompt_logprobs=logprobs_from_pb(extra.prompt_logprobs),
     )
 
 

@@ -12,8 +12,9 @@ ROOT = Path(__file__).parents[2]
 EXAMPLE = "min_p"
 MOST = 8
 """Product files that a sampling parameter may take."""
-SPREAD = {"temperature", "seed", "logit_bias", "min_tokens", "end_token_ids", "top_p", "grammar"}
-"""Parameters that other concerns speak of too: greedy decoding, randomness, ends, options of the command, compilers."""
+SPREAD = {"bad_words", "temperature", "seed", "logit_bias", "min_tokens", "end_token_ids", "top_p", "grammar"}
+"""Parameters that other concerns speak of too: greedy decoding, randomness, ends, options of the command, compilers,
+tokenizers."""
 
 
 def files_with(word: str) -> set[str]:

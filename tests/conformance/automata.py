@@ -3,10 +3,12 @@
 The product gets the grammar as text and asks its library what may follow; the laws here ask the automaton.
 """
 
+from collections.abc import Mapping
 from functools import cache
+from types import MappingProxyType
 
 from specdec.grammar.compiler import GrammarCompiler
-from specdec.grammar.state import GrammarState
+from specdec.grammar.state import TokenMasks
 from specdec.sampling.grammar import Grammar, GrammarKind
 from tests.tiny_models import make_tokenizer
 
@@ -21,7 +23,28 @@ Automaton = dict[int, dict[int, int]]
 
 LOOP = Grammar(GrammarKind.REGEX, '!(#|!")*|"#?')
 """A loop that may end at each turn, and a way out of which there is nothing but the end."""
+_WIDEST = 8
+"""Ids of the largest vocabulary here."""
+
+
+def _any(state: int, others: Mapping[int, int] = MappingProxyType({})) -> dict[int, int]:
+    """The same state behind every id but a few."""
+    return {**dict.fromkeys(range(_WIDEST), state), **others}
+
+
+BUDGET = Grammar(GrammarKind.ANY, "*", '"!', 2)
+"""Thinking that the prompt has opened: `"!` closes it, and is forced behind two tokens."""
+_OVER = 6
 AUTOMATA: dict[Grammar, Automaton] = {
+    BUDGET: {
+        0: _any(1, {QUOTE: 2}),
+        1: _any(3, {QUOTE: 4}),
+        2: _any(3, {QUOTE: 4, BANG: _OVER}),
+        3: {QUOTE: 5},
+        4: {BANG: _OVER},
+        5: {BANG: _OVER},
+        _OVER: _any(_OVER),
+    },
     LOOP: {
         0: {BANG: 1, QUOTE: 3},
         1: {HASH: 1, BANG: 2, END: ENDED},
@@ -41,7 +64,7 @@ def may_follow(grammar: Grammar, output: tuple[int, ...], vocab_size: int) -> se
 
 
 @cache
-def compiled(grammar: Grammar, vocab_size: int) -> GrammarState:
+def compiled(grammar: Grammar, vocab_size: int) -> TokenMasks:
     """The product's own state of a grammar over the ids of a tiny tokenizer."""
     content = make_tokenizer(vocab_size).backend_tokenizer.to_str()
     compiler = GrammarCompiler.of_tokenizer(content, vocab_size, (END,))

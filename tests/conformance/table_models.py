@@ -39,6 +39,8 @@ def reference(logits: Tensor, params: SamplingParams, prompt: Sequence[int], out
     """One row's distribution, restated with lists and loops."""
     scores = [float(score) + params.logit_bias.get(token, 0.0) for token, score in enumerate(logits)]
     possible = set(params.allowed_token_ids or range(len(scores))) - set(params.banned_token_ids)
+    text = tuple(output)
+    possible -= {word[-1] for word in params.bad_words if (*text, word[-1])[-len(word) :] == word}
     if params.grammar:
         possible &= may_follow(params.grammar, tuple(output), len(scores))
     scores = [score if token in possible else -math.inf for token, score in enumerate(scores)]

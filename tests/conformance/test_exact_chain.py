@@ -8,7 +8,7 @@ import torch
 from specdec.rules.draft import SparseProbs
 from specdec.rules.speculation import Mode
 from specdec.sampling.params import SamplingParams
-from tests.conformance.automata import HASH, LOOP
+from tests.conformance.automata import BUDGET, HASH, LOOP
 from tests.conformance.exact_chain import Drawn, outcome, proposed, sample_law
 from tests.conformance.table_models import Context, Tables, pair
 
@@ -24,7 +24,9 @@ PARAMS = {
     "bias": SamplingParams(temperature=0.8, top_p=0.8, logit_bias={0: 2.0, 2: -1.0}),
     "allowed and banned": SamplingParams(allowed_token_ids=(0, 1, 3), banned_token_ids=(1,)),
     "penalties": SamplingParams(presence_penalty=0.9, frequency_penalty=0.5, repetition_penalty=1.4),
+    "bad words": SamplingParams(bad_words=((0, 1), (2, 2), (1, 0, 3), (3,))),
     "grammar": SamplingParams(grammar=LOOP),
+    "budget": SamplingParams(grammar=BUDGET, top_p=0.9),
     "grammar and more": SamplingParams(grammar=LOOP, top_p=0.9, presence_penalty=0.9, logit_bias={HASH: 2.0}),
 }
 

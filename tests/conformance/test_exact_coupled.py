@@ -20,7 +20,7 @@ from specdec.rules.draft import Draft
 from specdec.rules.speculation import Mode
 from specdec.rules.verification import verify
 from specdec.sampling.params import SamplingParams
-from tests.conformance.automata import LOOP
+from tests.conformance.automata import BUDGET, LOOP
 from tests.conformance.exact_chain import completed
 from tests.conformance.exact_coupled import chances, noise
 from tests.conformance.table_models import Context, contexts, pair
@@ -34,7 +34,9 @@ PARAMS = {
     "top-k": SamplingParams(top_k=2),
     "penalties": SamplingParams(presence_penalty=0.9),
     "T=0": SamplingParams(temperature=0.0),
+    "bad words": SamplingParams(bad_words=((0, 1), (2, 2), (1, 0, 2))),
     "grammar": SamplingParams(grammar=LOOP),
+    "budget": SamplingParams(grammar=BUDGET),
 }
 
 

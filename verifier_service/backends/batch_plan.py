@@ -1,14 +1,15 @@
 """The rows that wait for the target, and how much of each goes into the next pass; a pure policy."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from specdec.grammar.state import GrammarState
+from specdec.grammar.state import TokenMasks
 from specdec.rules.draft import NO_DRAFT, Draft, Verdict
 from specdec.sampling.distribution import History
 from specdec.trees.tree import TreeDraft
 from specdec.wire.generation import GenerationCall
+from verifier_service.backends.prompt_scores import PIECE, PromptScores
 
 _NO_HISTORY = History()
 _LEVEL_SECONDS = 30.0
@@ -49,12 +50,14 @@ class Row:
     draft: Draft | TreeDraft = NO_DRAFT
     catching_up: bool = False
     """Whether it has no draft because its drafter still reads the tokens."""
-    grammar: GrammarState | None = None
+    grammar: TokenMasks | None = None
     """The session's own state in its grammar; only the thread of the model uses it while the row waits."""
     runs_ahead: bool = False
     """Whether a plain round may follow before the session asks for it."""
     unasked: bool = False
     """Whether it followed another so."""
+    scores: PromptScores | None = None
+    """Takes the log probabilities of the prompt, where the first round is to report them."""
 
     def behind(self, tokens: Sequence[int]) -> "Row":
         """The plain row that follows where these are the committed tokens, before the session asks for it."""
@@ -133,6 +136,11 @@ class ScheduledChunk:
         return count if self.most is None else min(count, self.most)
 
     @property
+    def scored(self) -> int:
+        """Tokens, from the first of the chunk on, after which the prompt goes on and is scored."""
+        return 0 if self.row.scores is None else self.row.scores.scored(self.start, self.count)
+
+    @property
     def length(self) -> int:
         """Tokens that have KV after the pass, drafts included."""
         return self.start + self.count + self.drafts
@@ -143,14 +151,16 @@ def plan(waiting: Sequence[tuple[Row, int]], chunk_tokens: int, draft_tokens: in
 
     Every row that decodes takes part; where all drafts together are too many, the longest are cut short. Rows with
     more than one token to compute share `chunk_tokens`: the first of them has half of it at least, so that it gets
-    through, and the rest goes to those that need least, so that a short prompt does not wait for a long one.
+    through, and the rest goes to those that need least, so that a short prompt does not wait for a long one. Of the
+    prompts that are scored, one takes part, with a short piece.
 
     Args:
         waiting: rows by rank, each with how many of its tokens have KV, fewer than its goal.
         chunk_tokens: tokens of prompts beside the last token of each session that decodes.
         draft_tokens: drafts of all sessions together.
     """
-    missing = [row.goal - start for row, start in waiting]
+    waiting = list(_one_scored(waiting))
+    missing = [min(row.goal - start, PIECE if row.scores else row.goal) for row, start in waiting]
     prompts = [index for index, count in enumerate(missing) if count > 1]
     counts = dict.fromkeys(range(len(missing)), 1) | dict.fromkeys(prompts, 0)
     if prompts:
@@ -166,6 +176,15 @@ def plan(waiting: Sequence[tuple[Row, int]], chunk_tokens: int, draft_tokens: in
         return chunks
     most = level(drafts, draft_tokens)
     return [replace(chunk, most=most) for chunk in chunks]
+
+
+def _one_scored(waiting: Sequence[tuple[Row, int]]) -> Iterator[tuple[Row, int]]:
+    """The rows without those whose prompts are scored but the first."""
+    scoring = False
+    for row, start in waiting:
+        if row.scores is None or not scoring:
+            yield row, start
+        scoring = scoring or row.scores is not None
 
 
 def turn(waiting: Sequence[Row], sessions: int) -> list[Row]:

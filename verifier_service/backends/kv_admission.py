@@ -37,12 +37,13 @@ class KvAdmission:
     def admit(self, row: Row) -> bool:
         """Give KV to the sequence of a row, if need be that of sequences which are idle, whatever their rank.
 
-        So a caller who does not read cannot keep others out.
+        So a caller who does not read cannot keep others out. A prompt that is scored is computed from its beginning.
 
         Returns:
             False when there is no room now.
         """
-        while not self._engine.admit(row.kv_name, row.limit, row.tokens, row.call.cache_salt):
+        known = row.tokens if row.scores is None else ()
+        while not self._engine.admit(row.kv_name, row.limit, known, row.call.cache_salt):
             idle = min(self._used, key=self._used.__getitem__, default=None)
             if idle is None or self._used[idle] > self._clock() - IDLE_SECONDS:
                 return False

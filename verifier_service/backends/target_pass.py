@@ -67,7 +67,10 @@ def _without_draft(engine: Engine, chunk: ScheduledChunk, error: Exception) -> R
 
 def _pass(engine: Engine, batch: Sequence[ScheduledChunk]) -> list[Result]:
     judged = [judged_row(chunk) for chunk in batch]
-    logits = engine.forward([_engine_chunk(chunk, row) for chunk, row in zip(batch, judged, strict=True)])
+    chunks = [_engine_chunk(chunk, row) for chunk, row in zip(batch, judged, strict=True)]
+    logits = engine.forward(chunks)
+    if any(chunk.scored for chunk in batch):
+        logits = _score_prompts(batch, chunks, judged, logits)
     rows = [row for row in judged if row is not None]
     verdicts = iter(judge_batch(rows, logits) if rows else [])
     return [
@@ -76,12 +79,35 @@ def _pass(engine: Engine, batch: Sequence[ScheduledChunk]) -> list[Result]:
 
 
 def _engine_chunk(chunk: ScheduledChunk, row: Row | None) -> Chunk:
-    """The tokens that the engine computes; a judged row needs logits after its last token and after each draft."""
+    """The tokens that the engine computes; a judged row needs logits after its last token and after each draft.
+
+    Where a prompt is scored, it needs those after each of its tokens as well.
+    """
     tokens = tuple(chunk.row.tokens[chunk.start : chunk.start + chunk.count])
     if row is None:
-        return Chunk(chunk.row.kv_name, tokens, logits=0)
+        return Chunk(chunk.row.kv_name, tokens, logits=len(tokens) if chunk.scored else 0)
     parents = row.draft.tree.after(chunk.count).parents if isinstance(row.draft, TreeDraft) else None
-    return Chunk(row.kv_name, tokens + row.draft.tokens, len(row.draft.tokens) + 1, parents)
+    tokens += row.draft.tokens
+    return Chunk(row.kv_name, tokens, len(tokens) if chunk.scored else len(row.draft.tokens) + 1, parents)
+
+
+def _score_prompts(
+    batch: Sequence[ScheduledChunk], chunks: Sequence[Chunk], judged: Sequence[Row | None], logits: Tensor
+) -> Tensor:
+    """Score the prompts of the batch; returns the logits of the judged rows alone, as `judge_batch` reads them.
+
+    Args:
+        chunks: what the engine computed.
+        judged: the row of each chunk that gets a verdict.
+        logits: of the chunks, one after the other.
+    """
+    kept: list[Tensor] = []
+    own = logits.split_with_sizes([chunk.logits for chunk in chunks])
+    for scheduled, row, rows in zip(batch, judged, own, strict=True):
+        if scheduled.scored and scheduled.row.scores is not None:
+            scheduled.row.scores.add(scheduled.start, rows[: scheduled.scored])
+        kept.append(rows[len(rows) - (0 if row is None else len(row.draft.tokens) + 1) :])
+    return torch.cat(kept)
 
 
 def judge_batch(rows: Sequence[Row], logits: Tensor) -> list[Verdict]:

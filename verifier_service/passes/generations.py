@@ -12,6 +12,7 @@ from specdec.planning.allotment import Judgement
 from specdec.sampling.grammar import Grammar
 from specdec.wire.generation import GenerationCall, Round, VerifierInfo
 from verifier_service.backends.batch_plan import Row, rank
+from verifier_service.backends.prompt_scores import PromptScores
 from verifier_service.config import VerifierSettings
 from verifier_service.drafts.drafts import Drafts
 from verifier_service.drafts.sources import DraftSources
@@ -129,8 +130,9 @@ class Generations:
         # A step that only lets it in is time of all that run, and worth more than a guess in its first round.
         guesses = drafts.guesses and not self._loop.running
         asks = controller.drafts or guesses or call.sampling.grammar is not None or call.speculation.detail
-        plain = not asks and len(call.tokens) < credit
-        admission = Row(call, name, place, limit, call.tokens, goal=0, runs_ahead=plain)
+        scores = PromptScores.of_call(call)
+        plain = not asks and len(call.tokens) < credit and scores is None
+        admission = Row(call, name, place, limit, call.tokens, goal=0, runs_ahead=plain, scores=scores)
         chunk = self._settings.chunk_tokens
         return Sequence(admission, chunk, self._loop, drafts, controller, self._count, reader, credit)
 

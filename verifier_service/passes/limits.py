@@ -5,7 +5,7 @@ from dataclasses import replace
 from specdec.errors import ContextLengthExceeded, FieldInvalid, FieldRequired, GammaTooLarge, UnsupportedParameter
 from specdec.planning.gamma_policy import AUTO, GammaPolicy, PolicyKind
 from specdec.rules.speculation import Mode
-from specdec.sampling.params import check_ids, check_logprobs
+from specdec.sampling.params import check_ids, check_logprobs, check_prompt_logprobs
 from specdec.wire.generation import GenerationCall, VerifierInfo
 
 
@@ -64,10 +64,8 @@ def check(call: GenerationCall, info: VerifierInfo) -> None:
         check_ids(ids, f"sampling.{field}", info.vocab_size)
     call.sampling.check_choice(info.vocab_size)
     check_logprobs(call.logprobs)
-    if call.speculation.tree is not None and not info.trees:
-        raise UnsupportedParameter("the backend of this verifier judges no trees", "speculation.tree")
-    if call.speculation.tree is not None and call.sampling.grammar is not None:
-        raise UnsupportedParameter("trees are not drafted under a grammar", "speculation.tree")
+    check_prompt_logprobs(call.prompt_logprobs, call.prompt_len)
+    _check_supported(call, info)
     gamma = call.speculation.gamma
     if gamma is not None and gamma > info.gamma_max:
         raise GammaTooLarge(f"gamma is at most {info.gamma_max} here, got {gamma}", "speculation.gamma")
@@ -77,6 +75,15 @@ def check(call: GenerationCall, info: VerifierInfo) -> None:
 def length_limit(call: GenerationCall, context_length: int) -> int:
     """The sequence length, in tokens, at which the generation ends at the latest."""
     return min(call.prompt_len + call.max_tokens, context_length)
+
+
+def _check_supported(call: GenerationCall, info: VerifierInfo) -> None:
+    if call.prompt_logprobs is not None and not info.prompt_logprobs:
+        raise UnsupportedParameter("the backend of this verifier scores no prompts", "prompt_logprobs")
+    if call.speculation.tree is not None and not info.trees:
+        raise UnsupportedParameter("the backend of this verifier judges no trees", "speculation.tree")
+    if call.speculation.tree is not None and call.sampling.grammar is not None:
+        raise UnsupportedParameter("trees are not drafted under a grammar", "speculation.tree")
 
 
 def _check_length(call: GenerationCall, context_length: int) -> None:

@@ -17,7 +17,7 @@ from itertools import count
 
 import structlog
 
-from specdec.grammar.state import GrammarState
+from specdec.grammar.state import TokenMasks
 from verifier_service.backends.batch_plan import Row
 
 PATIENCE = 0.005
@@ -33,7 +33,7 @@ class _Job:
     """A row whose masks are not known yet."""
 
     row: Row
-    grammar: GrammarState
+    grammar: TokenMasks
     cheap: bool
     done: bool = False
 

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 import structlog
 
 from specdec.errors import FieldInvalid, InternalError, NoDistribution
-from specdec.grammar.state import GrammarState
+from specdec.grammar.state import TokenMasks
 from specdec.sampling.params import FinishReason
 from specdec.serving.telemetry.spans import Attributes, TraceSpan
 from specdec.serving.telemetry.tracing import begin_part
@@ -116,6 +116,8 @@ class Sequence:
         """Why γ is what it is, where the call asks."""
         self._asked: AskedRound | None = None
         """The round whose verdict is to come."""
+        self._scores = admission.scores
+        """The log probabilities of the prompt, until the first round has them."""
         self._stalled = False
         """Whether the next round waits for credit."""
         self._committed: _Committed | None = None
@@ -139,7 +141,7 @@ class Sequence:
         self.close()
         return True
 
-    def follow(self, grammar: GrammarState) -> None:
+    def follow(self, grammar: TokenMasks) -> None:
         """Follow a grammar, from the first round on."""
         self.row = replace(self.row, grammar=grammar)
 
@@ -165,6 +167,8 @@ class Sequence:
             self.go_on()
             return
         committed = self._commit(asked, outcome)
+        if self.row.scores is not None:
+            self.row = replace(self.row, scores=None)
         span, self._span = self._span, None
         self._committed = _Committed(asked, committed, outcome, span)
         if committed.finish is not None:
@@ -181,6 +185,9 @@ class Sequence:
         self._committed = None
         cached = self._cached if told.asked.base_len == len(self._call.tokens) else 0
         done = told.asked.told(told.cut, told.outcome, self._gamma.speedup(), cached)
+        if self._scores is not None:
+            done = replace(done, prompt_logprobs=self._scores.all)
+            self._scores = None
         if told.span is not None:
             told.span.describe(_described(done))
             told.span.end()
@@ -312,7 +319,10 @@ class Sequence:
     def _next_row(self, goal: int, proposal: Proposal) -> Row:
         own, behind = self.row, proposal.fallback is Fallback.FIRST_ROUND
         steady, draft = self._is_steady, proposal.draft
-        return Row(own.call, own.kv_name, own.rank, own.limit, self._tokens, goal, draft, behind, own.grammar, steady)
+        return Row(
+            own.call, own.kv_name, own.rank, own.limit, self._tokens, goal, draft, behind, own.grammar, steady,
+            scores=own.scores,
+        )  # fmt: skip
 
     def _choose_gamma(self) -> None:
         self._wanted = self._next_gamma()

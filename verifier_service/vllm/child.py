@@ -17,7 +17,7 @@ from typing import Any, cast
 from typing_extensions import override
 
 from specdec.errors import ConfigError
-from specdec.grammar.state import GrammarState
+from specdec.grammar.state import TokenMasks
 from specdec.serving.telemetry.logs import configure
 from specdec.wire.generation import GenerationCall, call_from_pb
 from verifier_service.backends.batch_plan import Row
@@ -50,7 +50,7 @@ class Sequences:
             self._told.put(sent.kv_name, sent.place)
         call, tokens = self._known[sent.kv_name]
         tokens[sent.start :] = sent.tokens
-        draft, grammar = draft_of(sent.draft), cast("GrammarState | None", sent.masks)
+        draft, grammar = draft_of(sent.draft), cast("TokenMasks | None", sent.masks)
         return Row(
             call, sent.kv_name, sent.rank, sent.limit, tokens, sent.goal, draft, False, grammar,
             sent.runs_ahead, sent.unasked,

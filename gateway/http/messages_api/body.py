@@ -55,11 +55,47 @@ class Thinking(Body):
     budget_tokens: int | None = None
 
 
+class AnthropicForm(Body):
+    """The form of the answer."""
+
+    type: Literal["json_schema"]
+    schema_: Annotated[dict[str, Any], Field(alias="schema")]
+
+
+class OutputConfig(Body):
+    """How much the model thinks, and the form of its answer."""
+
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    format: AnthropicForm | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """The same, as chats spell it."""
+        form = (
+            {"type": "json_schema", "json_schema": {"name": "answer", "schema": self.format.schema_}}
+            if self.format
+            else None
+        )
+        return {"reasoning_effort": "xhigh" if self.effort == "max" else self.effort, "response_format": form}
+
+
 class CountBody(Body):
     """POST /v1/messages/count_tokens, and the fields that a request for an answer shares with it."""
 
     annotations_only: ClassVar[frozenset[str]] = frozenset(
-        {"anthropic_beta", "anthropic_version", "betas", "cache_control", "context_management", "output_config"}
+        {
+            "anthropic_beta",
+            "anthropic_version",
+            "betas",
+            "billing_policy",
+            "cache_control",
+            "context_management",
+            "diagnostics",
+            "fallback_credit_token",
+            "inference_geo",
+            "speed",
+            "user_profile_id",
+            "workspace_id",
+        }
     )
 
     model: ModelName | None = None
@@ -68,6 +104,7 @@ class CountBody(Body):
     tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: AnthropicChoice | None = None
     thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
 
     def chat(self) -> ChatBody:
         """The same request as a chat; raises RequestError."""
@@ -85,6 +122,7 @@ class CountBody(Body):
         last = messages[-1] if messages else {}
         begun = last.get("role") == "assistant" and last["content"] and "tool_calls" not in last
         thinks = {"enable_thinking": self.thinking.type != "disabled"} if self.thinking else None
+        budget = self.thinking.budget_tokens if self.thinking and self.thinking.type != "disabled" else None
         return {
             "model": self.model,
             "messages": system + messages,
@@ -93,6 +131,8 @@ class CountBody(Body):
             "parallel_tool_calls": not choice.disable_parallel_tool_use,
             "continue_final_message": True if begun else None,
             "chat_template_kwargs": thinks,
+            "thinking_budget": budget,
+            **(self.output_config or OutputConfig()).fields(),
         }
 
 

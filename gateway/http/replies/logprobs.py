@@ -56,13 +56,13 @@ def chat_logprobs(tokens: Sequence[OutputToken], token_bytes: TokenBytes) -> Cha
 
 
 def completion_logprobs(
-    tokens: Sequence[OutputToken], token_bytes: TokenBytes, start: int
+    tokens: Sequence[OutputToken], token_bytes: TokenBytes, start: int, *, asked: bool = False
 ) -> CompletionLogprobs | None:
-    """The log probabilities of a choice or a chunk of one; None when no token has any.
+    """The log probabilities of a choice or a chunk of one; None when no token has any, unless they are `asked` for.
 
     `start` is where its text begins in the text of the choice, in characters.
     """
-    if not any(token.logprobs for token in tokens):
+    if not (asked or any(token.logprobs for token in tokens)):
         return None
     return CompletionLogprobs(
         tokens=[_text(token_bytes(token.id)) for token in tokens],

@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import BaseModel
 
 from gateway.http.replies.logprobs import ChatLogprobs, CompletionLogprobs
+from gateway.http.replies.prompt_logprobs import PromptLogprobs
 from gateway.http.replies.statistics import Metrics, SpeculationReport, Usage
 from specdec.wire.generation import DrafterState
 from specdec.wire.report import RoundReport
@@ -48,6 +49,8 @@ class CompletionChoice(BaseModel):
     stop_reason: str | None = None
     """The stop string that matched."""
     prompt_token_ids: list[int] | None = None
+    prompt_logprobs: PromptLogprobs | None = None
+    """Only where they are asked for by this name."""
     token_ids: list[int] | None = None
     rounds: list[RoundReport] | None = None
 
@@ -122,6 +125,8 @@ class ChatCompletion(Answer):
 
     object: Literal["chat.completion"]
     choices: list[ChatChoice]
+    prompt_logprobs: PromptLogprobs | None = None
+    """Only where they are asked for."""
 
 
 class Delta(BaseModel):

@@ -3,9 +3,9 @@
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from gateway.http.replies.chunks import ChunkTemplate, TextTemplate
 from gateway.http.replies.logprobs import chat_logprobs, completion_logprobs
@@ -19,13 +19,21 @@ from gateway.http.replies.objects import (
     SessionRef,
 )
 from gateway.http.replies.problems import error_body
+from gateway.http.replies.prompt_logprobs import echoed, prompt_logprobs
 from gateway.http.replies.statistics import counts_of, metrics_of, report_of, usage_of
+from gateway.text.detokenizer import Decode
 from gateway.text.output import OutputToken, text_of
 from gateway.text.tokenizer import ModelTokenizer
 from gateway.turns.events import Event, Finished, Output, OutputRound, Started
 from gateway.turns.statistics import total
 from specdec.errors import SpecdecError
+from specdec.sampling.logprobs import TokenLogprobs
+from specdec.sampling.params import FinishReason
 from specdec.wire.report import RoundReport
+
+_FORMAT = "openai"
+
+_Part = TypeVar("_Part", OutputRound, Finished, OutputRound | Finished, Output)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +50,25 @@ class AnswerFormat:
     """Whether token ids are shown beside the text."""
     echo: bool = False
     """Whether the text of a completion begins with the prompt's."""
+    prompt_only: bool = False
+    """Whether it ends there."""
+    prompt_logprobs: bool = False
+    """Whether the log probabilities of the prompt are shown as vLLM writes them."""
 
     def text(self) -> str:
         """The format as text, for `parse`."""
-        return " ".join(["openai", *(each.name for each in fields(self) if getattr(self, each.name))])
+        return " ".join([_FORMAT, *(each.name for each in fields(self) if getattr(self, each.name))])
 
     @classmethod
     def parse(cls, text: str) -> "AnswerFormat":
-        """The format of a text; it is empty for a generation begun over gRPC: a completion with token ids."""
+        """The format of a text.
+
+        It is empty for a generation begun over gRPC: a completion with token ids. One of another API is a chat.
+        """
         if not text:
             return cls(token_ids=True)
+        if not text.startswith(_FORMAT):
+            return cls(chat=True)
         words = text.split()
         return cls(**{each.name: True for each in fields(cls) if each.name in words})
 
@@ -183,6 +200,13 @@ class Writer(ABC):
         ending = {"finish_reason": finished.reason.value, "stop_reason": finished.matched_stop or None}
         return {"index": index, **ending, **shown}
 
+    def _prompt_logprobs(self, choice: int, found: Sequence[TokenLogprobs] | None) -> dict[str, Any]:
+        """Those of the prompt, where they are shown as vLLM writes them."""
+        if found is None or not self._format.prompt_logprobs:
+            return {}
+        prompt = self._started.prompt(choice)
+        return {"prompt_logprobs": prompt_logprobs(prompt, found, self._tokenizer.token_bytes)}
+
     def _prompt_ids(self, choice: int = 0) -> dict[str, Any]:
         return {"prompt_token_ids": list(self._started.prompt(choice))} if self._format.token_ids else {}
 
@@ -199,28 +223,72 @@ class CompletionWriter(Writer):
         """Characters of text written so far, by the index of each choice that has begun."""
 
     def whole(self, outputs: Sequence[Output]) -> Answer:
+        outputs = [self._shortened(each) for each in outputs]
         self._take_rounds(outputs)
-        parts = [self._part(index, each.tokens, each.finished) for index, each in enumerate(outputs)]
-        for part in parts if self._format.echo else ():
+        parts = [
+            self._part(index, each.tokens, each.finished, self._echo(index, each.prompt_logprobs))
+            | self._prompt_logprobs(index, each.prompt_logprobs)
+            for index, each in enumerate(outputs)
+        ]
+        for part in parts if self._format.echo and not self._scores_echo else ():
             part["text"] = self._prompt_text(part["index"]) + part["text"]
         head = self._head() | self._report([each.finished for each in outputs])
         return Completion(**head, object="text_completion", choices=[CompletionChoice(**part) for part in parts])
 
     def opening(self) -> Iterator[bytes]:
-        """The text of each choice's prompt, where it is shown."""
-        for index in range(self.choices) if self._format.echo else ():
+        """The text of each choice's prompt, where it is shown; with log probabilities it comes with the first round."""
+        for index in range(self.choices) if self._format.echo and not self._scores_echo else ():
             yield self._text_chunk(index, self._prompt_text(index))
 
-    def _prompt_text(self, choice: int) -> str:
-        decode = self._tokenizer.decode
-        shown = decode.with_special if self._started.header.shows_special else decode
-        return shown.settled(self._started.prompt(choice))
+    def chunks(self, event: Event) -> Iterator[bytes]:
+        if isinstance(event, OutputRound) and (echo := self._echo(event.choice, event.prompt_logprobs)):
+            yield self._chunk(self._part(event.choice, (), None, echo))
+        match event:
+            case OutputRound() | Finished():
+                yield from super().chunks(self._shortened(event))
 
-    def _part(self, choice: int, tokens: Sequence[OutputToken], finished: Finished | None) -> dict[str, Any]:
+    @property
+    def _scores_echo(self) -> bool:
+        """Whether the prompt is shown with its log probabilities."""
+        return self._format.echo and self._started.header.call.logprobs is not None
+
+    def _echo(self, choice: int, found: Sequence[TokenLogprobs] | None) -> Sequence[OutputToken]:
+        """The tokens of the prompt, where they are shown with their log probabilities and these are here."""
+        if found is None or not self._scores_echo:
+            return ()
+        return echoed(self._started.prompt(choice), found, self._decode)
+
+    def _shortened(self, part: _Part) -> _Part:
+        """The same without its output, where only the prompt is shown."""
+        if not self._format.prompt_only:
+            return part
+        match part:
+            case OutputRound():
+                return replace(part, tokens=(), text="", committed=0, report=None)
+            case Finished():
+                return replace(part, reason=FinishReason.LENGTH, matched_stop="", completion_tokens=0)
+        return replace(part, tokens=(), rounds=(), finished=self._shortened(part.finished))
+
+    @property
+    def _decode(self) -> Decode:
+        decode = self._tokenizer.decode
+        return decode.with_special if self._started.header.shows_special else decode
+
+    def _prompt_text(self, choice: int) -> str:
+        return self._decode.settled(self._started.prompt(choice))
+
+    def _part(
+        self,
+        choice: int,
+        tokens: Sequence[OutputToken],
+        finished: Finished | None,
+        echo: Sequence[OutputToken] = (),
+    ) -> dict[str, Any]:
         prompt_ids = {} if choice in self._written else self._prompt_ids(choice)
-        start, text = self._written.get(choice, 0), text_of(tokens)
+        shown = [*echo, *tokens]
+        start, text = self._written.get(choice, 0), text_of(shown)
         self._written[choice] = start + len(text)
-        logprobs = completion_logprobs(tokens, self._tokenizer.token_bytes, start)
+        logprobs = completion_logprobs(shown, self._tokenizer.token_bytes, start, asked=bool(echo))
         return self._choice(choice, tokens, finished) | {"logprobs": logprobs} | self._text(text) | prompt_ids
 
     def _text(self, text: str) -> dict[str, Any]:
@@ -237,6 +305,7 @@ class ChatWriter(Writer):
         self._take_rounds(outputs)
         choices = [self._message_choice(index, each) for index, each in enumerate(outputs)]
         head = self._head() | self._report([each.finished for each in outputs]) | self._prompt_ids()
+        head |= self._prompt_logprobs(0, outputs[0].prompt_logprobs)
         return ChatCompletion(**head, object="chat.completion", choices=choices)
 
     def opening(self) -> Iterator[bytes]:

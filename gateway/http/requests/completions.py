@@ -10,6 +10,7 @@ from gateway.callers.caller import MAX_NAME
 from gateway.callers.priority import PriorityClass
 from gateway.http.requests.body import Body
 from gateway.http.requests.fields import (
+    BadWords,
     Choices,
     Count,
     GammaField,
@@ -39,7 +40,7 @@ from gateway.http.requests.thinking import ThinkingFields
 from gateway.http.requests.tools import ToolsBody
 from gateway.request import GenerationRequest, Prompt, TextPrompt, is_seeded, named_options
 from gateway.tools.formats import DEFAULT, ToolFormat
-from specdec.errors import FieldInvalid, UnsupportedParameter
+from specdec.errors import FieldInvalid
 from specdec.planning.gamma_policy import AUTO
 from specdec.rules.speculation import MAX_DEPTH, MAX_DRAFTERS, MAX_NODES, Mode, TreeOptions
 
@@ -107,6 +108,7 @@ class GenerationBody(SamplingBody, StructuredBody, _DefaultOnlyFields):
     n: Choices | None = None
     stop: StopField = ()
     stop_token_ids: Ids | None = None
+    bad_words: BadWords | None = None
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
@@ -115,6 +117,7 @@ class GenerationBody(SamplingBody, StructuredBody, _DefaultOnlyFields):
     stream_options: StreamOptions | None = None
     speculation: SpeculationBody | None = None
     return_token_ids: bool | None = None
+    prompt_logprobs: Logprobs | None = None
     user: Name | None = None
     session: SessionId | None = None
     expect_turn: Count | None = None
@@ -137,6 +140,8 @@ class GenerationBody(SamplingBody, StructuredBody, _DefaultOnlyFields):
         """The request; `limits` are its max_tokens, as the caller gave them, and its cap_tokens."""
         if self.stream_options is not None and not self.stream:
             raise FieldInvalid("stream_options is only allowed when stream is true", "stream_options")
+        if self.stream and self.prompt_logprobs is not None:
+            raise FieldInvalid("prompt_logprobs is not allowed when stream is true", "prompt_logprobs")
         speculation = self.speculation or SpeculationBody()
         grammar_param, grammar = self.form() or ("", None)
         return GenerationRequest(
@@ -150,6 +155,7 @@ class GenerationBody(SamplingBody, StructuredBody, _DefaultOnlyFields):
             max_tokens=None if limits[0] == -1 else limits[0],  # vLLM's -1: as much as there is room for
             cap_tokens=limits[1],
             stop=self.stop,
+            bad_words=tuple(self.bad_words or ()),
             shows_stop=bool(self.include_stop_str_in_output),
             shows_special=self.skip_special_tokens is False,
             stop_token_ids=tuple(self.stop_token_ids or ()),
@@ -163,6 +169,7 @@ class GenerationBody(SamplingBody, StructuredBody, _DefaultOnlyFields):
             tree=speculation.tree.options() if speculation.tree else None,
             lenience=speculation.lenience,
             logprobs=logprobs,
+            prompt_logprobs=self.prompt_logprobs,
             n=1 if self.n is None else self.n,
             request_id=request_id,
             user=self.user or "",
@@ -186,11 +193,20 @@ class CompletionBody(GenerationBody):
 
     def request(self, request_id: str) -> GenerationRequest:
         """The request that the body asks for; raises RequestError."""
-        if self.echo and self.logprobs is not None:
-            raise UnsupportedParameter("logprobs of the prompt are not supported: leave echo or logprobs out", "echo")
+        if self.shows_prompt_only and self.session:
+            raise FieldInvalid("max_tokens must be at least 1 in a session, got 0", "max_tokens")
         cap = COMPLETION_TOKENS if self.max_tokens is None else None
+        limit = 1 if self.shows_prompt_only else self.max_tokens
         prompts = self.prompt if self.add_special_tokens is not False else tuple(map(_without_special, self.prompt))
-        return self._request(prompts, request_id, (self.max_tokens, cap), self.logprobs)
+        request = self._request(prompts, request_id, (limit, cap), self.logprobs)
+        if self.echo and request.prompt_logprobs is None:
+            request = replace(request, prompt_logprobs=self.logprobs)
+        return request
+
+    @property
+    def shows_prompt_only(self) -> bool:
+        """Whether no output is shown; a token is generated all the same, which ends the request."""
+        return bool(self.echo) and self.max_tokens == 0
 
 
 def _without_special(prompt: Prompt) -> Prompt:
@@ -212,6 +228,7 @@ class ChatBody(GenerationBody, ToolsBody, ThinkingFields, PrefillBody, _ChatDefa
     """POST /v1/chat/completions."""
 
     default_only: ClassVar[frozenset[str]] = GenerationBody.default_only | _ChatDefaultOnlyFields.model_fields.keys()
+    annotations_only: ClassVar[frozenset[str]] = frozenset({"prompt_cache_options"})
 
     messages: Messages = Field(json_schema_extra={"minItems": 1})
     chat_template_kwargs: TemplateArguments | None = None
@@ -232,5 +249,8 @@ class ChatBody(GenerationBody, ToolsBody, ThinkingFields, PrefillBody, _ChatDefa
         arguments = self.thinking_arguments | (self.chat_template_kwargs or {})
         prompt = self.opened(chat_prompt(self.messages, arguments))
         request = self._request((prompt,), request_id, (limit, None), logprobs)
-        request = replace(request, prediction=self.prediction.content if self.prediction else "")
+        prediction = self.prediction.content if self.prediction else ""
+        request = replace(request, prediction=prediction, thinking_budget=self.budget)
+        if self.thinking_token_budget is not None:
+            request.check_thinking(tool_format, "thinking_token_budget")
         return request.with_tools(self.asked(), tool_format)

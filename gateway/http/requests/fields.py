@@ -6,8 +6,15 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, PlainValidator, WithJsonSchema
 
 from gateway.callers.caller import MAX_NAME
-from gateway.http.requests.shape import check_arguments
-from gateway.lists import MAX_IDS, MAX_STOP_CHARS, MAX_STOPS, unique_stops
+from gateway.lists import (
+    MAX_BAD_WORD_CHARS,
+    MAX_BAD_WORDS,
+    MAX_IDS,
+    MAX_STOP_CHARS,
+    MAX_STOPS,
+    check_arguments,
+    unique_stops,
+)
 from gateway.request import MAX_CHOICES, Prompt, TextPrompt, TokenPrompt
 from specdec.errors import FieldInvalid, UnsupportedParameter
 from specdec.planning.gamma_policy import POLICIES, GammaPolicy, PolicyKind, parse_gamma
@@ -138,6 +145,8 @@ StopField = Annotated[
         }
     ),
 ]
+_WORD = Annotated[str, WithJsonSchema({"type": "string", "minLength": 1, "maxLength": MAX_BAD_WORD_CHARS})]
+BadWords = Annotated[list[_WORD], Field(max_length=MAX_BAD_WORDS, fail_fast=True)]
 _POLICY_SCHEMA = {
     "type": "object",
     "properties": {

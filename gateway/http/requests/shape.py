@@ -6,10 +6,6 @@ from typing import Any
 from gateway.tools.json_bounds import MAX_BRACKETS, MAX_COMMAS, check_nesting
 from specdec.errors import ContextLengthExceeded, FieldInvalid
 
-MAX_ARGUMENT_VALUES = 4096
-"""Most objects, lists and values in the arguments of a chat template."""
-MAX_ARGUMENT_CHARS = 256 * 1024
-"""Most characters in the texts of these arguments."""
 _OF_CONTEXT = ("prompt", "tokens", "messages")
 """Fields that the model's context must have room for."""
 _QUICK_BYTES = 64 * 1024
@@ -37,27 +33,6 @@ def check_shape(body: Mapping[str, Any], raw: bytes) -> None:
         raise error(f"{name} makes the body have over {MAX_COMMAS} commas", name)
     for name, value in body.items():
         check_nesting(value, name)
-
-
-def check_arguments(value: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """The arguments of a chat template; raises ValueError when they have too many values or too long texts."""
-    values: list[Any] = [value]
-    chars, index = 0, 0
-    while index < len(values):
-        each = values[index]
-        index += 1
-        if isinstance(each, str):
-            chars += len(each)
-        elif isinstance(each, dict):
-            values += each.values()
-            chars += sum(map(len, each))
-        elif isinstance(each, list):
-            values += each
-        if len(values) > MAX_ARGUMENT_VALUES:
-            raise ValueError(f"there are over {MAX_ARGUMENT_VALUES} values")
-        if chars > MAX_ARGUMENT_CHARS:
-            raise ValueError(f"there are over {MAX_ARGUMENT_CHARS} characters")
-    return value
 
 
 def _count(value: Any, characters: str) -> int:

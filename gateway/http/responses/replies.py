@@ -56,6 +56,14 @@ class ResponseReply(BaseModel):
     user: str | None = None
 
 
+class DeletedResponse(BaseModel):
+    """DELETE /v1/responses/{id}."""
+
+    id: str
+    object: Literal["response"] = "response"
+    deleted: Literal[True] = True
+
+
 class ResponsesWriter(NamedEventsWriter):
     """Writes the answers of /v1/responses."""
 

@@ -33,6 +33,8 @@ class _GrammarKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_GrammarKi
     """A regular expression that the whole output must match."""
     GRAMMAR_KIND_LARK: _GrammarKind.ValueType  # 3
     """A context-free grammar in Lark's notation."""
+    GRAMMAR_KIND_ANY: _GrammarKind.ValueType  # 4
+    """Any text: only the thinking before it is bound."""
 
 class GrammarKind(_GrammarKind, metaclass=_GrammarKindEnumTypeWrapper):
     """The language that a grammar's text is written in."""
@@ -45,6 +47,8 @@ GRAMMAR_KIND_REGEX: GrammarKind.ValueType  # 2
 """A regular expression that the whole output must match."""
 GRAMMAR_KIND_LARK: GrammarKind.ValueType  # 3
 """A context-free grammar in Lark's notation."""
+GRAMMAR_KIND_ANY: GrammarKind.ValueType  # 4
+"""Any text: only the thinking before it is bound."""
 Global___GrammarKind: _TypeAlias = GrammarKind  # noqa: Y015
 
 class _VerificationMode:
@@ -231,6 +235,7 @@ class SamplingParams(_message.Message):
     ALLOWED_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     BANNED_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     GRAMMAR_FIELD_NUMBER: _builtins.int
+    BAD_WORDS_FIELD_NUMBER: _builtins.int
     temperature: _builtins.float
     """0 is greedy: the one-hot distribution on the argmax."""
     top_p: _builtins.float
@@ -269,6 +274,10 @@ class SamplingParams(_message.Message):
     def grammar(self) -> Global___Grammar:
         """What the output must be a sentence of; unset allows any text."""
 
+    @_builtins.property
+    def bad_words(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenSequence]:
+        """Sequences of ids that never appear in the output, none empty."""
+
     def __init__(
         self,
         *,
@@ -286,14 +295,39 @@ class SamplingParams(_message.Message):
         allowed_token_ids: _abc.Iterable[_builtins.int] | None = ...,
         banned_token_ids: _abc.Iterable[_builtins.int] | None = ...,
         grammar: Global___Grammar | None = ...,
+        bad_words: _abc.Iterable[Global___TokenSequence] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["grammar", b"grammar"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed_token_ids", b"allowed_token_ids", "banned_token_ids", b"banned_token_ids", "end_token_ids", b"end_token_ids", "frequency_penalty", b"frequency_penalty", "grammar", b"grammar", "logit_bias", b"logit_bias", "min_p", b"min_p", "min_tokens", b"min_tokens", "presence_penalty", b"presence_penalty", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed_token_ids", b"allowed_token_ids", "bad_words", b"bad_words", "banned_token_ids", b"banned_token_ids", "end_token_ids", b"end_token_ids", "frequency_penalty", b"frequency_penalty", "grammar", b"grammar", "logit_bias", b"logit_bias", "min_p", b"min_p", "min_tokens", b"min_tokens", "presence_penalty", b"presence_penalty", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SamplingParams: _TypeAlias = SamplingParams  # noqa: Y015
+
+@_typing.final
+class TokenSequence(_message.Message):
+    """Consecutive tokens."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """At least one."""
+
+    def __init__(
+        self,
+        *,
+        token_ids: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["token_ids", b"token_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TokenSequence: _TypeAlias = TokenSequence  # noqa: Y015
 
 @_typing.final
 class Grammar(_message.Message):
@@ -305,16 +339,20 @@ class Grammar(_message.Message):
     TEXT_FIELD_NUMBER: _builtins.int
     DIGEST_FIELD_NUMBER: _builtins.int
     BEHIND_FIELD_NUMBER: _builtins.int
+    BUDGET_FIELD_NUMBER: _builtins.int
     kind: Global___GrammarKind.ValueType
     """What the text is written in."""
     text: _builtins.str
     """At most 65536 bytes."""
     digest: _builtins.str
-    """SHA-256 in hex of kind, text and behind: a service that reads another grammar than was written refuses it."""
+    """SHA-256 in hex of kind, text, behind and budget: a service that reads another grammar than was written refuses it."""
     behind: _builtins.str
     """The tag behind which the grammar begins, or on two lines those around what may stand before it; empty for the
-    beginning of the output. Before it any text is allowed, and no end.
+    beginning of the output. Before it any text is allowed, and no end. On a third line is what stands before the
+    grammar where nothing is thought.
     """
+    budget: _builtins.int
+    """Most tokens of thinking, behind which the tag is forced; unset sets no bound."""
     def __init__(
         self,
         *,
@@ -322,12 +360,15 @@ class Grammar(_message.Message):
         text: _builtins.str = ...,
         digest: _builtins.str = ...,
         behind: _builtins.str = ...,
+        budget: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_budget", b"_budget", "budget", b"budget"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["behind", b"behind", "digest", b"digest", "kind", b"kind", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_budget", b"_budget", "behind", b"behind", "budget", b"budget", "digest", b"digest", "kind", b"kind", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__budget: _TypeAlias = _typing.Literal["budget"]  # noqa: Y015
+    _WhichOneofArgType__budget: _TypeAlias = _typing.Literal["_budget", b"_budget"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__budget) -> _WhichOneofReturnType__budget | None: ...
 
 Global___Grammar: _TypeAlias = Grammar  # noqa: Y015
 

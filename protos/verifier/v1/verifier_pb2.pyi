@@ -34,6 +34,7 @@ class GenerateRequest(_message.Message):
     STOP_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     SPECULATION_FIELD_NUMBER: _builtins.int
     LOGPROBS_FIELD_NUMBER: _builtins.int
+    PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
     CACHE_SALT_FIELD_NUMBER: _builtins.int
     HEARTBEATS_FIELD_NUMBER: _builtins.int
@@ -50,6 +51,10 @@ class GenerateRequest(_message.Message):
     """Output length, committed tokens included, at which the generation ends."""
     logprobs: _builtins.int
     """How many of the most likely tokens are reported beside each committed one; unset is no logprobs at all."""
+    prompt_logprobs: _builtins.int
+    """How many of the most likely tokens are reported beside each token of the prompt; unset reports nothing of it. The
+    prompt is computed anew then.
+    """
     priority: _builtins.int
     """Place in the queue: 0 is usual, less goes first, more goes last; it counts as time waited, so nobody starves."""
     cache_salt: _builtins.str
@@ -82,18 +87,24 @@ class GenerateRequest(_message.Message):
         stop_token_ids: _abc.Iterable[_builtins.int] | None = ...,
         speculation: Global___Speculation | None = ...,
         logprobs: _builtins.int | None = ...,
+        prompt_logprobs: _builtins.int | None = ...,
         priority: _builtins.int = ...,
         cache_salt: _builtins.str = ...,
         heartbeats: _builtins.bool = ...,
         checksum: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "logprobs", b"logprobs", "sampling", b"sampling", "speculation", b"speculation"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "_prompt_logprobs", b"_prompt_logprobs", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "sampling", b"sampling", "speculation", b"speculation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "cache_salt", b"cache_salt", "checksum", b"checksum", "epoch", b"epoch", "heartbeats", b"heartbeats", "logprobs", b"logprobs", "max_tokens", b"max_tokens", "priority", b"priority", "prompt_len", b"prompt_len", "sampling", b"sampling", "session_id", b"session_id", "speculation", b"speculation", "stop_token_ids", b"stop_token_ids", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "_prompt_logprobs", b"_prompt_logprobs", "cache_salt", b"cache_salt", "checksum", b"checksum", "epoch", b"epoch", "heartbeats", b"heartbeats", "logprobs", b"logprobs", "max_tokens", b"max_tokens", "priority", b"priority", "prompt_len", b"prompt_len", "prompt_logprobs", b"prompt_logprobs", "sampling", b"sampling", "session_id", b"session_id", "speculation", b"speculation", "stop_token_ids", b"stop_token_ids", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__logprobs: _TypeAlias = _typing.Literal["logprobs"]  # noqa: Y015
     _WhichOneofArgType__logprobs: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs"]  # noqa: Y015
+    _WhichOneofReturnType__prompt_logprobs: _TypeAlias = _typing.Literal["prompt_logprobs"]  # noqa: Y015
+    _WhichOneofArgType__prompt_logprobs: _TypeAlias = _typing.Literal["_prompt_logprobs", b"_prompt_logprobs"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__logprobs) -> _WhichOneofReturnType__logprobs | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__prompt_logprobs) -> _WhichOneofReturnType__prompt_logprobs | None: ...
 
 Global___GenerateRequest: _TypeAlias = GenerateRequest  # noqa: Y015
 
@@ -178,6 +189,7 @@ class GenerateResponse(_message.Message):
     SPEEDUP_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
     FORCED_FIELD_NUMBER: _builtins.int
+    PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
     HEARTBEAT_FIELD_NUMBER: _builtins.int
     CHECKSUM_FIELD_NUMBER: _builtins.int
     base_len: _builtins.int
@@ -222,6 +234,10 @@ class GenerateResponse(_message.Message):
     def detail(self) -> Global___RoundDetail:
         """What the round rests on; set when the request asks for it."""
 
+    @_builtins.property
+    def prompt_logprobs(self) -> Global___Logprobs:
+        """On the first round: of the prompt's tokens but the first; set when the request asks for it."""
+
     def __init__(
         self,
         *,
@@ -239,12 +255,13 @@ class GenerateResponse(_message.Message):
         speedup: Global___Speedup | None = ...,
         detail: Global___RoundDetail | None = ...,
         forced: _builtins.int = ...,
+        prompt_logprobs: Global___Logprobs | None = ...,
         heartbeat: _builtins.bool = ...,
         checksum: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "logprobs", b"logprobs", "speedup", b"speedup", "timing", b"timing"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "speedup", b"speedup", "timing", b"timing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "base_len", b"base_len", "cached_tokens", b"cached_tokens", "checksum", b"checksum", "detail", b"detail", "draft_tokens", b"draft_tokens", "drafter", b"drafter", "fallback_reason", b"fallback_reason", "finish_reason", b"finish_reason", "forced", b"forced", "heartbeat", b"heartbeat", "logprobs", b"logprobs", "origins", b"origins", "speedup", b"speedup", "timing", b"timing", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "base_len", b"base_len", "cached_tokens", b"cached_tokens", "checksum", b"checksum", "detail", b"detail", "draft_tokens", b"draft_tokens", "drafter", b"drafter", "fallback_reason", b"fallback_reason", "finish_reason", b"finish_reason", "forced", b"forced", "heartbeat", b"heartbeat", "logprobs", b"logprobs", "origins", b"origins", "prompt_logprobs", b"prompt_logprobs", "speedup", b"speedup", "timing", b"timing", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -480,6 +497,7 @@ class RoundExtra(_message.Message):
     LOGPROBS_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
     CACHED_TOKENS_FIELD_NUMBER: _builtins.int
+    PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
     row: _builtins.int
     """Place of the round in the columns."""
     cached_tokens: _builtins.int
@@ -492,6 +510,10 @@ class RoundExtra(_message.Message):
     def detail(self) -> Global___RoundDetail:
         """What the round rests on; set when the request asks for it."""
 
+    @_builtins.property
+    def prompt_logprobs(self) -> Global___Logprobs:
+        """On the first round: of the prompt's tokens but the first; set when the request asks for it."""
+
     def __init__(
         self,
         *,
@@ -499,10 +521,11 @@ class RoundExtra(_message.Message):
         logprobs: Global___Logprobs | None = ...,
         detail: Global___RoundDetail | None = ...,
         cached_tokens: _builtins.int = ...,
+        prompt_logprobs: Global___Logprobs | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "logprobs", b"logprobs"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "detail", b"detail", "logprobs", b"logprobs", "row", b"row"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "detail", b"detail", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "row", b"row"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -674,22 +697,26 @@ class Logprobs(_message.Message):
     TOKENS_FIELD_NUMBER: _builtins.int
     TOP_IDS_FIELD_NUMBER: _builtins.int
     TOP_LOGPROBS_FIELD_NUMBER: _builtins.int
+    RANKS_FIELD_NUMBER: _builtins.int
     tokens: _builtins.bytes
-    """Of each committed token, float32 little-endian."""
+    """Of each token, float32 little-endian."""
     top_ids: _builtins.bytes
     """The k most likely ids of each position, most likely first, int32 little-endian."""
     top_logprobs: _builtins.bytes
     """Their log probabilities, float32 little-endian."""
+    ranks: _builtins.bytes
+    """Place of each token among all ids, from 1 on, int32 little-endian; empty where it is not known."""
     def __init__(
         self,
         *,
         tokens: _builtins.bytes = ...,
         top_ids: _builtins.bytes = ...,
         top_logprobs: _builtins.bytes = ...,
+        ranks: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["tokens", b"tokens", "top_ids", b"top_ids", "top_logprobs", b"top_logprobs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ranks", b"ranks", "tokens", b"tokens", "top_ids", b"top_ids", "top_logprobs", b"top_logprobs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -769,6 +796,8 @@ class GetVerifierInfoResponse(_message.Message):
     PASSES_FIELD_NUMBER: _builtins.int
     LENIENCE_FIELD_NUMBER: _builtins.int
     TREE_FIELD_NUMBER: _builtins.int
+    PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
+    BAD_WORDS_FIELD_NUMBER: _builtins.int
     CHECKSUM_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Model name."""
@@ -794,6 +823,10 @@ class GetVerifierInfoResponse(_message.Message):
     """Whether the verifier answers Serve; without it, gateways call Generate."""
     lenience: _builtins.float
     """Lenience of requests in mode rejection that do not choose; unset is 1, exact."""
+    prompt_logprobs: _builtins.bool
+    """Whether log probabilities of prompts are reported; a verifier that does not say so would ignore the wish."""
+    bad_words: _builtins.bool
+    """Whether bad words are kept out; a verifier that does not say so would ignore them."""
     checksum: _builtins.int
     """CRC-32 of the bytes before this field, the last; sent where the call declares it."""
     @_builtins.property
@@ -831,11 +864,13 @@ class GetVerifierInfoResponse(_message.Message):
         passes: _builtins.bool = ...,
         lenience: _builtins.float | None = ...,
         tree: _common_pb2.TreeOptions | None = ...,
+        prompt_logprobs: _builtins.bool = ...,
+        bad_words: _builtins.bool = ...,
         checksum: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_lenience", b"_lenience", "lenience", b"lenience", "tree", b"tree"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_lenience", b"_lenience", "checksum", b"checksum", "context_length", b"context_length", "drafter_names", b"drafter_names", "drafters", b"drafters", "end_token_ids", b"end_token_ids", "gamma_max", b"gamma_max", "grammars", b"grammars", "heartbeats", b"heartbeats", "lenience", b"lenience", "model", b"model", "passes", b"passes", "prefill_rate", b"prefill_rate", "system_fingerprint", b"system_fingerprint", "tokenizer_hash", b"tokenizer_hash", "tree", b"tree", "trees", b"trees", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_lenience", b"_lenience", "bad_words", b"bad_words", "checksum", b"checksum", "context_length", b"context_length", "drafter_names", b"drafter_names", "drafters", b"drafters", "end_token_ids", b"end_token_ids", "gamma_max", b"gamma_max", "grammars", b"grammars", "heartbeats", b"heartbeats", "lenience", b"lenience", "model", b"model", "passes", b"passes", "prefill_rate", b"prefill_rate", "prompt_logprobs", b"prompt_logprobs", "system_fingerprint", b"system_fingerprint", "tokenizer_hash", b"tokenizer_hash", "tree", b"tree", "trees", b"trees", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__lenience: _TypeAlias = _typing.Literal["lenience"]  # noqa: Y015
     _WhichOneofArgType__lenience: _TypeAlias = _typing.Literal["_lenience", b"_lenience"]  # noqa: Y015

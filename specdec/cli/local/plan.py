@@ -198,6 +198,7 @@ def _gateway_config(settings: UpSettings, verifiers: Sequence[str], redis_url: s
         "kv": {"redis_url": kv},
         "log": settings.log.model_dump(),
         "drain": {"limit": _DRAIN_SECONDS},
+        "reasoning_parser": settings.reasoning_parser,
         **({"cors_origins": list(settings.cors_origins)} if settings.cors_origins else {}),
         **({"api_keys": str(settings.api_keys.resolve())} if settings.api_keys else {}),
         **_mode(settings),

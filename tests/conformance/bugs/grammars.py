@@ -7,6 +7,7 @@ import pytest
 
 from drafter_service.drafters.grammar_masks import GrammarMasks
 from drafter_service.sessions.draft_session import DraftSession
+from specdec.grammar.budget import BudgetState
 from specdec.grammar.state import GrammarState
 from specdec.sampling.distribution import History
 from tests.conformance.bugs.bug import Bug, Law
@@ -76,7 +77,31 @@ def behind_the_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GrammarState, "masks", planted)
 
 
+def drafts_not_thought(patch: pytest.MonkeyPatch) -> None:
+    """The budget of thinking counts what is committed, and no draft."""
+    masks = BudgetState.masks
+
+    def planted(self: BudgetState, output: Sequence[int], drafts: Sequence[int] = ()) -> Masks:
+        return masks(self, output) * (len(drafts) + 1)
+
+    patch.setattr(BudgetState, "masks", planted)
+
+
+def rejected_thoughts_kept(patch: pytest.MonkeyPatch) -> None:
+    """The budget goes on from the drafts of the last round, kept or not."""
+    behind = BudgetState._behind
+    longest: list[Sequence[int]] = [()]
+
+    def planted(self: BudgetState, tokens: Sequence[int]) -> Sequence[object]:
+        longest[0] = tokens if len(tokens) > len(longest[0]) else longest[0]
+        return behind(self, [*longest[0][: len(tokens)]])
+
+    patch.setattr(BudgetState, "_behind", planted)
+
+
 BUGS = (
+    Bug("drafts are not thought", Law.GRAMMAR, drafts_not_thought, ("enumerated budget", "served budget")),
+    Bug("rejected thoughts kept", Law.GRAMMAR, rejected_thoughts_kept, ("served budget",)),
     Bug("bonus without the grammar", Law.GRAMMAR, bonus_unmasked, ("served grammar",)),
     Bug("grammar blind to drafts", Law.GRAMMAR, drafts_unseen, ("served grammar", "enumerated grammar")),
     Bug("grammar read rejected drafts", Law.GRAMMAR, rejected_drafts_kept, ("served grammar",)),

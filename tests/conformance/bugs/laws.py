@@ -107,6 +107,15 @@ def bonus_without_penalties(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(target_pass, "_histories", planted)
 
 
+def barred_by_its_end(patch: pytest.MonkeyPatch) -> None:
+    """A bad word is barred wherever the token before its last one was, whatever stood in front of that."""
+
+    def planted(params: SamplingParams, output: Sequence[int]) -> list[int]:
+        return [word[-1] for word in params.bad_words if tuple(output[-1:]) == word[:-1][-1:] or len(word) == 1]
+
+    patch.setattr(SamplingParams, "barred", planted)
+
+
 def zero_can_be_drawn(patch: pytest.MonkeyPatch) -> None:
     """The inverse CDF takes the first id whose sum reaches the number: at 0 that is id 0, possible or not."""
     everywhere(patch, sample, lambda p, u: (p.cumsum(-1) >= (u * p.sum(-1))[:, None]).byte().argmax(-1))
@@ -149,6 +158,8 @@ BUGS = (
         ("served penalties",),
     ),
     Bug("bonus without penalties", Law.ONE_DISTRIBUTION, bonus_without_penalties, ("served penalties",)),
+    Bug("bad words blind to drafts", Law.ONE_DISTRIBUTION, served_penalties_blind_to_drafts, ("served bad words",)),
+    Bug("bad word barred by its end", Law.ONE_DISTRIBUTION, barred_by_its_end, ("restated distribution",)),
     Bug("impossible id drawn at u = 0", Law.RESIDUAL, zero_can_be_drawn, ("impossible tokens at u = 0",)),
     Bug("siblings judged by the other rule", Law.SIBLINGS, wrong_form, ("enumerated tree", "sampled trees")),
     Bug("siblings judged against p itself", Law.SIBLINGS, forgetful, ("enumerated siblings",)),

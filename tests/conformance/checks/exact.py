@@ -10,7 +10,7 @@ from specdec.rules.speculation import Mode
 from specdec.sampling import distribution as sampling
 from specdec.sampling.distribution import History
 from specdec.sampling.params import SamplingParams
-from tests.conformance.automata import LOOP
+from tests.conformance.automata import BUDGET, LOOP
 from tests.conformance.checks.check import Check, exact
 from tests.conformance.exact_chain import Drafter, Drawn, outcome, proposed, sample_law
 from tests.conformance.exact_coupled import chances
@@ -29,8 +29,10 @@ PARAMS = (
     SamplingParams(temperature=0.6, presence_penalty=0.9, frequency_penalty=0.5, repetition_penalty=1.4),
     SamplingParams(top_p=0.8, logit_bias={0: 3.0, 2: -2.0}),
     SamplingParams(allowed_token_ids=(0, 1, 3), banned_token_ids=(1,)),
+    SamplingParams(bad_words=((0, 3, 1), (3, 3), (2,), (1, 1, 0))),
 )
 FOLLOWING = SamplingParams(grammar=LOOP)
+BOUND = SamplingParams(grammar=BUDGET)
 
 
 def joint_error(tables: Tables, mode: Mode, gamma: int, support: int = 3, drafter: Drafter | None = None) -> float:
@@ -105,6 +107,7 @@ CHECKS: tuple[Check, ...] = (
     exact("enumerated point mass", lambda: joint_error(pair(3, 1), Mode.REJECTION, 2, drafter=lookup)),
     exact("enumerated temperature 0", at_temperature_zero),
     exact("enumerated grammar", lambda: joint_error(pair(4, 1, FOLLOWING), Mode.REJECTION, 2)),
+    exact("enumerated budget", lambda: joint_error(pair(4, 1, BOUND), Mode.REJECTION, 3)),
     exact("integrated coupling", races),
     exact("integrated sample", draws),
     exact("restated distribution", restated),

@@ -14,7 +14,7 @@ from specdec.rules.speculation import Mode
 from specdec.sampling.params import SamplingParams
 from specdec.wire.logprobs import logprobs_from_pb
 from specdec.wire.tokens import tokens_from_bytes
-from tests.conformance.automata import LOOP
+from tests.conformance.automata import BUDGET, LOOP
 from tests.conformance.checks.check import Check, Enough, Kind, parts
 from tests.conformance.g_test import Law, p_value
 from tests.conformance.lenient_law import Rounds
@@ -31,8 +31,10 @@ SUPPORT = 2
 LENIENCE = 0.3
 PLAIN = SamplingParams()
 PENALTIES = SamplingParams(presence_penalty=2.0, frequency_penalty=1.0)
+BAD_WORDS = SamplingParams(bad_words=((1, 3), (2, 2), (6, 1, 5), (7,)))
 ALLOWED = SamplingParams(allowed_token_ids=(0, 1, 3, 5))
 GRAMMAR = SamplingParams(grammar=LOOP)
+BOUND = SamplingParams(grammar=BUDGET)
 FILTERED = SamplingParams(temperature=0.7, top_k=4)
 TOP = 3
 ROUNDING = 1e-4
@@ -175,9 +177,11 @@ CHECKS: tuple[Check, ...] = (
     law_check("served block", Workload(Mode.BLOCK, 350)),
     law_check("served coupling", Workload(Mode.COUPLED, 500)),
     law_check("served penalties", Workload(Mode.REJECTION, 700, PENALTIES, gammas=(1, 2))),
+    law_check("served bad words", Workload(Mode.REJECTION, 400, BAD_WORDS, gammas=(2,))),
     law_check("served min-p", Workload(Mode.REJECTION, 200, SamplingParams(min_p=0.3))),
     law_check("served allowed ids", Workload(Mode.REJECTION, 120, ALLOWED, gammas=(1, 2))),
     _grammar("served grammar", Workload(Mode.REJECTION, 300, GRAMMAR)),
+    _grammar("served budget", Workload(Mode.REJECTION, 100, BOUND)),
     law_check("served prompt lookup", Workload(Mode.REJECTION, 500, prompt=REPETITIVE, lookup=True)),
     law_check("served prompt lookup in blocks", Workload(Mode.BLOCK, 200, prompt=REPETITIVE, lookup=True)),
     law_check("served lenience (lossy)", Workload(Mode.REJECTION, 200, gammas=(2,), leniences=(LENIENCE,))),

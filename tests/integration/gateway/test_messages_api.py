@@ -138,3 +138,23 @@ async def test_a_begun_answer_is_continued_and_calls_are_chosen(here: Stage, cli
         ask: Any = {**AS_CLAUDE_CODE, "tool_choice": {"type": choice}}
         await client.messages.create(max_tokens=1, messages=USER, **ask)
         assert (here.verifier.calls[-1].sampling.grammar is not None) is forced
+
+
+async def test_the_form_of_the_answer_binds(client: Any, here: Stage) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    here.verifier.script = Script(text='{"a": 1}')
+    more = {"output_config": {"effort": "max", "format": {"type": "json_schema", "schema": schema}}}
+    await client.messages.create(
+        model="bytes", max_tokens=20, messages=[{"role": "user", "content": "x"}], extra_body=more
+    )
+    grammar = here.verifier.calls[-1].sampling.grammar
+    assert grammar is not None
+    assert '"required": ["a"]' in grammar.text
+
+
+@pytest.mark.parametrize("name", ["container", "mcp_servers", "fallbacks", "compaction"])
+async def test_what_would_change_the_answer_is_refused_by_name(name: str, client: Any) -> None:
+    with pytest.raises(anthropic.BadRequestError, match=name):
+        await client.messages.create(
+            model="bytes", max_tokens=20, messages=[{"role": "user", "content": "x"}], extra_body={name: ["x"]}
+        )

@@ -132,3 +132,43 @@ async def test_a_form_is_followed(here: Stage) -> None:
     form: Any = {"format": {"type": "json_schema", "name": "a", "schema": {"type": "object"}, "strict": True}}
     await here.client.responses.create(model="bytes", input="hi", text=form)
     assert here.verifier.calls[-1].sampling.grammar is not None
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_response_can_be_fetched_and_deleted(streamed: bool, here: Stage) -> None:
+    here.verifier.script = Script(text=f"Well. {CALL}")
+    ask: Any = {**AS_CODEX, "store": True, "input": "go", "metadata": {"a": "b"}}
+    if streamed:
+        events: Any = [event async for event in await here.client.responses.create(**ask, stream=True)]
+        made = events[-1].response
+    else:
+        made = await here.client.responses.create(**ask)
+    found = await here.client.responses.retrieve(made.id)
+    assert found.model_dump() == made.model_dump()
+    assert len(here.verifier.calls) == 1
+    await here.client.responses.delete(made.id)
+    for again in (here.client.responses.retrieve, here.client.responses.delete):
+        with pytest.raises((openai.NotFoundError, openai.APIStatusError)) as caught:
+            await again(made.id)
+        assert caught.value.status_code in (404, 410)
+
+
+async def test_a_response_that_was_continued_goes_with_the_last_one(here: Stage) -> None:
+    first = await here.client.responses.create(model="bytes", input="one")
+    second = await here.client.responses.create(model="bytes", input="two", previous_response_id=first.id)
+    with pytest.raises(openai.ConflictError, match=second.id):
+        await here.client.responses.delete(first.id)
+    await here.client.responses.delete(second.id)
+    with pytest.raises(openai.APIStatusError):
+        await here.client.responses.retrieve(first.id)
+
+
+async def test_what_is_not_a_stored_response_is_not_found(here: Stage) -> None:
+    unstored = await here.client.responses.create(input="go", **AS_CODEX)
+    chat = await here.client.chat.completions.create(model="bytes", messages=[{"role": "user", "content": "x"}])
+    names = [unstored.id, "resp_x", f"resp_{'0' * 32}-1", chat.id.replace("chatcmpl-", "resp_")]
+    for name in names:
+        with pytest.raises(openai.NotFoundError):
+            await here.client.responses.retrieve(name)
+        with pytest.raises(openai.NotFoundError):
+            await here.client.responses.delete(name)

@@ -169,3 +169,13 @@ def test_a_folder_without_a_tokenizer_is_one_clear_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as refused:
         ModelTokenizer.load(tmp_path)
     assert "\n" not in refused.value.message
+
+
+def test_bad_words_are_encoded_as_vllm_does(tokenizer: ModelTokenizer) -> None:
+    found = tokenizer.encode_words(["def", "  zebra", "def"])
+    plain = AutoTokenizer.from_pretrained(DEMO)
+    alone = [tuple(plain.encode(word, add_special_tokens=False)) for word in ("def", "zebra")]
+    assert set(alone) <= set(found)
+    assert len(set(found)) == len(found)
+    for word in set(found) - set(alone):
+        assert plain.decode(word) in (" def", " zebra")

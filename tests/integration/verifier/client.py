@@ -37,6 +37,7 @@ class Client:
         gamma: int | None = None,
         lenience: float | None = None,
         logprobs: int | None = None,
+        prompt_logprobs: int | None = None,
         salt: str = "",
         drafter: str = "",
         prediction: Sequence[int] = (),
@@ -62,6 +63,7 @@ class Client:
                 stop_token_ids=stop,
                 speculation=speculation,
                 logprobs=logprobs,
+                prompt_logprobs=prompt_logprobs,
                 cache_salt=salt,
             )
         )

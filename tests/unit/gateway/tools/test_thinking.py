@@ -6,10 +6,12 @@ import pytest
 
 from gateway.http.requests.completions import ChatBody
 from gateway.request import ChatPrompt
+from gateway.tools.formats import format_of
 from gateway.tools.message_reader import MessageReader, ReadMessage, joined_message
 from gateway.tools.reading import Reading
-from gateway.tools.thinking import THINKING, thinking_of
+from gateway.tools.thinking import THINKING, check_parser, thinking_of
 from gateway.tools.values import ToolCall
+from specdec.errors import UnsupportedParameter
 from specdec.sampling.grammar import Grammar, GrammarKind
 from specdec.sampling.params import SamplingParams
 
@@ -91,3 +93,49 @@ def test_what_is_asked_of_the_thinking_goes_to_the_template(fields: dict[str, ob
     prompt = body.request("r").prompt
     assert isinstance(prompt, ChatPrompt)
     assert prompt.template_arguments == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "budget"),
+    [
+        ({"thinking_token_budget": 7}, 7),
+        ({"thinking_budget": 0}, 0),
+        ({"thinking": {"type": "enabled", "budget_tokens": 9}}, 9),
+        ({"thinking": {"type": "enabled"}, "reasoning_effort": "high"}, None),
+    ],
+)
+def test_a_budget_bounds_the_thinking(fields: dict[str, object], budget: int | None) -> None:
+    body = ChatBody.model_validate({"messages": [{"role": "user", "content": "x"}], **fields})
+    request = body.request("r", format_of("<think>"))
+    assert request.thinking_budget == budget
+    bound = request.reading.bound(request.sampling, budget).grammar
+    assert bound == (None if budget is None else Grammar(GrammarKind.ANY, "*", "<think>\n</think>", budget))
+
+
+def test_a_budget_is_refused_where_the_thinking_is_not_known() -> None:
+    body = ChatBody.model_validate({"messages": [{"role": "user", "content": "x"}], "thinking_token_budget": 7})
+    with pytest.raises(UnsupportedParameter, match="thinking_token_budget"):
+        body.request("r")
+
+
+def test_channels_are_bound_behind_the_analysis() -> None:
+    sampling = SamplingParams(grammar=Grammar(GrammarKind.REGEX, "a"))
+    answer = Reading(thinking="gpt-oss").bound(sampling).grammar
+    call = Reading("gpt-oss", thinking="gpt-oss").bound(sampling, 5).grammar
+    analysis, closing, final = (
+        "<|channel|>analysis<|message|>",
+        "<|end|><|start|>assistant",
+        "<|channel|>final<|message|>",
+    )
+    assert answer == Grammar(GrammarKind.REGEX, "a", f"{analysis}\n{closing}{final}\n{final}")
+    assert call == Grammar(GrammarKind.REGEX, "a", f"{analysis}\n{closing}", 5)
+
+
+def test_the_parser_can_be_set() -> None:
+    template = "<think>"
+    names = {"auto": "think", "none": "", "deepseek_r1": "think", "openai_gptoss": "gpt-oss", "granite": "granite"}
+    found = {name: format_of(template, parser=check_parser(name)).thinking for name in names}
+    assert found == names
+    assert format_of("{{ messages }}", parser=check_parser("qwen3")).thinking == "think"
+    with pytest.raises(ValueError, match="deepseek_r1"):
+        check_parser("deepseek_r7")

@@ -33,6 +33,7 @@ PARAMS = st.builds(
     end_token_ids=st.sampled_from([(), (2,), (0, 9)]),
     allowed_token_ids=st.sampled_from([(), (1, 3, 5), (0, 2, 9)]),
     banned_token_ids=st.sampled_from([(), (3,), (4, 9)]),
+    bad_words=st.sampled_from([(), ((1, 3), (5, 5, 2)), ((8,), (0, 0), (4, 1, 0))]),
 )
 TOKENS = st.lists(st.integers(0, 9), max_size=6)
 

@@ -11,7 +11,7 @@ from specdec.wire.params import grammar_to_pb, sampling_from_pb, sampling_to_pb
 
 @pytest.mark.parametrize("kind", GrammarKind)
 def test_a_grammar_comes_back_as_it_was(kind: GrammarKind) -> None:
-    params = SamplingParams(grammar=Grammar(kind, "é+"))
+    params = SamplingParams(grammar=Grammar(kind, "é+", "</think>", 5))
     assert sampling_from_pb(sampling_to_pb(params)) == params
 
 

@@ -35,6 +35,7 @@ EVERYTHING = SamplingParams(
     min_tokens=4,
     end_token_ids=(0, 2),
     allowed_token_ids=(1, 5),
+    bad_words=((7, 8), (9,)),
     banned_token_ids=(5, 6),
     grammar=Grammar(GrammarKind.REGEX, "a"),
 )

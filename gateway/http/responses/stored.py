@@ -1,0 +1,44 @@
+"""What is kept of a response's request beside its turn, so that the response can be shown again."""
+
+import json
+
+from gateway.http.responses.body import RESPONSE, ResponsesBody
+from specdec.errors import GenerationNotFound
+
+_FORMAT = "responses "
+_LONG = 64 * 1024
+"""Characters of a request over which its tools and instructions are not kept."""
+
+
+def stored(body: ResponsesBody) -> str:
+    """What is kept of a request beside its turn, for `stored_body`: all that answers repeat of it."""
+    if body.store is False:
+        return _FORMAT + '{"store": false}'
+    shown = body.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"input", "stream"})
+    text = json.dumps(shown, ensure_ascii=False)
+    if len(text) > _LONG:
+        text = json.dumps({name: value for name, value in shown.items() if name not in ("instructions", "tools")})
+    return _FORMAT + text
+
+
+def stored_body(text: str) -> ResponsesBody:
+    """The request that `stored` kept, without its input; raises GenerationNotFound where it was not to be stored."""
+    if not text.startswith(_FORMAT):
+        raise unknown_response()
+    body = ResponsesBody.parse({"input": "", **json.loads(text.removeprefix(_FORMAT))})
+    if body.store is False:
+        raise unknown_response()
+    return body
+
+
+def turn_name(response: str) -> str:
+    """The name of a response's turn; raises GenerationNotFound."""
+    match = RESPONSE.fullmatch(response)
+    if match is None:
+        raise unknown_response()
+    return f"{match[1]}-{match[2]}"
+
+
+def unknown_response() -> GenerationNotFound:
+    """The error of an id that names no response."""
+    return GenerationNotFound("no such response", "response_id")

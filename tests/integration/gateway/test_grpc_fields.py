@@ -1,0 +1,81 @@
+"""Fields of the HTTP API that gRPC has as well."""
+
+from typing import Any
+
+import grpc
+import pytest
+
+from gateway.request import ChatPrompt
+from gateway.rpc.tools import chat_prompt
+from protos.gateway.v1 import gateway_pb2 as pb
+from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
+from specdec.errors import FieldInvalid
+from specdec.serving.rpc.status import from_rpc_error
+from tests.gateway_fakes import Script
+from tests.integration.gateway.stage import Stage
+
+TEXT = Script().text
+TALK = [pb.ChatMessage(role="user", content="hi")]
+
+
+@pytest.fixture
+def stub(channel: grpc.aio.Channel) -> Any:
+    return pb_grpc.GenerationServiceStub(channel)
+
+
+async def test_a_stop_string_is_shown_where_it_is_asked_for(stub: Any) -> None:
+    for shown, text in ((False, "Hello"), (True, "Hello, w")):
+        stop = pb.StopOptions(stop=[", w"], include_stop_str_in_output=shown)
+        assert (await stub.Generate(pb.GenerateRequest(text="x", stop=stop))).text == text
+
+
+async def test_special_tokens_are_shown_where_they_are_asked_for(stub: Any) -> None:
+    special = pb.GenerateRequest(text="x", stop=pb.StopOptions(ignore_eos=True), skip_special_tokens=False)
+    assert (await stub.Generate(special)).text == TEXT + "<end>"
+    special.skip_special_tokens = True
+    assert (await stub.Generate(special)).text == TEXT
+
+
+async def test_a_prompt_is_cut_to_its_last_tokens(here: Stage, stub: Any) -> None:
+    await stub.Generate(pb.GenerateRequest(text="Say it", truncate_prompt_tokens=2))
+    await stub.Generate(pb.GenerateRequest(text="Say it", truncate_prompt_tokens=-1, add_special_tokens=False))
+    assert [bytes(call.tokens) for call in here.verifier.calls] == [b"it", b"Say it"]
+
+
+async def test_negative_seeds_are_seeds(here: Stage, stub: Any) -> None:
+    for _ in range(2):
+        await stub.Generate(pb.GenerateRequest(text="x", sampling=pb.SamplingOptions(seed=-7)))
+    first, second = (call.sampling.seed for call in here.verifier.calls)
+    assert first == second >= 0
+
+
+def test_a_chat_says_what_its_template_takes() -> None:
+    prompt = chat_prompt(
+        pb.ChatPrompt(
+            messages=TALK, chat_template_kwargs='{"a": [1]}', reasoning_effort="none", thinking_token_budget=5
+        )
+    )
+    assert isinstance(prompt, ChatPrompt)
+    assert prompt.template_arguments == {
+        "reasoning_effort": "none",
+        "enable_thinking": False,
+        "thinking": False,
+        "thinking_budget": 5,
+        "a": [1],
+    }
+
+
+@pytest.mark.parametrize(
+    "given", [{"chat_template_kwargs": "[]"}, {"chat_template_kwargs": "{"}, {"reasoning_effort": "x"}]
+)
+def test_what_makes_no_sense_is_refused(given: Any) -> None:
+    (name,) = given
+    with pytest.raises(FieldInvalid) as caught:
+        chat_prompt(pb.ChatPrompt(messages=TALK, **given))
+    assert caught.value.param == name
+
+
+async def test_a_budget_is_refused_where_the_thinking_is_not_known(stub: Any) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stub.Generate(pb.GenerateRequest(chat=pb.ChatPrompt(messages=TALK, thinking_token_budget=5)))
+    assert getattr(from_rpc_error(caught.value), "param", "") == "thinking_token_budget"
