@@ -6,6 +6,8 @@ from gateway.tools.json_bounds import MAX_BRACKETS, MAX_COMMAS
 from protos.gateway.v1 import gateway_pb2 as pb
 from specdec.errors import ContextLengthExceeded, FieldInvalid
 
+MAX_MESSAGES = 8192
+"""Most messages and calls of a conversation; each costs some microseconds of this process."""
 _QUICK_BYTES = 64 * 1024
 _QUICK_PARTS = 2000
 
@@ -35,14 +37,14 @@ def check_shape(message: pb.GenerateRequest) -> None:
 
 def check_chat(chat: pb.ChatPrompt) -> None:
     """Raise FieldInvalid for a conversation of too many messages and calls."""
-    if _messages(chat) > MAX_BRACKETS:
-        raise FieldInvalid(f"messages has over {MAX_BRACKETS} messages and calls", "messages")
+    if _messages(chat) > MAX_MESSAGES:
+        raise FieldInvalid(f"messages has over {MAX_MESSAGES} messages and calls", "messages")
 
 
 def _messages(chat: pb.ChatPrompt) -> int:
     """Messages and calls of a conversation; counted no further than is too many."""
     messages = len(chat.messages)
-    return messages if messages > MAX_BRACKETS else messages + sum(len(each.tool_calls) for each in chat.messages)
+    return messages if messages > MAX_MESSAGES else messages + sum(len(each.tool_calls) for each in chat.messages)
 
 
 def _texts(message: pb.GenerateRequest) -> Iterator[tuple[str, str]]:

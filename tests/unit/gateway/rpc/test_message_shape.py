@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.rpc.service import _wanted
-from gateway.rpc.shape import check_chat, is_quick
+from gateway.rpc.shape import MAX_MESSAGES, check_chat, is_quick
 from gateway.tools.json_bounds import MAX_BRACKETS, MAX_COMMAS, MAX_NESTING
 from protos.gateway.v1 import gateway_pb2 as pb
 from specdec.errors import ContextLengthExceeded, FieldInvalid, RequestError
@@ -24,10 +24,10 @@ def called(arguments: str) -> pb.ChatPrompt:
 @pytest.mark.parametrize(
     ("message", "param"),
     [
-        (pb.GenerateRequest(chat=pb.ChatPrompt(messages=[pb.ChatMessage()] * (MAX_BRACKETS + 1))), "messages"),
+        (pb.GenerateRequest(chat=pb.ChatPrompt(messages=[pb.ChatMessage()] * (MAX_MESSAGES + 1))), "messages"),
         (
             pb.GenerateRequest(
-                chat=pb.ChatPrompt(messages=[pb.ChatMessage(tool_calls=[pb.ToolCall()] * MAX_BRACKETS)])
+                chat=pb.ChatPrompt(messages=[pb.ChatMessage(tool_calls=[pb.ToolCall()] * MAX_MESSAGES)])
             ),
             "messages",
         ),
@@ -75,7 +75,7 @@ def test_ids_that_no_context_has_room_for_are_refused_before_they_are_read() -> 
 
 def test_a_chat_that_is_only_tokenized_has_the_same_bound() -> None:
     with pytest.raises(FieldInvalid):
-        check_chat(pb.ChatPrompt(messages=[pb.ChatMessage()] * (MAX_BRACKETS + 1)))
+        check_chat(pb.ChatPrompt(messages=[pb.ChatMessage()] * (MAX_MESSAGES + 1)))
 
 
 def test_what_fits_is_read() -> None:
