@@ -6,6 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
+PROMPT = "prompt-that-no-log-may-have"
+KEY = "sk-key-that-no-log-may-have"
+SECRETS = (PROMPT.encode(), KEY.encode())
+"""What is in no log of a gateway under attack."""
+
 Answer = tuple[int, dict[str, Any]]
 """Status and JSON of an answer."""
 
@@ -13,7 +18,7 @@ Answer = tuple[int, dict[str, Any]]
 def post(address: tuple[str, int], path: str, raw: bytes) -> Answer:
     """Send one request."""
     with closing(http.client.HTTPConnection(*address, timeout=120)) as connection:
-        connection.request("POST", path, raw)
+        connection.request("POST", path, raw, {"Authorization": f"Bearer {KEY}"})
         answer = connection.getresponse()
         return answer.status, json.loads(answer.read())
 

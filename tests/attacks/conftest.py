@@ -1,4 +1,4 @@
-"""The gateway under attack, one for each module."""
+"""The gateway under attack, one for each module; behind all attacks, its log has no prompt and no key of theirs."""
 
 from collections.abc import AsyncIterator
 
@@ -6,9 +6,12 @@ import pytest
 import pytest_asyncio
 
 from tests.attacks.attacked_gateway import Target, attacked_gateway
+from tests.attacks.attacker import SECRETS
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def target(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Target]:
     async with attacked_gateway(tmp_path_factory.mktemp("front-door")) as made:
         yield made
+        leaked = [line for line in made.log for secret in SECRETS if secret in line]
+        assert not leaked, leaked[:3]

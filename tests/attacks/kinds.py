@@ -4,15 +4,17 @@ A kind is called with the addresses of the HTTP and the gRPC API and with a size
 statuses of the answers that it got.
 """
 
+import gzip
 import json
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
+from http.client import HTTPConnection
 from typing import Any
 
-from tests.attacks.attacker import flood
+from tests.attacks.attacker import PROMPT, flood
 
 Address = tuple[str, int]
 Kind = Callable[[Address, Address, int], list[int]]
@@ -31,14 +33,14 @@ def _posted(http: Address, path: str, body: Mapping[str, Any], count: int) -> li
 
 def newlines(http: Address, grpc: Address, size: int) -> list[int]:
     """A grammar of newlines, which a naive reader scans in quadratic time."""
-    return _posted(http, "/v1/completions", {"prompt": "a", "guided_grammar": "\n" * 65_000}, 2 * size)
+    return _posted(http, "/v1/completions", {"prompt": PROMPT, "guided_grammar": "\n" * 65_000}, 2 * size)
 
 
 def chain(http: Address, grpc: Address, size: int) -> list[int]:
     """A grammar of rules that each name the next."""
     rules = "".join(f'r{each} ::= r{each + 1} | "a"\n' for each in range(1999))
     grammar = f'root ::= r0\n{rules}r1999 ::= "a"\n'
-    return _posted(http, "/v1/completions", {"prompt": "a", "guided_grammar": grammar}, 2 * size)
+    return _posted(http, "/v1/completions", {"prompt": PROMPT, "guided_grammar": grammar}, 2 * size)
 
 
 def schemas(http: Address, grpc: Address, size: int) -> list[int]:
@@ -46,13 +48,13 @@ def schemas(http: Address, grpc: Address, size: int) -> list[int]:
     statuses: list[int] = []
     for each in range(2 * size):
         schema = {"type": "integer", "multipleOf": 1_000_003 + 2 * each}
-        statuses += _posted(http, "/v1/completions", {"prompt": "a", "guided_json": schema}, 1)
+        statuses += _posted(http, "/v1/completions", {"prompt": PROMPT, "guided_json": schema}, 1)
     return statuses
 
 
 def empty_objects(http: Address, grpc: Address, size: int) -> list[int]:
     """Megabytes of empty objects, for 16 choices."""
-    body = {"messages": [{"role": "user", "content": "a"}], "n": 16, "chat_template_kwargs": {"x": [{}] * 1_000_000}}
+    body = {"messages": [{"role": "user", "content": PROMPT}], "n": 16, "chat_template_kwargs": {"x": [{}] * 1_000_000}}
     return _posted(http, "/v1/chat/completions", body, 3 * size)
 
 
@@ -61,13 +63,13 @@ def nested(http: Address, grpc: Address, size: int) -> list[int]:
     value: dict[str, Any] = {}
     for _ in range(400):
         value = {"a": value}
-    body = {"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": value}
+    body = {"messages": [{"role": "user", "content": PROMPT}], "chat_template_kwargs": value}
     return _posted(http, "/v1/chat/completions", body, 8 * size)
 
 
 def unused_fields(http: Address, grpc: Address, size: int) -> list[int]:
     """Megabytes in a field that nobody reads."""
-    return _posted(http, "/v1/completions", {"prompt": "a", "metadata": {"x": "a" * 4_000_000}}, 20 * size)
+    return _posted(http, "/v1/completions", {"prompt": PROMPT, "metadata": {"x": "a" * 4_000_000}}, 20 * size)
 
 
 def pipelined(http: Address, grpc: Address, size: int) -> list[int]:
@@ -88,7 +90,7 @@ def _pipeline(http: Address, seconds: float) -> None:
 
 def unread(http: Address, grpc: Address, size: int) -> list[int]:
     """Streams of 16 choices that nobody reads."""
-    body = json.dumps({"prompt": "a", "n": 16, "max_tokens": 900, "stream": True, "user": "mallory"}).encode()
+    body = json.dumps({"prompt": PROMPT, "n": 16, "max_tokens": 900, "stream": True, "user": "mallory"}).encode()
     head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
     connections = [socket.create_connection(http, 10) for _ in range(14)]
     for connection in connections:
@@ -133,9 +135,32 @@ def resets(http: Address, grpc: Address, size: int) -> list[int]:
     return []
 
 
+def compressed(http: Address, grpc: Address, size: int) -> list[int]:
+    """Bodies of some kilobytes that grow to 200 MB."""
+    raw = gzip.compress(b'{"prompt": "' + PROMPT.encode() + b"a" * 200_000_000 + b'"}')
+    statuses = []
+    for _ in range(4 * size):
+        with closing(HTTPConnection(*http, timeout=120)) as connection:
+            connection.request("POST", "/v1/completions", raw, {"content-encoding": "gzip"})
+            statuses.append(connection.getresponse().status)
+    return statuses
+
+
 KINDS: Mapping[str, Kind] = {
     kind.__name__: kind
-    for kind in (newlines, chain, schemas, empty_objects, nested, unused_fields, pipelined, unread, pings, resets)
+    for kind in (
+        newlines,
+        chain,
+        schemas,
+        empty_objects,
+        nested,
+        unused_fields,
+        compressed,
+        pipelined,
+        unread,
+        pings,
+        resets,
+    )
 }
 
 

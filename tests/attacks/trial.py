@@ -1,12 +1,15 @@
 """One attack beside a bystander, and a bystander alone; `python -m tests.attacks.trial` runs all kinds, large."""
 
 import asyncio
+import logging
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import structlog
 
 from tests.attacks.attacked_gateway import Target, attacked_gateway
 from tests.attacks.bystander import bystander
@@ -59,6 +62,7 @@ def _waits(waits: Sequence[float], statuses: Sequence[int] = ()) -> Waits:
 async def main() -> int:
     """Run every kind in its large form and print a table; the exit status is 1 where a bystander waited too long."""
     failed = False
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))  # the table stands alone
     with tempfile.TemporaryDirectory() as folder:
         async with attacked_gateway(Path(folder)) as target:
             sys.stdout.write("attack           control p95      p95  longest   MiB before  peak  after   answers\n")
