@@ -41,7 +41,7 @@ class _Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Thinking:
+class BoundThinking:
     """How a model writes what it thinks, in tokens."""
 
     openings: Collection[bytes]
@@ -109,7 +109,7 @@ class Thinking:
 class BudgetState:
     """The masks of a grammar, or of none, with those that end the thinking; as `GrammarState` a function of tokens."""
 
-    def __init__(self, inner: TokenMasks | None, thinking: Thinking, vocab_size: int) -> None:
+    def __init__(self, inner: TokenMasks | None, thinking: BoundThinking, vocab_size: int) -> None:
         self._inner = inner
         self._thinking = thinking
         self._bytes = mask_bytes(vocab_size)

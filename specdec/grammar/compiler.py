@@ -12,7 +12,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from specdec.errors import FieldInvalid
 from specdec.grammar.budget import BudgetState
 from specdec.grammar.state import GrammarState, TokenMasks
-from specdec.grammar.thinking import Vocabulary, behind, thinking_of
+from specdec.grammar.thinking import GrammarVocabulary, behind, thinking_of
 from specdec.grammar.tokens import GrammarTokens
 from specdec.sampling.grammar import Grammar, GrammarKind, token_name
 
@@ -35,7 +35,7 @@ class GrammarCompiler:
     """Compiled grammars over one vocabulary, the most recent ones kept by their digests."""
 
     def __init__(
-        self, tokenizer: LLTokenizer, vocabulary: Vocabulary, vocab_size: int, end_ids: Collection[int]
+        self, tokenizer: LLTokenizer, vocabulary: GrammarVocabulary, vocab_size: int, end_ids: Collection[int]
     ) -> None:
         """Compile for a tokenizer.
 

@@ -5,14 +5,14 @@ import re
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from specdec.grammar.budget import Thinking
+from specdec.grammar.budget import BoundThinking
 from specdec.sampling.grammar import spelled, token_name
 
 _BREAK = r"BREAK: /\n{1,4}/"
 """Lines between the thinking and what the grammar binds."""
 
 
-class Vocabulary(Protocol):
+class GrammarVocabulary(Protocol):
     """The tokens of a model."""
 
     @property
@@ -27,12 +27,12 @@ class Vocabulary(Protocol):
         """Tokens that spell a text, none of them special."""
 
 
-def thinking_of(tags: str, budget: int, vocabulary: Vocabulary) -> Thinking:
+def thinking_of(tags: str, budget: int, vocabulary: GrammarVocabulary) -> BoundThinking:
     """The thinking between tags, given as for `behind`, in the tokens of a model."""
     *opening, closing = tags.split("\n")[:2]
     ids = [token for piece in spelled(closing, vocabulary.special) for token in _ids(piece, vocabulary)]
     openings = [each for tag in opening for each in _spellings(tag, vocabulary.special)]
-    return Thinking(openings, _spellings(closing, vocabulary.special), ids, budget, vocabulary.tokens)
+    return BoundThinking(openings, _spellings(closing, vocabulary.special), ids, budget, vocabulary.tokens)
 
 
 def behind(tags: str, grammar: str, special: Collection[str]) -> str:
@@ -80,7 +80,7 @@ def _spellings(tag: str, special: Collection[str]) -> tuple[bytes, ...]:
     return tuple({tag.encode(): None, named.encode(): None})
 
 
-def _ids(piece: str, vocabulary: Vocabulary) -> list[int]:
+def _ids(piece: str, vocabulary: GrammarVocabulary) -> list[int]:
     if piece in vocabulary.special:
         return [vocabulary.tokens.index(token_name(piece).encode())]
     return vocabulary(piece)

@@ -9,7 +9,7 @@ from specdec.errors import FieldInvalid
 from specdec.grammar.compiler import GrammarCompiler
 from specdec.sampling.grammar import Grammar, GrammarKind
 from specdec.wire.params import grammar_from_pb, grammar_to_pb
-from tests.unit.specdec.grammar.test_thinking import END, TAGS, allowed, ids
+from tests.unit.specdec.grammar.tagged_text import END, TAGS, allowed, ids
 
 BUDGET = 6
 HARMONY = ("<|channel|>analysis<|message|>", "<|over|><|start|>assistant<|channel|>final<|message|>")

@@ -6,39 +6,20 @@ import pytest
 
 from specdec.grammar.compiler import GrammarCompiler
 from specdec.sampling.grammar import Grammar, GrammarKind
+from tests.unit.specdec.grammar.tagged_text import END, TAGS, allowed, ids
 
-END = 256
 FORMS = {
     "regex": Grammar(GrammarKind.REGEX, "yes|no"),
     "schema": Grammar(GrammarKind.JSON_SCHEMA, '{"enum": ["yes", "no"], "x-guidance": {"whitespace_flexible": false}}'),
     "lark": Grammar(GrammarKind.LARK, 'start: answer\nanswer: "yes" | "no"'),
 }
 ANSWERS = {"regex": "yes", "schema": '"yes"', "lark": "yes"}
-TAGS = [
-    ("<think>", "</think>"),
-    ("[THINK]", "[/THINK]"),
-    ("◁think▷", "◁/think▷"),
-    ("Here: I|think.", "Here (I) answer:"),
-]
 
 
 def cases() -> Iterator[tuple[str, str, str, bool]]:
     for name in FORMS:
         for opening, closing in TAGS:
             yield from ((name, opening, closing, special) for special in (True, False))
-
-
-def ids(text: str, tags: list[str]) -> list[int]:
-    found: list[int] = []
-    while text:
-        tag = next((tag for tag in tags if text.startswith(tag)), "")
-        found += [END + 1 + tags.index(tag)] if tag else text[0].encode()
-        text = text[len(tag) or 1 :]
-    return found
-
-
-def allowed(mask: bytes | None, token: int) -> bool:
-    return mask is not None and bool(mask[token // 8] >> token % 8 & 1)
 
 
 @pytest.mark.parametrize(("name", "opening", "closing", "special"), list(cases()))
