@@ -109,10 +109,10 @@ PLACES: tuple[tuple[str, str, str, str], ...] = (
      "tests/unit/specdec/sampling/test_filters.py"),
     (_NOTES, "prune_cache", _ENGINE,
      _ROLLBACK),
-    (_NOTES, "debug output", "specdec/cli/commands/explain.py::show_report", f"{_COMMANDS}/test_run.py"),
+    (_NOTES, "debug output", "specdec/cli/commands/run.py::show_report", f"{_COMMANDS}/test_run.py"),
     (_NOTES, "EGAG, H_norm", "specdec/planning/certainty.py::certainties",
      "tests/unit/specdec/planning/test_certainty.py"),
-    (_NOTES, "EGAG, γ and its smoothing", "drafter_service/sessions/chain_length.py::ChainLength",
+    (_NOTES, "EGAG, γ and its smoothing", "drafter_service/sessions/draft_session.py::ChainLength",
      "tests/unit/drafter_service/sessions/test_chain_length.py"),
     (_BLOG, "the algorithm and its n", _VERIFY, _EXACT),
 )  # fmt: skip

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from benchmarks.run import Ask
-from specdec.cli.commands.homogeneity import p_value
+from specdec.cli.commands.prove import p_value
 
 HEAD = ("peer", "compared with", "greedy answers identical", "sampled: p", "sequences a side", "verdict")
 _GREEDY_TOKENS = 48

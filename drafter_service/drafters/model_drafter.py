@@ -1,16 +1,17 @@
 """Drafts from a small language model: one packed pass a step for all sessions, one token for each."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from statistics import median
+from weakref import WeakKeyDictionary
 
+import structlog
 import torch
 from torch import Tensor
 
-from drafter_service.drafters.grammar_masks import GrammarMasks
 from drafter_service.drafters.retokenized import Translation
-from drafter_service.drafters.rivals import rivals
 from drafter_service.drafters.translated_model import TranslatedModel
 from drafter_service.drafters.tree_level import next_levels
 from drafter_service.sessions.draft_session import DraftSession
@@ -28,7 +29,9 @@ from specdec.engine import Chunk, Engine, SequenceMemory
 from specdec.engine.byte_tokenizer import ByteTokenizer
 from specdec.errors import TokenizerMismatch
 from specdec.grammar.compiler import GrammarCompiler
+from specdec.grammar.state import TokenMasks
 from specdec.planning.certainty import Certainty, certainties
+from specdec.rules.coupling import earliest
 from specdec.rules.draft import SparseProbs
 from specdec.rules.proposal import propose, propose_certain, propose_each
 from specdec.rules.speculation import Mode
@@ -36,6 +39,9 @@ from specdec.sampling.distribution import History, certain_tokens, probabilities
 from specdec.sampling.params import SamplingParams
 from specdec.sampling.vocabulary import Vocabulary
 
+_log = structlog.get_logger()
+_MOST = 8
+"""Most rivals of one draft."""
 _TRIAL = "trial"
 _TRIAL_STEPS = 8
 
@@ -225,3 +231,65 @@ def _tree_chunk(session: TreeSession, pending: list[int]) -> Chunk:
         return Chunk(session.key, pending, logits=1)
     parents = growth.tree.after(len(pending)).parents
     return Chunk(session.key, [*pending, *growth.tokens], logits=growth.rows, parents=parents)
+
+
+def rivals(
+    logits: Tensor,
+    sessions: Sequence[DraftSession],
+    tokens: Sequence[int],
+    history: Callable[[DraftSession], History],
+) -> Mapping[int, Sequence[int]]:
+    """The rivals of each row's draft, for the sessions that push chains, the likeliest first.
+
+    A target whose distribution is near q draws one of q's likely tokens. In mode coupled it draws by the noise that the
+    draft was drawn by, so there the rivals are those that come next in the race that the draft has won.
+    """
+    rows = [row for row, session in enumerate(sessions) if session.outcomes]
+    if not rows:
+        return {}
+    asking = [sessions[row] for row in rows]
+    q = probabilities(logits[rows], [each.params.ranking for each in asking], [history(each) for each in asking])
+    mass, ids = q.topk(min(q.shape[1], max(each.outcomes for each in asking) + 1, _MOST + 1))
+    likely = [
+        [each for each, weight in zip(*row, strict=True) if weight]
+        for row in zip(ids.tolist(), mass.tolist(), strict=True)
+    ]
+    coupled = [
+        place for place, each in enumerate(asking) if each.mode is Mode.COUPLED and each.params.temperature > 0.0
+    ]
+    if coupled:
+        seeds = [asking[place].params.seed for place in coupled]
+        positions = [len(asking[place]) for place in coupled]
+        races = earliest(mass[coupled].cpu(), ids[coupled].cpu(), seeds, positions, ids.shape[1])
+        for place, race in zip(coupled, races, strict=True):
+            likely[place] = race
+    return {row: [each for each in some if each != tokens[row]] for row, some in zip(rows, likely, strict=True)}
+
+
+class GrammarMasks:
+    """The grammars of all sessions; they are compiled on a thread, so that no step waits for one."""
+
+    def __init__(self, compiler: GrammarCompiler | None) -> None:
+        """Without a compiler, nothing is masked."""
+        self._compiler = compiler
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammars")
+        self._states: WeakKeyDictionary[DraftSession, Future[TokenMasks]] = WeakKeyDictionary()
+
+    def history(self, session: DraftSession) -> History:
+        """What the distribution of the session's next draft depends on."""
+        grammar, history = session.params.grammar, session.history
+        if self._compiler is None or grammar is None:
+            return history
+        state = self._states.get(session)
+        if state is None:
+            state = self._states[session] = self._thread.submit(self._compiler.compile, grammar)
+            state.add_done_callback(_log_failure)
+        if not state.done() or state.exception() is not None or state.result().expensive:
+            return history
+        return replace(history, allowed=state.result().masks(session.output)[0])
+
+
+def _log_failure(compiled: "Future[TokenMasks]") -> None:
+    error = None if compiled.cancelled() else compiled.exception()
+    if error is not None:
+        _log.warning("grammar_unusable", error=str(error))

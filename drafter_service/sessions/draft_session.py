@@ -3,10 +3,10 @@
 import time
 from collections.abc import Sequence
 
-from drafter_service.sessions.chain_length import ChainLength
 from drafter_service.sessions.refusal import SessionRefused, check_open
 from specdec.planning.certainty import Certainty
 from specdec.planning.gamma import AcceptanceEstimate
+from specdec.planning.gamma_policy import GammaPolicy, PolicyKind
 from specdec.rules.draft import Draft, DraftStep, SparseProbs
 from specdec.rules.prefix import PrefixHash, common_length
 from specdec.sampling.distribution import History
@@ -249,3 +249,37 @@ class DraftSession:
         if not self.drafted:
             self.chain_start = self._committed
         return valid
+
+
+class ChainLength:
+    """The policy of one session, and the entropies that it has seen."""
+
+    def __init__(self, policy: GammaPolicy) -> None:
+        self.policy = policy
+        self._entropy: float | None = None
+        """Exponential moving average of H_norm, over all drafts of the session."""
+
+    def step(self, gamma: int, certainty: Certainty) -> DraftStep | None:
+        """Add the entropy of one more draft to the average; None unless γ is chosen by entropy.
+
+        Args:
+            gamma: most drafts that are asked for.
+        """
+        policy, earlier, newest = self.policy, self._entropy, min(certainty.entropy, 1.0)
+        if policy.policy is not PolicyKind.EGAG:
+            return None
+        self._entropy = newest if earlier is None else policy.ema * earlier + (1.0 - policy.ema) * newest
+        return DraftStep(newest, self._most(gamma, self._entropy))
+
+    def ends(self, drafted: int, certainty: Certainty, step: DraftStep | None) -> bool:
+        """Whether a chain of `drafted` tokens ends.
+
+        Args:
+            certainty: that of the last token.
+            step: the value of `step` for that token.
+        """
+        return certainty.confidence < self.policy.min_confidence or (step is not None and drafted >= step.gamma)
+
+    def _most(self, gamma: int, entropy: float) -> int:
+        """γ = γ_min + (γ_max - γ_min)(1 - H_norm), rounded; γ_max is what is asked for."""
+        return round(self.policy.min + (gamma - self.policy.min) * (1.0 - entropy))

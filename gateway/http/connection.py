@@ -2,17 +2,24 @@
 
 import asyncio
 import math
-from typing import Any
+import socket
+from collections.abc import Callable
+from typing import Any, Protocol
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from gateway.fair_queue import Share
-from gateway.http.half_closed import LeavingClient
-from gateway.http.offers import SteadyParser
 from gateway.http.replies.problems import error_body
 from gateway.http.unread import UnreadAnswers, answered_share
 from specdec.errors import DeadlineExceeded, FieldInvalid, MessageTooLarge, QueueFull, SpecdecError
 
+_DELAYS = (0.4, 4.0, 40.0, 400.0)
+"""Seconds before each probe; some clients count interim answers, so they are few."""
+_ANSWERED = 0.1
+"""Seconds after a probe in which the reset of a client that has left arrives."""
+_PROBE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_OFFERED = (b"upgrade", b"http2-settings")
 HEAD_BYTES = 64 * 1024
 """Largest head of a request, and most bytes in a row that are no part of a body."""
 ARRIVAL_SECONDS = 6.0
@@ -182,3 +189,90 @@ class BoundedConnection(HttpToolsProtocol):
             head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
             self.transport.write(STATUS_LINE[status] + head + body)
         self.transport.close()
+
+
+class ParsedConnection(Protocol):
+    """What a parser reads of the connection whose callbacks it calls."""
+
+    url: bytes
+    headers: list[tuple[bytes, bytes]]
+    """Headers of the request that arrives, with names in lower case."""
+
+
+class SteadyParser:
+    """httptools' parser of requests, which does not stop at an offer: it reads the request's head again without it."""
+
+    def __init__(self, connection: ParsedConnection) -> None:
+        self._connection = connection
+        self._parser = self._new()
+
+    def feed_data(self, data: bytes) -> None:
+        """Read more bytes; the callbacks of a head that offers an upgrade come twice, until `on_headers_complete`.
+
+        Raises:
+            HttpParserError: the bytes are no HTTP.
+        """
+        while True:
+            try:
+                self._parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as offer:
+                data = data[offer.args[0] :]
+                method, version = self._parser.get_method(), self._parser.get_http_version()
+                if method == b"CONNECT":
+                    raise httptools.HttpParserInvalidMethodError("this is no proxy") from offer
+                self._parser = self._new()
+                self._parser.feed_data(self._head(method, version))
+
+    def should_upgrade(self) -> bool:
+        """Whether the head that was read last offers an upgrade, so that it will be read again."""
+        return bool(self._parser.should_upgrade())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._parser, name)
+
+    def _new(self) -> Any:
+        parser = httptools.HttpRequestParser(self._connection)
+        parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn has it
+        return parser
+
+    def _head(self, method: bytes, version: str) -> bytes:
+        kept = [header for header in self._connection.headers if header[0] not in _OFFERED]
+        lines = [method + b" " + self._connection.url + b" HTTP/" + version.encode()]
+        lines += [name + b": " + (_without_offer(value) if name == b"connection" else value) for name, value in kept]
+        return b"\r\n".join([*lines, b"", b""])
+
+
+def _without_offer(connection: bytes) -> bytes:
+    """A `Connection` header without what belongs to the offer."""
+    tokens = [token.strip() for token in connection.split(b",")]
+    return b", ".join(token for token in tokens if token.lower() not in _OFFERED)
+
+
+class LeavingClient:
+    """Watches a half-closed connection until it is closed, and aborts it when the client has left."""
+
+    def __init__(self, transport: asyncio.Transport, waiting: Callable[[], bool]) -> None:
+        """`waiting` says whether an answer to HTTP/1.1 is due that has not begun."""
+        self._transport = transport
+        self._waiting = waiting
+        self._loop = asyncio.get_running_loop()
+        self._delays = list(_DELAYS)
+        self._timer = self._loop.call_later(self._delays.pop(0), self._probe)
+
+    def close(self) -> None:
+        """Watch no more."""
+        self._timer.cancel()
+
+    def _probe(self) -> None:
+        if not self._transport.is_closing() and self._waiting():
+            self._transport.write(_PROBE)
+            self._timer = self._loop.call_later(_ANSWERED, self._look)
+
+    def _look(self) -> None:
+        if self._transport.is_closing():
+            return
+        if self._transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            self._transport.abort()
+        elif self._delays:
+            self._timer = self._loop.call_later(self._delays.pop(0), self._probe)

@@ -1,7 +1,9 @@
 """The door of the HTTP API: without an API key, nothing is served but the page, and what says whether all is well."""
 
 from collections.abc import Collection
+from ipaddress import ip_address
 
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -9,8 +11,9 @@ from gateway.callers.caller import let_in
 from gateway.callers.key_file import KeyFile
 from gateway.http.page import is_of_page
 from gateway.http.replies.problems import on_error
-from specdec.errors import KeyRefused
+from specdec.errors import HostRefused, KeyRefused, MediaTypeRefused, SpecdecError
 
+_JSON = "application/json"
 OPEN: Collection[str] = frozenset({"/livez", "/readyz", "/health", "/ping"})
 """Paths that need no key, beside the page, which asks for one. All others need one, whether they exist or not."""
 
@@ -34,3 +37,51 @@ class Door:
                 await response(scope, receive, send)
                 return
         await self._app(scope, receive, send)
+
+
+class BrowserGuard:
+    """Refuses what only a page of a stranger sends."""
+
+    def __init__(self, app: ASGIApp, names: Collection[str] | None) -> None:
+        """Take calls by any name where `names` is None, else by names of this machine and by these."""
+        self._app = app
+        self._names = names
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        error = self._mistake(scope) if scope["type"] == "http" else None
+        if error is None:
+            await self._app(scope, receive, send)
+            return
+        response = await on_error(Request(scope), error)
+        await response(scope, receive, send)
+
+    def _mistake(self, scope: Scope) -> SpecdecError | None:
+        headers = Headers(scope=scope)
+        if self._names is not None and not is_local(headers.get("host", ""), self._names):
+            return HostRefused("this gateway answers to names of its own machine; the setting `hosts` names others")
+        if "origin" in headers and scope["method"] == "POST" and not _is_json(headers.get("content-type", "")):
+            return MediaTypeRefused(f"the content type of what a page sends must be {_JSON}")
+        return None
+
+
+def is_local(host: str, names: Collection[str]) -> bool:
+    """Whether a Host header names this machine: by a loopback address, a name without a dot, or one of `names`.
+
+    Names without a dot are in no public name server, so that no page of a stranger has one. Clients that are no
+    browsers may send none.
+    """
+    name = _without_port(host).lower().rstrip(".")
+    try:
+        return ip_address(name.strip("[]")).is_loopback
+    except ValueError:
+        return "." not in name or name.endswith(".localhost") or name in names
+
+
+def _without_port(host: str) -> str:
+    name, colon, port = host.rpartition(":")
+    return name if colon and port.isdecimal() and (":" not in name or name.endswith("]")) else host
+
+
+def _is_json(content_type: str) -> bool:
+    kind = content_type.partition(";")[0].strip().lower()
+    return kind == _JSON or (kind.startswith("application/") and kind.endswith("+json"))

@@ -14,8 +14,7 @@ from starlette.middleware.cors import CORSMiddleware
 from gateway.callers.caller import allowed_priority, calling_key, calling_tenant
 from gateway.config import GatewaySettings
 from gateway.http import openapi, page, probes, sessions, stored_responses
-from gateway.http.browsers import BrowserGuard
-from gateway.http.door import Door
+from gateway.http.door import BrowserGuard, Door
 from gateway.http.messages_api.body import CountBody, MessagesBody
 from gateway.http.messages_api.replies import MessageReply, MessagesWriter, TokenCount
 from gateway.http.replies.answers import WriterMaker, json_response, streamed, while_connected, whole

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from specdec.engine.batch import Chunk
 from specdec.engine.cpu.cpp_library import HostCode
+from specdec.engine.cpu.operator import host_backend
 from specdec.engine.cpu.wide_passes import WidePasses
+from specdec.engine.cuda.backend import PagedBackend
 from specdec.engine.decoder import Decoder
-from specdec.engine.devices import kv_backend_for
 from specdec.engine.draft_head import restrict_head
 from specdec.engine.kv.backend import OpenKvBackend, forward
 from specdec.engine.kv.layout import KvLayout
@@ -184,3 +185,12 @@ class NativeEngine:
         if not chunks:
             return torch.empty(0, self.vocab_size, device=self.device)
         return forward(self._run, self._pool, chunks, self.vocab_size)
+
+
+def kv_backend_for(device: torch.device, attention: HostCode = "auto") -> OpenKvBackend[Any]:
+    """The backend for a model on that device: slabs on the host, pages on every other device.
+
+    Raises:
+        ModelRefused: `attention` asks for the host's operator, which cannot be had.
+    """
+    return host_backend(attention) if device.type == "cpu" else PagedBackend.on(device)

@@ -13,7 +13,7 @@ from itertools import cycle
 
 from prometheus_client import CollectorRegistry
 
-from drafter_service.drafters.rivals import rivals
+from drafter_service.drafters.model_drafter import rivals
 from drafter_service.drafters.sequence_lengths import SequenceLengths
 from drafter_service.sessions.draft_session import DraftSession
 from drafter_service.sessions.outcomes import Outcomes

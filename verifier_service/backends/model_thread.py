@@ -1,7 +1,7 @@
 """One step of the model thread: which sequences leave, which get KV, and one pass over what can run."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import structlog
 
@@ -11,7 +11,6 @@ from specdec.rules.draft import Verdict
 from verifier_service.backends.batch_plan import Outcome, Row, ScheduledChunk, plan
 from verifier_service.backends.kv_admission import KvAdmission
 from verifier_service.backends.model_step import ModelStep
-from verifier_service.backends.rotation import Rotation
 from verifier_service.backends.run_ahead import SteppedModel
 from verifier_service.backends.target_pass import verify_batch
 from verifier_service.config import VerifierSettings
@@ -102,3 +101,44 @@ class ModelThread(SteppedModel):
             if chunk.row.kv_name in self._kv:
                 self._kv.reserve(chunk.row.kv_name, chunk.length)
         return [chunk for chunk in chunks if chunk.row.kv_name in self._kv]
+
+
+class Rotation:
+    """Gives every sequence as many passes as the others, as far as it has a row for them."""
+
+    def __init__(self, most: int | None) -> None:
+        """Let at most `most` sequences decode in a pass, all of them where it is None."""
+        self._most = most
+        self._passes = 0
+        self._taken: dict[str, float] = {}
+        """The mean number of the passes that each sequence took part in, by KV name; the last one weighs half.
+
+        The last one alone would not do: of the sequences that were together in it, the same ones would be left out each
+        time."""
+
+    def chosen(self, waiting: Sequence[tuple[Row, int]]) -> list[tuple[Row, int]]:
+        """The rows of the next pass: all prompts, and of those that decode the ones that took part longest ago.
+
+        Args:
+            waiting: as for `plan`.
+        """
+        if self._most is None:
+            return list(waiting)
+        decoding = [row for row, start in waiting if row.goal - start == 1]
+        decoding.sort(key=lambda row: self.place(row.kv_name))
+        late = set(decoding[self._most :])
+        return [each for each in waiting if each[0] not in late]
+
+    def place(self, kv_name: str) -> float:
+        """The place of a sequence among those that decode, least first."""
+        return self._taken.get(kv_name, 0.0)
+
+    def took_part(self, kv_names: Iterable[str]) -> None:
+        """Note who was in the pass."""
+        self._passes += 1
+        for name in kv_names:
+            self._taken[name] = (self._taken.get(name, self._passes) + self._passes) / 2
+
+    def forget(self, kv_name: str) -> None:
+        """Note that a sequence has ended."""
+        self._taken.pop(kv_name, None)

@@ -12,11 +12,10 @@ from specdec.wire.session import Close, Commit, NackReason, Open, TreePlan
 from verifier_service.backends.batch_plan import Gathers
 from verifier_service.config import DraftingSettings
 from verifier_service.drafts.breaker import Breaker
-from verifier_service.drafts.draft_buffer import MOST_DRAFTS, DraftBuffer, checked
+from verifier_service.drafts.draft_buffer import MOST_DRAFTS, DraftBuffer, TreeBuffer, checked
 from verifier_service.drafts.drafts import Drafts, Proposal
 from verifier_service.drafts.link import DrafterLink
 from verifier_service.drafts.pool import DrafterPool
-from verifier_service.drafts.tree_buffer import TreeBuffer
 
 _CATCH_UP = 8
 """Tokens of earlier rounds that a drafter may have missed and is waited for. Sessions that want drafts again mostly do

@@ -6,12 +6,16 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import NamedTuple
 
-from specdec.rules.draft import NO_DRAFT, Draft, DraftStep, Verdict
+from specdec.rules.draft import NO_DRAFT, Draft, DraftStep, Verdict, certain
 from specdec.rules.judged import JudgedToken
+from specdec.rules.speculation import Mode
 from specdec.sampling.params import FinishReason
 from specdec.wire.generation import Fallback, GammaReason, Round, RoundDetail, Speedup, Timing
-from verifier_service.backends.batch_plan import Outcome
+from verifier_service.backends.batch_plan import Outcome, Row
 from verifier_service.drafts.drafts import Proposal
+
+MOST = 16
+"""Most forced tokens of one round."""
 
 
 class Cut(NamedTuple):
@@ -104,3 +108,25 @@ def _reported(draft: tuple[int, ...], verdict: Verdict) -> tuple[int, ...]:
     for token in (path := verdict.tokens[: verdict.accepted]):
         left.remove(token)
     return (*path, *left)
+
+
+def with_forced(draft: Draft, row: Row, tokens: Sequence[int], room: int) -> Draft:
+    """The draft, and after it the tokens that the grammar of the row forces.
+
+    The text is forced, but not the way in which tokens write it, so the target judges them as it judges any draft that
+    was not sampled: each is a point mass.
+
+    Args:
+        draft: what a drafter drafted; it may be empty.
+        room: tokens that the draft may have.
+    """
+    speculation = row.call.speculation
+    most = room if speculation.gamma is None else min(room, speculation.gamma)
+    if row.grammar is None or speculation.mode is Mode.OFF:
+        return draft
+    output = (*tokens[row.call.prompt_len :], *draft.tokens)
+    forced = row.grammar.forced(output, min(MOST, most - len(draft.tokens)))
+    if not forced:
+        return draft
+    steps = (*draft.steps, *(None for _ in forced)) if draft.steps else ()
+    return Draft(draft.tokens + forced, draft.probs + certain(forced, speculation.mode).probs, steps)

@@ -25,7 +25,6 @@ from verifier_service.config import VerifierSettings
 from verifier_service.metrics import VerifierMetrics
 from verifier_service.passes.draft_waits import Drafting, DraftWaits
 from verifier_service.passes.mask_lanes import PATIENCE, MaskLanes
-from verifier_service.passes.step_metrics import publish
 from verifier_service.speculation.controller import BatchSpeculation
 from verifier_service.speculation.pass_sample import PassHistory
 
@@ -323,3 +322,19 @@ class EngineLoop:
         untold, self._untold = self._untold, []
         for sequence in untold:
             sequence.guarded(sequence.tell)
+
+
+def publish(step: ModelStep, sequences: int, metrics: VerifierMetrics) -> None:
+    """Publish a step; `sequences` run or wait for KV."""
+    memory = step.memory
+    metrics.running.set(step.running)
+    metrics.waiting.set(max(sequences - step.running, 0))
+    metrics.preemptions.inc(step.preempted)
+    metrics.prefix_queried.inc(step.queried)
+    metrics.prefix_found.inc(sum(step.found.values()))
+    metrics.kv_usage.set(memory.live / memory.budget)
+    for state, size in (("live", memory.live), ("cached", memory.cached), ("budget", memory.budget)):
+        metrics.kv_bytes.labels(state).set(size)
+    if step.chunks:
+        metrics.batch_rows.observe(len(step.chunks))
+        metrics.pass_seconds.observe(step.seconds)

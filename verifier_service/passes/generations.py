@@ -3,13 +3,27 @@
 import asyncio
 import math
 import time
+from collections import OrderedDict
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from itertools import count
 
-from specdec.errors import Draining, Fenced, UnsupportedParameter
+from specdec.errors import (
+    ContextLengthExceeded,
+    Draining,
+    Fenced,
+    FieldInvalid,
+    FieldRequired,
+    GammaTooLarge,
+    UnsupportedParameter,
+)
 from specdec.grammar.compiler import GrammarCompiler
 from specdec.planning.allotment import Judgement
+from specdec.planning.gamma_policy import AUTO, GammaPolicy, PolicyKind
+from specdec.rules.speculation import Mode
 from specdec.sampling.grammar import Grammar
+from specdec.sampling.params import check_ids, check_logprobs, check_prompt_logprobs
 from specdec.wire.generation import GenerationCall, Round, VerifierInfo
 from verifier_service.backends.batch_plan import Row, rank
 from verifier_service.backends.prompt_scores import PromptScores
@@ -18,10 +32,120 @@ from verifier_service.drafts.drafts import Drafts
 from verifier_service.drafts.sources import DraftSources
 from verifier_service.metrics import VerifierMetrics
 from verifier_service.passes.engine_loop import EngineLoop
-from verifier_service.passes.epochs import Epochs
-from verifier_service.passes.limits import check, fixed_gamma, greedy_as_coupled, length_limit, with_policy
 from verifier_service.passes.sequence import Reader, Sequence
 from verifier_service.speculation.controller import BatchSpeculation
+
+_REMEMBERED = 65_536
+"""Number of sessions whose epoch is remembered."""
+_MOST_SKEW = 60.0
+"""Seconds by which an epoch that is remembered may be ahead of this process's clock."""
+
+
+class Epochs:
+    """The highest epoch of each session."""
+
+    def __init__(self, remembered: int = _REMEMBERED, clock: Callable[[], float] = time.time) -> None:
+        """`remembered` is the number of sessions whose epoch is remembered; `clock` gives Unix seconds."""
+        self._epochs: OrderedDict[str, int] = OrderedDict()
+        self._remembered = remembered
+        self._clock = clock
+
+    def enter(self, session_id: str, epoch: int) -> None:
+        """Note the epoch of a caller.
+
+        Raises:
+            Fenced: a higher epoch of the session has been seen.
+        """
+        highest = self._epochs.get(session_id, 0)
+        if epoch < highest:
+            raise Fenced(f"epoch {epoch} of the session is over, {highest} has it")
+        self._epochs[session_id] = max(highest, min(epoch, round((self._clock() + _MOST_SKEW) * 1e6)))
+        self._epochs.move_to_end(session_id)
+        if len(self._epochs) > self._remembered:
+            self._epochs.popitem(last=False)
+
+
+def greedy_as_coupled(call: GenerationCall) -> GenerationCall:
+    """The call in mode coupled where that commits the same tokens as its own mode for less work.
+
+    At temperature 0 every exact mode commits the target's likeliest tokens, and coupled drafts need no q̂.
+    """
+    exact = call.speculation.mode is not Mode.OFF and not call.speculation.lossy
+    if call.sampling.temperature > 0.0 or not exact:
+        return call
+    return replace(call, speculation=replace(call.speculation, mode=Mode.COUPLED))
+
+
+def with_policy(call: GenerationCall, default: GammaPolicy) -> GenerationCall:
+    """The call with the default policy where it leaves the draft length of its chains open."""
+    asked = call.speculation
+    if asked.gamma is not None or asked.tree is not None or asked.policy != AUTO:
+        return call
+    return replace(call, speculation=replace(asked, policy=default))
+
+
+def fixed_gamma(call: GenerationCall, default: int | None, gamma_max: int) -> int | None:
+    """The γ that the call or the settings fix, or a tree's nodes; 0 is plain decoding, None follows measured costs."""
+    if call.speculation.mode is Mode.OFF:
+        return 0
+    if call.speculation.tree is not None:
+        return call.speculation.tree.nodes
+    if call.speculation.gamma is not None:
+        return call.speculation.gamma
+    policy = call.speculation.policy
+    if policy.policy is PolicyKind.EGAG:
+        return policy.most(gamma_max)  # the drafter ends drafts before
+    if policy.policy is PolicyKind.OPTIMAL or default is None:
+        return None
+    return min(default, policy.most(gamma_max))
+
+
+def check(call: GenerationCall, info: VerifierInfo) -> None:
+    """Refuse a call that would hurt the process or the other sessions of a batch.
+
+    Raises:
+        RequestError: the call breaks a limit; the error names the field.
+    """
+    if not call.session_id:
+        raise FieldRequired("session_id must not be empty", "session_id")
+    if not call.tokens:
+        raise FieldRequired("tokens must not be empty", "tokens")
+    if not 0 < call.prompt_len <= len(call.tokens):
+        raise FieldInvalid(f"prompt_len must be in 1..{len(call.tokens)}, got {call.prompt_len}", "prompt_len")
+    _check_length(call, info.context_length)
+    check_ids(call.tokens, "tokens", info.vocab_size)
+    check_ids(call.stop_token_ids, "stop_token_ids", info.vocab_size)
+    check_ids(call.speculation.prediction, "speculation.prediction", info.vocab_size)
+    for field, ids in call.sampling.named_ids.items():
+        check_ids(ids, f"sampling.{field}", info.vocab_size)
+    call.sampling.check_choice(info.vocab_size)
+    check_logprobs(call.logprobs)
+    check_prompt_logprobs(call.prompt_logprobs, call.prompt_len)
+    _check_supported(call, info)
+    gamma = call.speculation.gamma
+    if gamma is not None and gamma > info.gamma_max:
+        raise GammaTooLarge(f"gamma is at most {info.gamma_max} here, got {gamma}", "speculation.gamma")
+    call.speculation.policy.check_limit(info.gamma_max)
+
+
+def length_limit(call: GenerationCall, context_length: int) -> int:
+    """The sequence length, in tokens, at which the generation ends at the latest."""
+    return min(call.prompt_len + call.max_tokens, context_length)
+
+
+def _check_supported(call: GenerationCall, info: VerifierInfo) -> None:
+    if call.prompt_logprobs is not None and not info.prompt_logprobs:
+        raise UnsupportedParameter("the backend of this verifier scores no prompts", "prompt_logprobs")
+    if call.speculation.tree is not None and not info.trees:
+        raise UnsupportedParameter("the backend of this verifier judges no trees", "speculation.tree")
+    if call.speculation.tree is not None and call.sampling.grammar is not None:
+        raise UnsupportedParameter("trees are not drafted under a grammar", "speculation.tree")
+
+
+def _check_length(call: GenerationCall, context_length: int) -> None:
+    if call.prompt_len >= context_length or len(call.tokens) > context_length:
+        longest = max(call.prompt_len, len(call.tokens))
+        raise ContextLengthExceeded(f"{longest} tokens do not fit a context of {context_length}", "tokens")
 
 
 class Generations:

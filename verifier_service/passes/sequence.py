@@ -17,8 +17,7 @@ from specdec.trees.tree import TreeDraft
 from specdec.wire.generation import GRAMMAR, Fallback, Round, RoundDetail
 from verifier_service.backends.batch_plan import Outcome, Row
 from verifier_service.drafts.drafts import Drafts, Proposal
-from verifier_service.passes.conclude import AskedRound, Cut, cut
-from verifier_service.passes.forced import with_forced
+from verifier_service.passes.conclude import AskedRound, Cut, cut, with_forced
 from verifier_service.speculation.session_gamma import SessionGamma
 
 _STEADY = 3

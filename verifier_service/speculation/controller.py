@@ -3,7 +3,8 @@
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Literal
 
@@ -13,11 +14,14 @@ from verifier_service.speculation.costs import BatchCosts, DraftedRounds, Drafte
 from verifier_service.speculation.fleet_acceptance import FleetAcceptance
 from verifier_service.speculation.groups import Groups
 from verifier_service.speculation.pass_sample import PassSample
-from verifier_service.speculation.plan_pace import PlanPace
 from verifier_service.speculation.round_tally import BatchRound
 from verifier_service.speculation.session_gamma import SessionGamma, controller_of
 from verifier_service.speculation.trials import Trials
 
+_LEAST_SECONDS = 0.1
+"""How long a plan of the same batch holds at least."""
+_SHARE, _DRAFTING_SHARE = 0.001, 0.01
+"""Share of the time that planning may take: while nothing is drafted, and while drafts are, whose lengths follow it."""
 _ACTIVE_PASSES = 4
 """Passes after which a session that asked for nothing does not count any more."""
 _OPTIMISTIC = 0.5
@@ -254,3 +258,31 @@ class BatchSpeculation:
     def _level(self) -> int:
         """The batch size, as the nearest power of two: clients that come and go around 16 make one level."""
         return round(math.log2(self._load))
+
+
+class PlanPace:
+    """Says when a plan is old."""
+
+    def __init__(self, clock: Callable[[], float], spent: Callable[[], float]) -> None:
+        """Begin without a plan.
+
+        Args:
+            clock: gives seconds.
+            spent: seconds that the thread which plans has computed; it often waits for other threads meanwhile.
+        """
+        self._clock = clock
+        self._spent = spent
+        self._until = float("-inf")
+
+    @property
+    def over(self) -> bool:
+        """Whether the last plan has held long enough."""
+        return self._clock() >= self._until
+
+    @contextmanager
+    def planning(self, *, drafting: bool) -> Iterator[None]:
+        """Make a plan, which holds by the time that this takes and by whether the batch drafts."""
+        began, before = self._clock(), self._spent()
+        yield
+        share = _DRAFTING_SHARE if drafting else _SHARE
+        self._until = began + max(_LEAST_SECONDS, (self._spent() - before) / share)

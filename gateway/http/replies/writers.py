@@ -2,12 +2,14 @@
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from gateway.http.replies.chunks import ChunkTemplate, TextTemplate
+from pydantic import BaseModel
+from pydantic_core import to_json
+
 from gateway.http.replies.logprobs import chat_logprobs, completion_logprobs
 from gateway.http.replies.objects import (
     Answer,
@@ -31,6 +33,8 @@ from specdec.sampling.logprobs import TokenLogprobs
 from specdec.sampling.params import FinishReason
 from specdec.wire.report import RoundReport
 
+_TEXT = "\u241ftext\u241f"
+"""Stands in a prepared chunk where the text goes."""
 _FORMAT = "openai"
 
 _Part = TypeVar("_Part", OutputRound, Finished, OutputRound | Finished, Output)
@@ -331,3 +335,35 @@ class ChatWriter(Writer):
         message = AssistantMessage(role="assistant", content=text_of(output.tokens), refusal=None)
         logprobs = chat_logprobs(output.tokens, self._tokenizer.token_bytes)
         return ChatChoice(**self._choice(index, output.tokens, output.finished), message=message, logprobs=logprobs)
+
+
+class ChunkTemplate:
+    """Encodes the chunks of one stream."""
+
+    def __init__(self, head: Mapping[str, object]) -> None:
+        """`head` are the fields that every chunk has, with one value."""
+        self._head = to_json(head)[:-1] + b","
+
+    def chunk(self, choices: Iterable[Mapping[str, Any]], more: Mapping[str, Any]) -> bytes:
+        """The JSON of a chunk of those choices; a field that is a model is written without what nobody set."""
+        rest = {**_plain(more), "choices": [_plain(choice) for choice in choices]}
+        return self._head + to_json(rest, inf_nan_mode="null")[1:]
+
+
+class TextTemplate:
+    """Encodes chunks in which only the text differs."""
+
+    def __init__(self, chunk: Callable[[str], bytes]) -> None:
+        """`chunk` encodes a chunk with that text."""
+        self._before, _, self._behind = chunk(_TEXT).rpartition(to_json(_TEXT))
+
+    def chunk(self, text: str) -> bytes:
+        """The JSON of the chunk with that text."""
+        return self._before + to_json(text) + self._behind
+
+
+def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: value.model_dump(exclude_unset=True) if isinstance(value, BaseModel) else value
+        for name, value in fields.items()
+    }

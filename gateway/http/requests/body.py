@@ -3,6 +3,7 @@
 import difflib
 import json
 import re
+import zlib
 from collections.abc import AsyncIterator, Iterable
 from functools import cache
 from typing import Any, ClassVar, Self
@@ -11,11 +12,20 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 from starlette.requests import Request
 
-from gateway.http.requests.encoding import decoded
 from gateway.http.requests.shape import check_shape
 from gateway.lists import MAX_IDS
-from specdec.errors import FieldInvalid, FieldRequired, MessageTooLarge, RequestError, UnsupportedParameter
+from specdec.errors import (
+    EncodingUnsupported,
+    FieldInvalid,
+    FieldRequired,
+    MessageTooLarge,
+    RequestError,
+    UnsupportedParameter,
+)
 
+_READABLE = ("gzip", "x-gzip", "deflate")
+_PIECE = 64 * 1024
+"""Most bytes that are decompressed at once, so that little is read of a body that grows too large."""
 _MISTAKES = ("int_type", "greater_than_equal")
 """Errors of default-only fields that are plain mistakes, and no request for what the field does."""
 MAX_FIELDS = MAX_IDS
@@ -183,3 +193,32 @@ def _lone_surrogate(value: Any) -> str | None:
                 return ""
             items = ((f".{key}", item) for key, item in value.items())
     return next((place + found for place, item in items if (found := _lone_surrogate(item)) is not None), None)
+
+
+def decoded(chunks: AsyncIterator[bytes], encoding: str) -> AsyncIterator[bytes]:
+    """The chunks of a body without its `Content-Encoding`.
+
+    Raises:
+        EncodingUnsupported: the encoding is not gzip or deflate.
+        FieldInvalid: the bytes are not what the encoding says; raised while they are read.
+    """
+    name = encoding.strip().lower()
+    if name in ("", "identity"):
+        return chunks
+    if name not in _READABLE:
+        raise EncodingUnsupported(f"Content-Encoding must be gzip, deflate or identity, got {encoding!r}")
+    return _inflated(chunks, name)
+
+
+async def _inflated(chunks: AsyncIterator[bytes], encoding: str) -> AsyncIterator[bytes]:
+    inflating = zlib.decompressobj(zlib.MAX_WBITS | 32)  # a gzip or a zlib header, whichever comes
+    try:
+        async for chunk in chunks:
+            rest = chunk
+            while rest:
+                yield inflating.decompress(rest, _PIECE)
+                rest = inflating.unconsumed_tail
+    except zlib.error as error:
+        raise FieldInvalid(f"the body is not valid {encoding}: {error}") from error
+    if not inflating.eof:
+        raise FieldInvalid(f"the body is not valid {encoding}: it is cut short")

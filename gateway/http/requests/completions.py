@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, WithJsonSchema
 
@@ -10,6 +10,7 @@ from gateway.callers.caller import MAX_NAME
 from gateway.callers.priority import PriorityClass
 from gateway.http.requests.body import Body
 from gateway.http.requests.fields import (
+    MAX_INT,
     BadWords,
     Choices,
     Count,
@@ -36,13 +37,52 @@ from gateway.http.requests.fields import (
 from gateway.http.requests.messages import Messages, PrefillBody, chat_prompt
 from gateway.http.requests.sampling import SamplingBody
 from gateway.http.requests.structured import StructuredBody
-from gateway.http.requests.thinking import ThinkingFields
 from gateway.http.requests.tools import ToolsBody
 from gateway.request import GenerationRequest, Prompt, TextPrompt, is_seeded, named_options
 from gateway.tools.formats import DEFAULT, ToolFormat
+from gateway.tools.thinking import template_arguments
 from specdec.errors import FieldInvalid
 from specdec.planning.gamma_policy import AUTO
 from specdec.rules.speculation import MAX_DEPTH, MAX_DRAFTERS, MAX_NODES, Mode, TreeOptions
+
+Budget = Annotated[int, Field(ge=0, le=MAX_INT)]
+"""Most tokens of thinking."""
+
+
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+
+
+class ThinkingBody(Body):
+    """Whether the model thinks, in the words of Anthropic and of DeepSeek."""
+
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: Budget | None = None
+
+
+class ThinkingFields(Body):
+    """What a chat template may read of the thinking; one that does not read a value ignores it."""
+
+    reasoning_effort: Effort | None = None
+    enable_thinking: bool | None = None
+    thinking: ThinkingBody | None = None
+    thinking_budget: Budget | None = None
+    thinking_token_budget: Budget | None = None
+
+    @property
+    def budget(self) -> int | None:
+        """Most tokens of thinking, by any of its names; None for as many as the model wants."""
+        nested = self.thinking.budget_tokens if self.thinking else None
+        given = (self.thinking_token_budget, self.thinking_budget, nested)
+        return next((each for each in given if each is not None), None)
+
+    @property
+    def thinking_arguments(self) -> dict[str, Any]:
+        """The values, by the names under which templates know them."""
+        thinks = self.enable_thinking
+        if thinks is None and self.thinking is not None and self.thinking.type != "adaptive":
+            thinks = self.thinking.type == "enabled"
+        return template_arguments(self.reasoning_effort, thinks, self.budget)
+
 
 COMPLETION_TOKENS = 16
 """OpenAI's longest output of /v1/completions, in tokens, for a request that names none."""

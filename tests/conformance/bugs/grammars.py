@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from drafter_service.drafters.grammar_masks import GrammarMasks
+from drafter_service.drafters.model_drafter import GrammarMasks
 from drafter_service.sessions.draft_session import DraftSession
 from specdec.grammar.budget import BudgetState
 from specdec.grammar.state import GrammarState

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from gateway.turns.statistics import Summary
 from specdec.engine import Chunk, NativeEngine
-from specdec.engine.kv.prefix_cache import PrefixCache
+from specdec.engine.kv.pool import PrefixCache
 from tests.conformance.bugs.bug import Bug, Law
 
 

@@ -12,8 +12,8 @@ from prometheus_client import CollectorRegistry
 from pydantic import SecretStr
 
 from drafter_service.config import DrafterSettings
+from gateway.verifiers.balancer import Replica
 from gateway.verifiers.client import VerifierClient, VerifierRefused
-from gateway.verifiers.replica import Replica
 from protos.drafter.v1 import drafter_pb2, drafter_pb2_grpc
 from protos.verifier.v1 import verifier_pb2, verifier_pb2_grpc
 from specdec.errors import ConfigError, DrafterMismatch, NoVerifier

@@ -240,6 +240,9 @@ class DirectTarget:
 
     def advance(self) -> bool:
         """Conclude what is pending, then have it told; whether there was something, or a draft is waited for."""
+        for sequence in self.waiting:
+            if sequence.drafts.gathers is Gathers.NOT:  # the next pass begins
+                sequence.drafts.hurry()
         self._look()
         done, self.pending = self.pending, []
         for sequence, outcome in done:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from drafter_service.drafters.grammar_masks import GrammarMasks
+from drafter_service.drafters.model_drafter import GrammarMasks
 from specdec.grammar.compiler import GrammarCompiler
 from specdec.sampling.distribution import History
 from specdec.sampling.grammar import Grammar, GrammarKind

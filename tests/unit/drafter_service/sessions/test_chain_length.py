@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from drafter_service.sessions.chain_length import ChainLength
-from drafter_service.sessions.draft_session import DraftSession
+from drafter_service.sessions.draft_session import ChainLength, DraftSession
 from specdec.planning.certainty import Certainty
 from specdec.planning.gamma_policy import GammaPolicy, PolicyKind
 from specdec.rules.draft import Draft, DraftStep

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from drafter_service.sessions.send_queue import SendQueue
+from drafter_service.sessions.connection import SendQueue
 from specdec.errors import Draining
 
 

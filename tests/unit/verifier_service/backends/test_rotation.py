@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.verifier_service.verifier_fakes import make_row
 from verifier_service.backends.batch_plan import Row
-from verifier_service.backends.rotation import Rotation
+from verifier_service.backends.model_thread import Rotation
 
 
 def decoding(name: str) -> tuple[Row, int]:

@@ -11,9 +11,9 @@ from specdec.wire.draft import DraftTokens
 from specdec.wire.generation import Fallback
 from tests.unit.verifier_service.drafts.proposing import proposed
 from tests.unit.verifier_service.verifier_fakes import chunk_after
+from verifier_service.drafts.draft_buffer import TreeBuffer
 from verifier_service.drafts.drafts import Drafts, Proposal
 from verifier_service.drafts.joined_drafts import JoinedDrafts
-from verifier_service.drafts.tree_buffer import TreeBuffer
 
 PREFIX = (1, 2, 3)
 FORK = TreeDraft(Tree((ROOT, 0, ROOT)), (4, 5, 6))

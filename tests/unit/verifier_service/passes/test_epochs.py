@@ -3,7 +3,7 @@
 import pytest
 
 from specdec.errors import Fenced
-from verifier_service.passes.epochs import Epochs
+from verifier_service.passes.generations import Epochs
 
 
 def test_an_older_epoch_is_fenced() -> None:

@@ -9,7 +9,7 @@ from specdec.sampling.grammar import Grammar, GrammarKind
 from specdec.sampling.params import SamplingParams
 from specdec.wire.generation import GenerationCall
 from verifier_service.backends.batch_plan import Row
-from verifier_service.passes.forced import MOST, with_forced
+from verifier_service.passes.conclude import MOST, with_forced
 
 STATE = GrammarCompiler.of_bytes().compile(Grammar(GrammarKind.REGEX, "yes, (sir|madam) and so on and so forth"))
 PROMPT = (1, 2)

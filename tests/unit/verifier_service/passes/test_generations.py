@@ -34,8 +34,7 @@ from verifier_service.drafts.drafts import Drafts, Proposal
 from verifier_service.drafts.pool import DrafterPool
 from verifier_service.drafts.sources import DraftSources
 from verifier_service.metrics import VerifierMetrics
-from verifier_service.passes.generations import Generations
-from verifier_service.passes.limits import fixed_gamma, greedy_as_coupled, with_policy
+from verifier_service.passes.generations import Generations, fixed_gamma, greedy_as_coupled, with_policy
 from verifier_service.speculation import controller as speculation
 
 EGAG = GammaPolicy(PolicyKind.EGAG)

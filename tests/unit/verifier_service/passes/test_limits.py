@@ -14,7 +14,7 @@ from specdec.rules.speculation import Mode, Speculation
 from specdec.sampling.params import SamplingParams
 from specdec.wire.generation import VerifierInfo
 from tests.unit.verifier_service.verifier_fakes import make_call
-from verifier_service.passes.limits import check, length_limit
+from verifier_service.passes.generations import check, length_limit
 
 INFO = VerifierInfo(
     model="m",

@@ -23,7 +23,7 @@ from tests.unit.verifier_service.verifier_fakes import (
 )
 from verifier_service.backends.batch_plan import Gathers, Row
 from verifier_service.drafts.drafts import Drafts
-from verifier_service.passes.limits import length_limit
+from verifier_service.passes.generations import length_limit
 from verifier_service.passes.sequence import Sequence
 
 TRUTH = continuation(3, 8)

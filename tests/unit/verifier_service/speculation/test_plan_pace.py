@@ -3,7 +3,7 @@
 import pytest
 
 from tests.clock import Clock
-from verifier_service.speculation.plan_pace import PlanPace
+from verifier_service.speculation.controller import PlanPace
 
 
 @pytest.mark.parametrize(("spent", "drafting", "holds"), [(0.0, False, 0.1), (0.002, False, 2.0), (0.002, True, 0.2)])

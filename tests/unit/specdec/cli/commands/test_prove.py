@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from specdec.cli.commands.homogeneity import p_value
-from specdec.cli.commands.prove import Plan, Proof, Refused, http, prove, show
+from specdec.cli.commands.prove import Plan, Proof, Refused, http, p_value, prove, show
 from specdec.cli.exit_codes import Unreachable
 
 PLAN = Plan("http://gateway", samples=200, alpha=0.01, streams=2)

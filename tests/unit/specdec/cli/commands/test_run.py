@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from specdec.cli.commands.explain import lines, show_report
-from specdec.cli.commands.run import report
+from specdec.cli.commands.run import lines, report, show_report
 from specdec.client.collect import collect
 from specdec.client.events import Event, FinishedEvent, RoundEvent, StartedEvent, Token
 from specdec.errors import InternalError

@@ -10,8 +10,8 @@ import torch
 from specdec.engine.cpu.slabs import open_host_backend
 from specdec.engine.cuda import backend
 from specdec.engine.cuda.backend import PagedBackend
-from specdec.engine.devices import kv_backend_for
 from specdec.engine.kv.layout import KvLayout
+from specdec.engine.native import kv_backend_for
 from specdec.errors import ModelRefused
 from tests.devices import NO_CUDA
 
