@@ -128,7 +128,7 @@ RULES: tuple[tuple[str, Schema], ...] = (
     (r".*\.pullPolicy", {"enum": ["Always", "IfNotPresent", "Never"]}),
     (r".*\.image\.repository", {"type": "string", "minLength": 1}),
     (r".*\.model\.source", {"enum": ["image", "claim", "oci", "huggingFace", "s3"]}),
-    (r"verifier\.backend", {"enum": ["native", "vllm"]}),
+    (r"verifier\.backend", {"enum": ["native", "vllm", "transformers"]}),
     (r"verifier\.tensorParallelSize", AT_LEAST_ONE),
     (r".*\.cache\.kind", {"enum": ["emptyDir", "claim", "existingClaim"]}),
     (r".*\.huggingFace\.repository", {"type": "string", "pattern": r"^([\w.-]+/[\w.-]+)?$"}),

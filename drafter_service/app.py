@@ -19,6 +19,7 @@ from drafter_service.sessions.worker import Worker
 from specdec.engine import NativeEngine, load_tokenizer_json, load_vocabulary
 from specdec.engine.byte_tokenizer import ByteTokenizer
 from specdec.engine.cpu.draw import draw_by_operator
+from specdec.engine.reference import ReferenceEngine
 from specdec.grammar.compiler import GrammarCompiler
 from specdec.serving.heap import frozen_heap
 from specdec.serving.rpc.access import Access
@@ -126,10 +127,19 @@ def _model_drafter(settings: DrafterSettings) -> ModelDrafter:
     return ModelDrafter(settings.model.served_name, engine, settings.support, "model", grammars, read)
 
 
-def load_engine(settings: DrafterSettings) -> NativeEngine:
+def load_engine(settings: DrafterSettings) -> NativeEngine | ReferenceEngine:
     """The engine with the model that drafts."""
-    draw_by_operator()
     model = settings.model
+    if settings.backend == "transformers":
+        return ReferenceEngine.load(
+            model.path,
+            dtype=model.dtype,
+            device=model.device,
+            kv_bytes=settings.kv_bytes,
+            threads=settings.threads,
+            allow_pickle=model.allow_pickle,
+        )
+    draw_by_operator()
     return NativeEngine.load(model.path, kv_bytes=settings.kv_bytes, threads=settings.threads, **model.engine_options)
 
 

@@ -20,6 +20,9 @@ class DrafterSettings(Settings):
     kind: Literal["model", "counts", "ngram", "prompt_lookup", "suffix", "hybrid", "random"] = "model"
     """Source of the drafts: a language model, counts of a corpus, n-grams or repetitions of the sequence itself, what
     earlier sequences generated, such a source and a model where it has no answer, or nothing but chance."""
+    backend: Literal["native", "transformers"] = "native"
+    """What computes a draft model: the engine of this package, or transformers, one sequence at a time, as a target on
+    the backend `transformers` needs it where it is an encoder-decoder."""
     first: Literal["ngram", "prompt_lookup", "suffix"] = "suffix"
     """For `hybrid`, the source that is asked before the model."""
     model: ModelSettings

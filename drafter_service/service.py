@@ -59,6 +59,7 @@ class DrafterService(pb_grpc.DrafterServiceServicer):
                 kind=info.kind,
                 overlap=info.overlap,
                 outcomes=self._worker.outcomes if info.outcomes else 0,
+                encoder_decoder=info.encoder_decoder,
             )
             connection.send(pb.DraftResponse(hello_ack=ack))
             connection.start(first, request_iterator)

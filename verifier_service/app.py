@@ -14,6 +14,7 @@ from specdec.engine.byte_tokenizer import ByteTokenizer
 from specdec.engine.cpu.draw import draw_by_operator
 from specdec.engine.loader import ModelFacts, load_tokenizer_json
 from specdec.engine.native import NativeEngine
+from specdec.engine.reference import ReferenceEngine
 from specdec.errors import ModelRefused
 from specdec.grammar.compiler import GrammarCompiler
 from specdec.serving.discovery import source_of, watch_age
@@ -57,6 +58,8 @@ class Target:
     """Whether it judges drafts that are trees."""
     prompt_logprobs: bool
     """Whether it scores prompts."""
+    encoder_decoder: bool = False
+    """Whether it reads its prompts with an encoder."""
 
 
 async def serve(settings: VerifierSettings, stop: asyncio.Event) -> None:
@@ -145,6 +148,7 @@ async def _running(
     make_link = partial(DrafterLink, probe=settings.drafting.probe, metrics=metrics)
     tokenizer = await asyncio.get_running_loop().run_in_executor(thread, load_tokenizer_json, settings.model.path)
     identity = identity_of(settings, facts, tokenizer, f"{socket.gethostname()}/{settings.address}", access)
+    identity = replace(identity, encoder_decoder=target.encoder_decoder)
     grammars = GrammarCompiler.of_tokenizer(tokenizer, facts.vocab_size, facts.end_token_ids)
     info = replace(_info(settings, target), grammars=grammars is not None)
     sources = DraftSources(settings, pool, speculation, info.vocab_size)
@@ -211,9 +215,31 @@ def load_target(settings: VerifierSettings, thread: Executor) -> Target:
 
         facts, remote = open_target(settings)
         return Target(facts, remote, KvMover(), "vllm", trees=False, prompt_logprobs=False)
+    if settings.backend == "transformers":
+        reference = load_reference(settings)
+        model = ModelThread(reference, settings)
+        facts, device, encodes = reference.facts, str(reference.device), reference.encoder_decoder
+        return Target(facts, model, KvMover(), device, trees=False, prompt_logprobs=False, encoder_decoder=encodes)
     engine = load_engine(settings)
     model, blocks = ModelThread(engine, settings), KvBlocks(engine, thread)
     return Target(engine.facts, model, blocks, str(engine.device), trees=True, prompt_logprobs=True)
+
+
+def load_reference(settings: VerifierSettings) -> ReferenceEngine:
+    """The reference engine with the target; call it on the model thread.
+
+    Raises:
+        ConfigError: the folder has no model that can be served.
+    """
+    model = settings.model
+    return ReferenceEngine.load(
+        model.path,
+        dtype=model.dtype,
+        device=model.device,
+        kv_bytes=settings.kv_bytes,
+        threads=settings.threads,
+        allow_pickle=model.allow_pickle,
+    )
 
 
 def load_engine(settings: VerifierSettings) -> NativeEngine:

@@ -104,8 +104,9 @@ class VerifierSettings(Settings):
 
     model: ModelSettings
     """The target model."""
-    backend: Literal["native", "vllm"] = "native"
-    """What computes the target: the engine of this package, or vLLM, which has an environment of its own."""
+    backend: Literal["native", "vllm", "transformers"] = "native"
+    """What computes the target: the engine of this package; vLLM, which has an environment of its own; or transformers,
+    one sequence at a time, which is slow, and runs encoder-decoders and decoders that `native` refuses."""
     vllm: VllmSettings = VllmSettings()
     address: Address = "127.0.0.1:50053"
     """Where the gRPC API listens."""
@@ -173,6 +174,6 @@ class VerifierSettings(Settings):
             self.draft_length[1].check_limit(self.gamma_max)
         except GammaTooLarge as error:
             raise ValueError(error.message.removeprefix("speculation.")) from error
-        if self.tree is not None and self.backend == "vllm":
-            raise ValueError("tree: the backend vllm judges no trees")
+        if self.tree is not None and self.backend != "native":
+            raise ValueError(f"tree: the backend {self.backend} judges no trees")
         return self

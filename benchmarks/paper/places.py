@@ -54,6 +54,8 @@ PLACES: tuple[tuple[str, str, str, str], ...] = (
      f"{_BENCHMARKS}/test_theory.py::test_the_operations_factor_of_a_free_drafter_is_that_of_table_1"),
     (_LEVIATHAN, "§3.5 choosing γ", f"{_GAMMA}::best_gamma",
      "tests/unit/specdec/planning/test_gamma.py::test_best_gamma_is_never_worse_than_any_other"),
+    (_LEVIATHAN, "§4.1 encoder-decoder target", "specdec/engine/reference.py::ReferenceEngine",
+     f"{_EXACTLY}/test_served_encoder_decoder.py::test_greedy_tokens_are_those_of_generate_in_every_mode"),
     (_LEVIATHAN, "§3.6 n-gram models", "drafter_service/drafters/counts_drafter.py::CountsDrafter",
      _COUNTED),
     (_LEVIATHAN, "§3.6 copying from the context", "specdec/sources/prompt_lookup.py", _SOURCES),

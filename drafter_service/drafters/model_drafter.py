@@ -27,6 +27,7 @@ from drafter_service.sessions.drafter import (
 from drafter_service.sessions.tree_session import TreeSession
 from specdec.engine import Chunk, Engine, SequenceMemory
 from specdec.engine.byte_tokenizer import ByteTokenizer
+from specdec.engine.protocol import PromptReader
 from specdec.errors import TokenizerMismatch
 from specdec.grammar.compiler import GrammarCompiler
 from specdec.grammar.state import TokenMasks
@@ -79,7 +80,8 @@ class ModelDrafter:
             context_length=model.context_length,
             step_seconds=self._measure(),
             kind=kind,
-            outcomes=True,
+            outcomes=not isinstance(model, PromptReader),
+            encoder_decoder=isinstance(model, PromptReader) and model.encoder_decoder,
         )
 
     def translated(self, target: Vocabulary) -> "ModelDrafter":

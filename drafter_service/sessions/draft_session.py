@@ -52,7 +52,7 @@ class DraftSession:
         which outcomes it has would depend on draws that are made again behind them. Grammars take long to compile."""
         self.rivals: list[Sequence[int]] = []
         """Of each draft, the other tokens that were likely in its place."""
-        self._prompt_len = opened.prompt_len
+        self.prompt_len = opened.prompt_len
         self.gamma = opened.gamma
         """Length of the draft that is asked for."""
         self._tokens = list(opened.tokens)
@@ -85,12 +85,12 @@ class DraftSession:
         """The tokens that penalties count; empty without penalties, to spare copying a long sequence every step."""
         if not self.params.needs_history:
             return History()
-        return History(self._tokens[: self._prompt_len], self.output)
+        return History(self._tokens[: self.prompt_len], self.output)
 
     @property
     def output(self) -> list[int]:
         """The tokens behind the prompt."""
-        return self._tokens[self._prompt_len :]
+        return self._tokens[self.prompt_len :]
 
     @property
     def branches(self) -> int:

@@ -33,6 +33,8 @@ class DrafterInfo:
     """Share of the smaller vocabulary that drafter and target have in common; 1 where they have one tokenizer."""
     outcomes: bool = False
     """Whether it can say what else is likely where it has drafted, so that chains can be pushed."""
+    encoder_decoder: bool = False
+    """Whether it is a language model whose encoder reads the prompt."""
     vocabulary: str = ""
     """Digest of the target's vocabulary that drafts are translated to; empty for the drafter's own."""
 

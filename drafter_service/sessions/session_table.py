@@ -11,6 +11,7 @@ from drafter_service.sessions.outcomes import Outcomes, OutcomeSession
 from drafter_service.sessions.refusal import SessionRefused
 from drafter_service.sessions.stream import MalformedMessage, Message, Stream
 from drafter_service.sessions.tree_session import TreeSession
+from specdec.engine.protocol import PromptReader
 from specdec.rules.prefix import common_length
 from specdec.wire.session import Close, Commit, NackReason, Open
 
@@ -135,6 +136,7 @@ class SessionTable:
         self.outcomes.forget(earlier)
         if earlier.admitted and session.limit <= earlier.limit:
             session.admitted = True
+            self._read_prompt(session)
             self._truncate(session, common_length(earlier.tokens_from(0), session.tokens_from(0)))
             return
         self.remove(stream, earlier)
@@ -180,7 +182,13 @@ class SessionTable:
             if going is None:
                 raise SessionRefused(NackReason.OVERLOADED, f"no memory for a sequence of {session.limit} tokens")
             self._evict(going)
+        self._read_prompt(session)
         session.admitted = True
+
+    def _read_prompt(self, session: DraftSession) -> None:
+        """Tell an engine that reads prompts apart which tokens are the session's prompt."""
+        if isinstance(self._sequences, PromptReader):
+            self._sequences.read_prompt(session.key, session.prompt_len)
 
     def _room_for(self, session: DraftSession, more: int) -> DraftSession | None:
         """The session that goes so that this one can grow."""

@@ -55,8 +55,9 @@ class UpSettings(Settings):
     drafter_kind: Literal["model", "counts", "ngram", "prompt_lookup", "suffix", "hybrid", "random"] = "model"
     """Source of the drafters' drafts; only `model`, `hybrid` and `counts` need a folder, and for a known
     model's name no drafter is started unless one is asked for."""
-    backend: Literal["native", "vllm"] = "native"
-    """What computes the target: the engine of this package, or vLLM in the environment that `make vllm` makes."""
+    backend: Literal["native", "vllm", "transformers"] = "native"
+    """What computes the target: the engine of this package, vLLM in the environment that `make vllm` makes, or
+    transformers, which is slow, and runs encoder-decoders; it computes the draft model, too."""
     vllm_python: Path = Path("build/vllm/.venv/bin/python")
     """Interpreter of the environment that has vLLM; read for the backend `vllm` alone."""
     drafter_vocabulary: Literal["same", "translate"] = "same"

@@ -40,12 +40,13 @@ class ModelFolder:
         return digest.hexdigest()
 
 
-def open_folder(path: Path, *, allow_pickle: bool = False) -> ModelFolder:
-    """Open a folder, which must hold a decoder-only model with all its files.
+def open_folder(path: Path, *, allow_pickle: bool = False, encoder_decoder: bool = False) -> ModelFolder:
+    """Open a folder, which must hold a model with all its files.
 
     Args:
         path: the folder.
         allow_pickle: whether its weights may be pickles, which can run code of whoever made them.
+        encoder_decoder: whether it may hold an encoder-decoder; else only a decoder.
 
     Raises:
         ModelRefused: it does not; the message names the file and says what is wrong.
@@ -56,9 +57,10 @@ def open_folder(path: Path, *, allow_pickle: bool = False) -> ModelFolder:
             f"give the path of a folder with config.json, weights and tokenizer"
         )
     config = read_json(path / "config.json")
-    if config.get("is_encoder_decoder"):
+    if config.get("is_encoder_decoder") and not encoder_decoder:
         raise ModelRefused(
-            f"{path}: {config.get('model_type')} is an encoder-decoder; only decoder-only models are served"
+            f"{path}: {config.get('model_type')} is an encoder-decoder; only decoder-only models are served, "
+            f"unless the backend is `transformers`"
         )
     if "model_type" not in config:
         raise ModelRefused(f"{path}: config.json names no model_type")

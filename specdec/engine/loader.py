@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 from transformers.utils import logging
 
 from specdec.engine.decoder import Decoder
@@ -17,6 +17,8 @@ from specdec.engine.folder import open_folder
 from specdec.errors import ModelRefused
 from specdec.sampling import vocabulary
 
+RELATIVE_CONTEXT = 4096
+"""Largest number of positions of a model whose positions are relative, as those of T5 are, so that it has no bound."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 # What transformers raises for a folder that it cannot read; any other exception is a bug and keeps its traceback.
@@ -61,6 +63,24 @@ def load_decoder(path: Path, dtype: str, device: str, *, allow_pickle: bool = Fa
     tokenizer = _try(path, "tokenizer", lambda: AutoTokenizer.from_pretrained(path, local_files_only=True))
     facts = read_facts(path, model, tokenizer, folder.fingerprint(dtype))
     return Decoder(model, facts.vocab_size, found), facts
+
+
+def load_plain_model(
+    path: Path, dtype: str, device: str, *, allow_pickle: bool = False
+) -> tuple[Any, ModelFacts, torch.device]:
+    """Load the folder's model as transformers runs it, a decoder or an encoder-decoder, with its facts and its device.
+
+    Raises:
+        ModelRefused: the folder, the dtype or the device cannot be used; the message says which and why.
+    """
+    if dtype not in DTYPES:
+        raise ModelRefused(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
+    folder = open_folder(path, allow_pickle=allow_pickle, encoder_decoder=True)
+    found = find_device(device)
+    kind = AutoModelForSeq2SeqLM if folder.config.get("is_encoder_decoder") else AutoModelForCausalLM
+    model = _load_model(path, DTYPES[dtype], allow_pickle, kind).to(found).eval()
+    tokenizer = _try(path, "tokenizer", lambda: AutoTokenizer.from_pretrained(path, local_files_only=True))
+    return model, read_facts(path, model, tokenizer, folder.fingerprint(dtype)), found
 
 
 def load_vocabulary(path: Path) -> dict[str, int]:
@@ -149,17 +169,19 @@ def _vocab_size(path: Path, ids: dict[str, int], rows: int) -> int:
 
 def _context_length(path: Path, config: Any) -> int:
     length = getattr(config, "max_position_embeddings", None)
+    if length is None and hasattr(config, "relative_attention_num_buckets"):
+        return RELATIVE_CONTEXT
     if not isinstance(length, int) or length < 1:
         raise ModelRefused(f"{path}: config.json gives no max_position_embeddings, so the context length is unknown")
     return length
 
 
-def _load_model(path: Path, dtype: torch.dtype, allow_pickle: bool) -> Any:
+def _load_model(path: Path, dtype: torch.dtype, allow_pickle: bool, kind: Any = AutoModelForCausalLM) -> Any:
     logging.disable_progress_bar()
     model, report = _try(
         path,
         "model",
-        lambda: AutoModelForCausalLM.from_pretrained(
+        lambda: kind.from_pretrained(
             path,
             dtype=dtype,
             attn_implementation="eager",

@@ -58,6 +58,17 @@ class Engine(SequenceMemory, Protocol):
 
 
 @runtime_checkable
+class PromptReader(Protocol):
+    """An engine that must know which tokens of a sequence are its prompt, as an encoder-decoder reads it apart."""
+
+    encoder_decoder: bool
+    """Whether it reads prompts with an encoder."""
+
+    def read_prompt(self, session: str, prompt_len: int) -> None:
+        """Set how many of a sequence's tokens are its prompt, before any is computed."""
+
+
+@runtime_checkable
 class PathKeeper(Protocol):
     """An engine that computes trees: of each it keeps a path."""
 

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 
 from specdec.engine import SequenceMemory
+from specdec.engine.protocol import PromptReader
 from verifier_service.backends.batch_plan import Row
 
 IDLE_SECONDS = 1.0
@@ -48,6 +49,8 @@ class KvAdmission:
             if idle is None or self._used[idle] > self._clock() - IDLE_SECONDS:
                 return False
             self._preempt(idle)
+        if isinstance(self._engine, PromptReader):
+            self._engine.read_prompt(row.kv_name, row.call.prompt_len)
         self._ranks[row.kv_name] = row.rank
         self.touch(row.kv_name)
         return True

@@ -58,6 +58,8 @@ class Identity:
     """The target's, for drafters to translate to; None refuses every drafter with another tokenizer."""
     least_overlap: float = 0.0
     """Share of the smaller vocabulary that a drafter which translates must have in common with the target."""
+    encoder_decoder: bool = False
+    """Whether the target reads its prompts with an encoder."""
 
 
 class DrafterRefusedToken(DrafterMismatch):
@@ -136,6 +138,7 @@ class DrafterClient:
             if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
                 raise DrafterMismatch(error.details() or "the drafter refused the conversation") from error
             raise
+        _check_architecture(ack, mine)
         self._link.connected(ack.model, ack.step_seconds, ack.kind, _overlap(ack, mine), ack.outcomes)
 
     async def _exchange(self, stream: DraftStream) -> None:
@@ -193,6 +196,14 @@ class DrafterClient:
         self._pings = {later: at for later, at in self._pings.items() if later > nonce}
         if sent is not None:
             self._link.round_trip(time.perf_counter() - sent)
+
+
+def _check_architecture(ack: pb.HelloAck, mine: Identity) -> None:
+    """Refuse a language model that reads prompts in another way than the target; DrafterMismatch says so."""
+    if ack.kind in ("", "model", "hybrid") and ack.encoder_decoder is not mine.encoder_decoder:
+        kinds = {True: "an encoder-decoder", False: "decoder-only"}
+        name = ack.model or "the drafter"
+        raise DrafterMismatch(f"{name} is {kinds[ack.encoder_decoder]}, and the target {kinds[mine.encoder_decoder]}")
 
 
 def _overlap(ack: pb.HelloAck, mine: Identity) -> float:

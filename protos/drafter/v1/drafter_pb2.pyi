@@ -208,6 +208,7 @@ class HelloAck(_message.Message):
     KIND_FIELD_NUMBER: _builtins.int
     OVERLAP_FIELD_NUMBER: _builtins.int
     OUTCOMES_FIELD_NUMBER: _builtins.int
+    ENCODER_DECODER_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Model the drafts come from."""
     tokenizer_hash: _builtins.str
@@ -220,6 +221,8 @@ class HelloAck(_message.Message):
     """Where the tokenizers differ and drafts are translated, the share of the smaller vocabulary that both have."""
     outcomes: _builtins.int
     """Most outcomes of a verdict that chains are pushed for, unasked, of each session; 0 pushes none."""
+    encoder_decoder: _builtins.bool
+    """Whether a language model drafts whose encoder reads the prompt; it drafts for targets of the same kind alone."""
     def __init__(
         self,
         *,
@@ -229,10 +232,11 @@ class HelloAck(_message.Message):
         kind: _builtins.str = ...,
         overlap: _builtins.float = ...,
         outcomes: _builtins.int = ...,
+        encoder_decoder: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "model", b"model", "outcomes", b"outcomes", "overlap", b"overlap", "step_seconds", b"step_seconds", "tokenizer_hash", b"tokenizer_hash"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["encoder_decoder", b"encoder_decoder", "kind", b"kind", "model", b"model", "outcomes", b"outcomes", "overlap", b"overlap", "step_seconds", b"step_seconds", "tokenizer_hash", b"tokenizer_hash"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -35,7 +35,6 @@ class Side:
     first_token_seconds: float
     """Seconds to the first token."""
     acceptance: float | None
-    """Accepted draft tokens over all drafted ones; None without drafts."""
     """Share of the draft tokens that were accepted, all runs together; None without drafts."""
 
 

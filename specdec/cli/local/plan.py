@@ -173,7 +173,8 @@ def _drafter_config(settings: UpSettings) -> dict[str, Any]:
     kind = settings.drafter_kind
     folder = settings.drafter if kind in _MODEL_FILES else settings.target  # the others need only the tokenizer
     model = {"path": _absolute(folder), "dtype": settings.dtype, "compile": settings.compile}
-    return {"kind": kind, "model": model, "log": settings.log.model_dump()}
+    backend = "transformers" if settings.backend == "transformers" else "native"
+    return {"kind": kind, "model": model, "backend": backend, "log": settings.log.model_dump()}
 
 
 def _verifier_config(settings: UpSettings, drafters: Sequence[str]) -> dict[str, Any]:

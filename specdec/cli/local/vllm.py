@@ -18,7 +18,7 @@ def interpreter(settings: UpSettings) -> Path | None:
     Raises:
         ConfigError: the environment is not there, or has no vLLM.
     """
-    if settings.backend == "native":
+    if settings.backend != "vllm":
         return None
     python = find_model(settings.vllm_python).absolute()
     if not python.is_file():
