@@ -181,7 +181,7 @@ CHECKS: tuple[Check, ...] = (
     law_check("served min-p", Workload(Mode.REJECTION, 200, SamplingParams(min_p=0.3))),
     law_check("served allowed ids", Workload(Mode.REJECTION, 120, ALLOWED, gammas=(1, 2))),
     _grammar("served grammar", Workload(Mode.REJECTION, 300, GRAMMAR)),
-    _grammar("served budget", Workload(Mode.REJECTION, 100, BOUND)),
+    _grammar("served budget", Workload(Mode.REJECTION, 300, BOUND, length=5)),
     law_check("served prompt lookup", Workload(Mode.REJECTION, 500, prompt=REPETITIVE, lookup=True)),
     law_check("served prompt lookup in blocks", Workload(Mode.BLOCK, 200, prompt=REPETITIVE, lookup=True)),
     law_check("served lenience (lossy)", Workload(Mode.REJECTION, 200, gammas=(2,), leniences=(LENIENCE,))),
