@@ -1,7 +1,6 @@
-"""Grammars as automata over tokens: a `Grammar` enters the compiler, and masks of the tokens that may follow leave it.
+"""Grammars as automata over tokens: the compiler turns a `Grammar` into masks of the tokens allowed next.
 
-`compiler` turns a grammar into a state, with the library llguidance. `tokens` has a model's vocabulary as automata read
-it, and `thinking` puts before a grammar what a model thinks.
-`state` has the masks at every position of a draft. `mistakes` says what is wrong with a grammar that cannot be
-compiled.
+`compiler` compiles a grammar with llguidance. `tokens` converts a model's vocabulary to the automaton's form.
+`thinking` puts a model's thinking before a grammar, and `budget` limits it. `state` computes the masks at every
+position of a draft. `mistakes` locates the error in a grammar that cannot be compiled.
 """

@@ -1,6 +1,6 @@
-"""The bound on what a model thinks: once its budget of tokens is spent, the tag that closes the thinking is forced.
+"""A token budget for a model's thinking. When the budget is spent, the closing tag is forced.
 
-The bound is a mask like that of a grammar, so drafts are judged by it as by any other: all modes stay exact.
+The budget is applied as a token mask, like a grammar, so every speculation mode stays exact.
 """
 
 from collections.abc import Collection, Sequence
@@ -12,55 +12,55 @@ from specdec.rules.prefix import common_length
 from specdec.sampling.grammar import mask_bytes
 
 _CHARACTER = 4
-"""Bytes of the longest character in UTF-8."""
+"""Length of the longest UTF-8 character, in bytes."""
 
 
 class Phase(Enum):
-    """How far an output is."""
+    """Progress of an output through its thinking."""
 
     BEFORE = "before"
-    """It may yet open the thinking."""
+    """The opening tag may still follow."""
     THINKING = "thinking"
     CLOSING = "closing"
     """The closing tag is being forced."""
     OVER = "over"
-    """The thinking is closed, or there is none."""
+    """The thinking is closed, or the output has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where an output stands behind one of its tokens."""
+    """State of an output after one of its tokens."""
 
     phase: Phase
     tail: bytes = b""
-    """The last bytes of the text, in which a tag may have begun."""
+    """Last bytes of the text, which may hold the beginning of a tag."""
     count: int = 0
-    """Tokens thought so far."""
+    """Number of thinking tokens so far."""
     closed: int = 0
-    """Tokens of the closing tag with which the output ends."""
+    """Number of closing-tag tokens at the end of the output."""
 
 
 @dataclass(frozen=True, slots=True)
 class BoundThinking:
-    """How a model writes what it thinks, in tokens."""
+    """Tags and token budget of a model's thinking."""
 
     openings: Collection[bytes]
-    """The spellings of the opening tag; none where the prompt opens the thinking."""
+    """Spellings of the opening tag; empty if the prompt opens the thinking."""
     closings: Collection[bytes]
-    """The spellings of the closing tag."""
+    """Spellings of the closing tag."""
     closing_ids: Sequence[int]
-    """The tokens of the closing tag."""
+    """Token ids of the closing tag."""
     budget: int
-    """Most tokens between the tags; up to three more complete a character."""
+    """Maximum number of tokens between the tags. Up to three more may complete a character."""
     tokens: Sequence[bytes]
-    """The bytes of each id; ids beyond have none."""
+    """Bytes of each token id; ids beyond the end have none."""
 
     def start(self) -> _Place:
-        """Before the first token of the output."""
+        """Return the state before the first output token."""
         return _Place(Phase.BEFORE if self.openings else Phase.THINKING)
 
     def after(self, place: _Place, token: int) -> _Place:
-        """Behind one token more."""
+        """Return the state after one more token."""
         text = place.tail + (self.tokens[token] if token < len(self.tokens) else b"")
         match place.phase:
             case Phase.BEFORE:
@@ -75,7 +75,7 @@ class BoundThinking:
         return place
 
     def forced(self, place: _Place) -> int | None:
-        """The one token that may follow; None where any may."""
+        """Return the only token that may follow, or None if any token may."""
         if place.phase is Phase.CLOSING:
             return self.closing_ids[place.closed]
         if place.phase is Phase.THINKING and place.count >= self.budget:
@@ -100,14 +100,14 @@ class BoundThinking:
         )
 
     def _closing(self, closed: int, token: int) -> _Place:
-        """Behind a token while the tag is forced; one that is not the tag's is kept nowhere."""
+        """Return the state after a token while the closing tag is forced. A token outside the tag ends the thinking."""
         if token != self.closing_ids[closed] or closed + 1 == len(self.closing_ids):
             return _Place(Phase.OVER)
         return _Place(Phase.CLOSING, closed=closed + 1)
 
 
 class BudgetState:
-    """The masks of a grammar, or of none, with those that end the thinking; as `GrammarState` a function of tokens."""
+    """Masks of an optional grammar combined with the thinking budget. Like `GrammarState`, a function of the tokens."""
 
     def __init__(self, inner: TokenMasks | None, thinking: BoundThinking, vocab_size: int) -> None:
         self._inner = inner
@@ -115,34 +115,34 @@ class BudgetState:
         self._bytes = mask_bytes(vocab_size)
         self._read: list[int] = []
         self._places = [thinking.start()]
-        """Where the output stands before and behind each token that was read."""
+        """States of the output: before the first token read, then after each one."""
 
     @property
     def seconds(self) -> float:
-        """Time that the last masks took a processor."""
+        """CPU time of the last masks, in seconds."""
         return 0.0 if self._inner is None else self._inner.seconds
 
     @property
     def expensive(self) -> bool:
-        """Whether nobody should wait for the grammar's next masks."""
+        """Whether the grammar's next masks are too slow to wait for."""
         return self._inner is not None and self._inner.expensive
 
     @property
     def too_complex(self) -> bool:
-        """Whether the grammar's masks are not computed any more."""
+        """Whether the grammar's masks are no longer computed."""
         return self._inner is not None and self._inner.too_complex
 
     def masks(self, output: Sequence[int], drafts: Sequence[int] = ()) -> list[bytes | None]:
-        """What may follow `output`, and `output` with one draft more each time; as `GrammarState.masks`.
+        """Return the masks after `output` and after each draft that follows it, as `GrammarState.masks` does.
 
-        A token that the grammar does not allow is not forced: it allows the tag behind the next whole character.
+        A tag token that the grammar rejects is not forced. The grammar allows it after the next complete character.
         """
         masks = [None] * (len(drafts) + 1) if self._inner is None else self._inner.masks(output, drafts)
         places = self._behind([*output, *drafts])[len(output) :]
         return [self._bound(mask, place) for mask, place in zip(masks, places, strict=True)]
 
     def forced(self, output: Sequence[int], most: int) -> tuple[int, ...]:
-        """The tokens, at most `most`, that must follow `output`."""
+        """Return up to `most` tokens that must follow `output`."""
         place, found = self._behind(output)[-1], list[int]()
         while len(found) < most and (token := self._thinking.forced(place)) is not None:
             found.append(token)
@@ -160,7 +160,7 @@ class BudgetState:
         return bytes(only)
 
     def _behind(self, tokens: Sequence[int]) -> Sequence[_Place]:
-        """Where the output stands before the first of the tokens and behind each."""
+        """Return the states before the first token and after each token."""
         tokens, known = list(tokens), len(self._read)
         same = known if self._read == tokens[:known] else common_length(self._read, tokens)
         del self._read[same:], self._places[same + 1 :]
@@ -171,7 +171,7 @@ class BudgetState:
 
 
 def _is_whole(tail: bytes) -> bool:
-    """Whether a text does not end inside a character."""
+    """Whether `tail` ends at a character boundary."""
     for back, byte in enumerate(reversed(tail[-_CHARACTER:]), 1):
         if byte & 0xC0 != 0x80:
             return byte < 0xC0 or back >= 2 + (byte >= 0xE0) + (byte >= 0xF0)

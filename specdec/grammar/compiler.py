@@ -1,4 +1,4 @@
-"""Compiles grammars for one tokenizer, each once; several threads may use a compiler."""
+"""Compiles grammars for one tokenizer and caches the result. Thread-safe."""
 
 import threading
 from collections import OrderedDict
@@ -19,7 +19,7 @@ from specdec.sampling.grammar import Grammar, GrammarKind, token_name
 _log = structlog.get_logger()
 
 _REMEMBERED = 64
-"""Most compiled grammars that are kept."""
+"""Maximum number of compiled grammars in the cache."""
 _SERIALIZE: Mapping[GrammarKind, Callable[[str], str]] = {
     GrammarKind.JSON_SCHEMA: LLMatcher.grammar_from_json_schema,
     GrammarKind.REGEX: LLMatcher.grammar_from_regex,
@@ -28,11 +28,11 @@ _SERIALIZE: Mapping[GrammarKind, Callable[[str], str]] = {
 
 
 _LIMITS = LLParserLimits(max_items_in_row=300, step_max_items=10_000, initial_lexer_fuel=250_000)
-"""Fractions of the library's limits: one mask takes less than a tenth of a second, and grammars of use need less."""
+"""Limits below the library's defaults. They keep the time of one mask under 0.1 s."""
 
 
 class GrammarCompiler:
-    """Compiled grammars over one vocabulary, the most recent ones kept by their digests."""
+    """Compiles grammars over one vocabulary. An LRU cache keyed by digest holds the results."""
 
     def __init__(
         self, tokenizer: LLTokenizer, vocabulary: GrammarVocabulary, vocab_size: int, end_ids: Collection[int]
@@ -40,9 +40,9 @@ class GrammarCompiler:
         """Compile for a tokenizer.
 
         Args:
-            vocabulary: the tokens of the tokenizer.
-            vocab_size: the width of the logits.
-            end_ids: what is allowed where a sentence is complete.
+            vocabulary: tokens of the tokenizer.
+            vocab_size: width of the logits.
+            end_ids: ids allowed where the grammar is complete.
         """
         self._vocabulary = vocabulary
         self._special = frozenset(vocabulary.special)
@@ -54,7 +54,7 @@ class GrammarCompiler:
 
     @classmethod
     def of_tokenizer(cls, content: str | None, vocab_size: int, end_ids: Collection[int]) -> Self | None:
-        """For a tokenizer of Hugging Face, given by the content of a tokenizer.json; None where it cannot be used."""
+        """Create a compiler from the content of a Hugging Face tokenizer.json. Return None if it cannot be used."""
         if content is None:
             return None
         try:
@@ -67,15 +67,15 @@ class GrammarCompiler:
 
     @classmethod
     def of_bytes(cls, special: Sequence[str] = ()) -> Self:
-        """For a vocabulary of all bytes, whose end token is 256, and special tokens behind it."""
+        """Create a compiler for a byte vocabulary. Id 256 is the end token; ids of special tokens follow."""
         tokens = _Bytes(special)
         return cls(LLTokenizer(TokenizerWrapper(tokens)), tokens, len(tokens.tokens), (256,))
 
     def compile(self, grammar: Grammar) -> TokenMasks:
-        """The state of a grammar before the first token.
+        """Return the state of a grammar before the first token.
 
         Raises:
-            FieldInvalid: the grammar cannot be compiled; the message says why.
+            FieldInvalid: the grammar cannot be compiled. The message gives the reason.
         """
         if grammar.budget is None:
             return self._state(grammar)
@@ -110,7 +110,7 @@ class GrammarCompiler:
 
 
 class _Bytes:
-    """What the library asks of a tokenizer, for one whose tokens are the bytes."""
+    """Byte-level tokenizer with the interface that llguidance requires."""
 
     eos_token_id = 256
     bos_token_id = None

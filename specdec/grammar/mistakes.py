@@ -1,4 +1,4 @@
-"""The mistake in a grammar that cannot be compiled: why, and in which part of a JSON Schema."""
+"""Locates the error in a grammar that cannot be compiled: the reason, and the failing part of a JSON Schema."""
 
 import json
 from collections.abc import Iterator
@@ -11,11 +11,11 @@ from specdec.sampling.grammar import Grammar, GrammarKind
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _MAPS = ("properties", "patternProperties", "$defs", "definitions")
 _ONE = ("items", "additionalProperties")
-"""Keywords of JSON Schema that hold lists of schemas, schemas by name, and one schema."""
+"""JSON Schema keywords whose values are lists of schemas, maps of schemas by name, and single schemas."""
 
 
 def mistake(compiler: GrammarCompiler, grammar: Grammar) -> tuple[str, str]:
-    """What is wrong with a grammar, and where in its JSON Schema; both empty when nothing is."""
+    """Return the error in a grammar and its path in the JSON Schema. Both are empty if the grammar is valid."""
     error = _error(compiler, grammar)
     if not error or grammar.kind != GrammarKind.JSON_SCHEMA:
         return error, ""
@@ -27,7 +27,7 @@ def mistake(compiler: GrammarCompiler, grammar: Grammar) -> tuple[str, str]:
 
 
 def _innermost(compiler: GrammarCompiler, schema: Any, error: str) -> tuple[str, str]:
-    """The error of the innermost schema that cannot be compiled by itself, and the way to it."""
+    """Return the error and path of the innermost subschema that cannot be compiled on its own."""
     path, root = "", schema
     while True:
         for step, part in _parts(schema):
@@ -40,13 +40,13 @@ def _innermost(compiler: GrammarCompiler, schema: Any, error: str) -> tuple[str,
 
 
 def _alone(part: Any, root: dict[str, Any]) -> Any:
-    """A part as a schema by itself, with the definitions that it may refer to."""
+    """Return a part as a standalone schema, including the definitions that it may reference."""
     known = {name: root[name] for name in ("$defs", "definitions") if name in root}
     return known | part if isinstance(part, dict) and part is not root else part
 
 
 def _parts(schema: Any) -> Iterator[tuple[str, Any]]:
-    """The schemas in a schema, each with the step that leads to it."""
+    """Yield the direct subschemas of a schema, each with its path step."""
     if not isinstance(schema, dict):
         return
     for name in _LISTS:
@@ -59,7 +59,7 @@ def _parts(schema: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _error(compiler: GrammarCompiler, grammar: Grammar) -> str:
-    """Why a grammar cannot be compiled, or has no first token; empty when it can."""
+    """Return the reason that a grammar cannot be compiled or has no first token; empty if it is valid."""
     try:
         (first,) = compiler.compile(grammar).masks(())
     except FieldInvalid as error:

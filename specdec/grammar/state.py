@@ -1,4 +1,4 @@
-"""Where a generation stands in its grammar, and which tokens may follow at each position of a draft."""
+"""Position of a generation in its grammar, and the tokens allowed at each position of a draft."""
 
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -13,71 +13,70 @@ from specdec.sampling.grammar import mask_bytes
 _Done = TypeVar("_Done")
 
 _CHEAP = 0.002
-"""Seconds of masks up to which others may wait for them."""
+"""Maximum CPU time of masks, in seconds, that other work may wait for."""
 _MOST_SECONDS = 2.0
-"""Seconds of a processor that all masks of a generation may take together, beside those of each token."""
+"""CPU seconds allowed for all masks of a generation, in addition to `_TOKEN_SECONDS` for each token."""
 _TOKEN_SECONDS = 0.005
 
 
 class TokenMasks(Protocol):
-    """What may follow an output and each token of a draft behind it: a pure function of these tokens."""
+    """Tokens allowed after an output and after each draft token that follows it. A pure function of those tokens."""
 
     @property
     def seconds(self) -> float:
-        """Time that the last masks took a processor."""
+        """CPU time of the last masks, in seconds."""
 
     @property
     def expensive(self) -> bool:
-        """Whether nobody should wait for the next masks, by what the last ones took."""
+        """Whether the last masks took so long that other work should not wait for the next ones."""
 
     @property
     def too_complex(self) -> bool:
-        """Whether masks are not computed any more."""
+        """Whether masks are no longer computed."""
 
     def masks(self, output: Sequence[int], drafts: Sequence[int] = ()) -> list[bytes | None]:
-        """What may follow `output`, and `output` with one draft more each time: γ + 1 masks; None allows every id."""
+        """Return γ + 1 masks: one after `output`, then one after each draft. None allows every id."""
 
     def forced(self, output: Sequence[int], most: int) -> tuple[int, ...]:
-        """The tokens, at most `most`, that are likely because the text behind `output` is forced."""
+        """Return up to `most` tokens that are likely because the grammar forces the text after `output`."""
 
 
 class GrammarState:
-    """A pure function of the tokens so far. What it keeps of the last call only saves the work of reading them again.
+    """Grammar masks as a pure function of the tokens so far. The state kept between calls is only a cache.
 
-    So a rejected draft, a retry or another verifier leaves no trace: state and tokens cannot disagree.
+    A rejected draft, a retry or a move to another verifier therefore needs no rollback.
     """
 
     def __init__(self, matcher: LLMatcher, vocab_size: int, end_ids: Collection[int]) -> None:
-        """Begin before the first token of the grammar; nobody else uses the matcher."""
+        """Start before the first token of the grammar. The state takes ownership of `matcher`."""
         self._matcher = matcher
         self._bytes = mask_bytes(vocab_size)
         self._end_ids = end_ids
         self._read: list[int] = []
-        """The tokens that the matcher has consumed."""
+        """Tokens that the matcher has consumed."""
         self.seconds = _CHEAP
-        """Time that the last masks took a processor; before the first ones, as much as is cheap."""
+        """CPU time of the last masks, in seconds. Starts at the threshold of `expensive`."""
         self._spent = 0.0
-        """That of all of them."""
+        """CPU time of all masks so far, in seconds."""
         self._known: tuple[list[int], tuple[int, ...], list[bytes | None]] | None = None
-        """The last output, the drafts behind it, and the masks there."""
+        """Last output, the drafts that followed it, and their masks."""
 
     @property
     def expensive(self) -> bool:
-        """Whether nobody should wait for the next masks, by what the last ones took."""
+        """Whether the last masks took so long that other work should not wait for the next ones."""
         return self.seconds > _CHEAP
 
     @property
     def too_complex(self) -> bool:
-        """Whether masks are not computed any more: the library gave up, or they took too long."""
+        """Whether masks are no longer computed, because the library gave up or the CPU budget is spent."""
         return self._matcher.is_error() or self._spent > _MOST_SECONDS + _TOKEN_SECONDS * len(self._read)
 
     def masks(self, output: Sequence[int], drafts: Sequence[int] = ()) -> list[bytes | None]:
-        """What may follow `output`, and `output` with one draft more each time: γ + 1 masks.
+        """Return γ + 1 masks: one after `output`, then one after each draft.
 
-        None allows every id: behind an end id, and behind a draft that the grammar does not allow, no token is kept,
-        whatever is drawn there. A mask without an id stands where the library gave up on a grammar that got too
-        complex, where `output` is not of the grammar, and where it is and nothing completes it: there is no
-        distribution, so that the generation ends with an error and no token is made up.
+        None allows every id. It stands after an end id and after a draft that the grammar rejects, where no token is
+        kept. An empty mask means that no distribution exists, so the generation ends with an error. It stands where
+        the grammar became too complex, where `output` violates it, and where nothing can complete `output`.
         """
         wanted, behind = list(output), tuple(drafts)
         if self._known is not None and self._known[0] == wanted and self._known[1][: len(behind)] == behind:
@@ -100,15 +99,15 @@ class GrammarState:
         return masks + [bytes(self._bytes) if nothing else None] * (len(drafts) + 1 - len(masks))
 
     def _counted(self, step: Callable[[], _Done]) -> _Done:
-        """Do a step and count its time."""
+        """Run a step and add its CPU time to the total."""
         began = time.thread_time()
         done = step()
         self._spent += time.thread_time() - began
         return done
 
     def forced(self, output: Sequence[int], most: int) -> tuple[int, ...]:
-        """The tokens, at most `most`, that write the text which must follow `output`; another way to write it may be
-        possible, so this is a guess and no law."""
+        """Return up to `most` tokens that spell the text forced after `output`. Other spellings may be valid, so the
+        result is only a guess."""
         if most <= 0 or self.expensive or self.too_complex or not self._move_to(output):
             return ()
         return tuple(self._matcher.compute_ff_tokens()[:most])
@@ -118,21 +117,22 @@ class GrammarState:
         return mask if self._matcher.is_accepting() else self._without_ends(mask)
 
     def _without_ends(self, mask: bytes) -> bytes:
-        """A mask that does not end the output; the library allows an end also where no text can follow half a text."""
+        """Return the mask without end ids. The library also allows an end id in the middle of a text that nothing can
+        complete."""
         bits = bytearray(mask)
         for end in self._end_ids:
             bits[end // 8] &= ~(1 << end % 8)
         return bytes(bits)
 
     def _read_on(self, draft: int) -> bool:
-        """Consume a draft; False where the grammar does not allow it."""
+        """Consume a draft. Return False if the grammar rejects it."""
         if not self._matcher.try_consume_tokens([draft]):
             return False
         self._read.append(draft)
         return True
 
     def _move_to(self, output: Sequence[int]) -> bool:
-        """Consume exactly `output`; False where the grammar does not allow it."""
+        """Consume exactly `output`. Return False if the grammar rejects it."""
         wanted = list(output)
         if self._read != wanted[: len(self._read)]:
             same = common_length(self._read, wanted)

@@ -1,4 +1,4 @@
-"""What a model thinks before a grammar: text up to a tag, which may be special tokens, and no longer than a budget."""
+"""Thinking that precedes a grammar: text up to a closing tag, which may be special tokens, limited by a budget."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from specdec.grammar.budget import BoundThinking
 from specdec.sampling.grammar import spelled, token_name
 
 _BREAK = r"BREAK: /\n{1,4}/"
-"""Lines between the thinking and what the grammar binds."""
+"""Line breaks between the thinking and the constrained text."""
 
 
 class GrammarVocabulary(Protocol):
@@ -17,18 +17,18 @@ class GrammarVocabulary(Protocol):
 
     @property
     def tokens(self) -> Sequence[bytes]:
-        """The bytes of each id; special tokens have those of the names that grammars use."""
+        """Bytes of each id; a special token has the bytes of its name in grammars."""
 
     @property
     def special(self) -> Sequence[str]:
-        """The names of the special tokens."""
+        """Names of the special tokens."""
 
     def __call__(self, text: str) -> list[int]:
-        """Tokens that spell a text, none of them special."""
+        """Return tokens that spell a text; none is special."""
 
 
 def thinking_of(tags: str, budget: int, vocabulary: GrammarVocabulary) -> BoundThinking:
-    """The thinking between tags, given as for `behind`, in the tokens of a model."""
+    """Return the thinking budget for a model. `tags` has the format that `behind` takes."""
     *opening, closing = tags.split("\n")[:2]
     ids = [token for piece in spelled(closing, vocabulary.special) for token in _ids(piece, vocabulary)]
     openings = [each for tag in opening for each in _spellings(tag, vocabulary.special)]
@@ -36,13 +36,13 @@ def thinking_of(tags: str, budget: int, vocabulary: GrammarVocabulary) -> BoundT
 
 
 def behind(tags: str, grammar: str, special: Collection[str]) -> str:
-    """The grammar, in the library's notation, behind what the model thinks.
+    """Return a grammar, in the library's notation, that puts the model's thinking before `grammar`.
 
     Args:
-        tags: the tag that ends the thinking, or on two lines those around thinking that may be left out; on a third
-            line what stands before the grammar then.
-        grammar: what is bound, in the library's notation: JSON, or a text in Lark's.
-        special: the names of the special tokens.
+        tags: the closing tag alone, or the opening and closing tags of optional thinking on two lines. A third
+            line holds the text before the grammar when the thinking is omitted.
+        grammar: constraint on the rest, in the library's notation: JSON or Lark.
+        special: names of the special tokens.
     """
     opening, closing, lead = _lines(tags)
     starts = ["thought BREAK? @form"]
@@ -58,7 +58,7 @@ def behind(tags: str, grammar: str, special: Collection[str]) -> str:
 
 
 def _lines(tags: str) -> tuple[str, str, str]:
-    """The opening tag, the closing one, and what stands before the grammar where nothing is thought."""
+    """Return the opening tag, the closing tag, and the text before the grammar when the thinking is omitted."""
     lines = tags.split("\n")
     if len(lines) == 1:
         return "", lines[0], ""
@@ -75,7 +75,7 @@ def _pattern(text: str) -> str:
 
 
 def _spellings(tag: str, special: Collection[str]) -> tuple[bytes, ...]:
-    """A tag as a text, and as its tokens spell it."""
+    """Return the spellings of a tag: as plain text, and as its tokens spell it."""
     named = "".join(token_name(each) if each in special else each for each in spelled(tag, special))
     return tuple({tag.encode(): None, named.encode(): None})
 

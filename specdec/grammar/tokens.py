@@ -1,4 +1,4 @@
-"""The tokens of a model as grammars see them: text in bytes, and control tokens that are no text."""
+"""Tokens of a model as grammars see them: text in bytes, and control tokens without text."""
 
 from collections.abc import Collection
 
@@ -8,11 +8,11 @@ from tokenizers import Tokenizer
 from specdec.sampling.grammar import token_name
 
 _LEAD = "\n"
-"""Stands before a text for tokenizers that put a space before the first word."""
+"""Prefix for tokenizers that insert a space before the first word."""
 
 
 class GrammarTokens:
-    """The vocabulary of a fast tokenizer of Hugging Face.
+    """Vocabulary of a fast Hugging Face tokenizer.
 
     A text that has the name of a special token is written letter by letter, and never with that token, so that what is
     forced is what the automaton allows. An added token that is not special is text like any other.
@@ -24,7 +24,7 @@ class GrammarTokens:
         """Read the content of a tokenizer.json.
 
         Raises:
-            ValueError: it is not of a kind whose tokens are known as bytes.
+            ValueError: the bytes of the tokenizer's tokens are unknown.
         """
         self._letters = LLTokenizer(content, slices=[])
         self._tokenizer = Tokenizer.from_str(content)
@@ -39,13 +39,14 @@ class GrammarTokens:
                 tokens[index] = (token_name(token.content) if index in special else token.content).encode()
         self.tokens = tuple(tokens)
         self.special = tuple(added[index].content for index in special if index in added)
-        """The names of the special tokens."""
+        """Names of the special tokens."""
         self.eos_token_id = min(end_ids, default=0)
         self._lead = self._encode(_LEAD)
         self._no_text = frozenset(self.special_token_ids)
 
     def __call__(self, text: str | bytes) -> list[int]:
-        """Tokens that spell the text: those of the tokenizer where it spells exactly that, or the longest ones."""
+        """Return tokens that spell the text: the tokenizer's own if they spell exactly that, else the longest
+        matches."""
         written = text if isinstance(text, str) else text.decode()
         ids = self._encode(written)
         if self._spell(ids, written):

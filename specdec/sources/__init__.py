@@ -1,5 +1,5 @@
-"""Room of the sources of drafts that need no model: each looks up what tends to follow, and samples nothing.
+"""Draft sources that need no model: each looks up likely continuations and samples nothing.
 
-Committed tokens of one sequence come in, guesses of the next ones go out. The drafter serves them to any verifier, and
-a verifier asks them without a hop. `source` is what they have in common; `SourceMaker` makes one by its name.
+A source reads the committed tokens of one sequence and guesses the next ones. A drafter serves sources to any verifier;
+a verifier can also run them in its own process. `source` holds their protocol, and `SourceMaker` creates one by name.
 """

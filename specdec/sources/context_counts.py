@@ -1,4 +1,4 @@
-"""How often each token followed each context: sparse, without a limit on the vocabulary, and bounded in its memory."""
+"""Counts of the tokens that followed each context: sparse, for any vocabulary size, and bounded in memory."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,13 +7,13 @@ Context = tuple[int, ...]
 
 
 class Followers:
-    """The tokens that followed one context, of which the most frequent is always known."""
+    """Counts of the tokens that followed one context, with the most frequent always at hand."""
 
     __slots__ = ("_counts", "_most", "best")
 
     def __init__(self, first: int) -> None:
         self.best = first
-        """The most frequent token; of several, the one that came last."""
+        """Most frequent token; the latest one on a tie."""
         self._most = 1
         self._counts = {first: 1}
 
@@ -24,31 +24,31 @@ class Followers:
 
 
 class Match(NamedTuple):
-    """What followed the longest context that is known."""
+    """Most frequent follower of the longest known context."""
 
     length: int
-    """Tokens of that context."""
+    """Length of the context, in tokens."""
     token: int
 
 
 Keys = list[tuple[int, int]]
-"""The contexts that end at one place, longest first: the length of each, and its hash."""
+"""Contexts that end at one position, longest first: length and hash of each."""
 
 
 def keys(end: Context, lengths: Sequence[int]) -> Keys:
-    """The contexts of these lengths, longest first, that `end` is long enough for."""
+    """Return the contexts at the end of `end`, longest first, without lengths that exceed it."""
     return [(length, hash(end[-length:])) for length in lengths if length <= len(end)]
 
 
 class ContextCounts:
-    """Counts what follows contexts. An update or a look costs the same however much was counted."""
+    """Counts the followers of contexts. Updates and lookups take constant time."""
 
     def __init__(self) -> None:
-        # A context that was seen once, as most are, has its one follower here itself, which takes little memory.
+        # Most contexts occur once: their only follower is stored directly, to save memory.
         self._followers: dict[int, Followers | int] = {}
 
     def add(self, contexts: Keys, token: int) -> None:
-        """Count that `token` followed these contexts."""
+        """Count `token` as a follower of these contexts."""
         followers = self._followers
         for _, key in contexts:
             known = followers.get(key)
@@ -61,7 +61,7 @@ class ContextCounts:
                 known.add(token)
 
     def find(self, contexts: Keys) -> Match | None:
-        """The most frequent follower of the first of these contexts that is known."""
+        """Return the most frequent follower of the first known context, or None."""
         for length, key in contexts:
             known = self._followers.get(key)
             if known is not None:
@@ -70,9 +70,9 @@ class ContextCounts:
 
 
 class RecentCounts:
-    """Counts of the last `window` tokens at least, and of twice as many at most.
+    """Counts of at least the last `window` tokens and at most twice as many.
 
-    Nothing is ever taken out: when it is full, a second table takes over, which has the newer half.
+    Entries are never removed. When the table is full, a second table with the newer half replaces it.
     """
 
     def __init__(self, window: int) -> None:
@@ -82,7 +82,7 @@ class RecentCounts:
         self._size = 0
 
     def add(self, contexts: Keys, token: int) -> None:
-        """Count that `token` followed these contexts."""
+        """Count `token` as a follower of these contexts."""
         self._counts.add(contexts, token)
         if self._size >= self._window:
             self._newer.add(contexts, token)
@@ -91,5 +91,5 @@ class RecentCounts:
             self._counts, self._newer, self._size = self._newer, ContextCounts(), self._window
 
     def find(self, contexts: Keys) -> Match | None:
-        """The most frequent follower of the first of these contexts that is known."""
+        """Return the most frequent follower of the first known context, or None."""
         return self._counts.find(contexts)

@@ -1,4 +1,4 @@
-"""Counts of tokens and of token pairs: made from a text, kept in one file, used by the n-gram model."""
+"""Counts of tokens and of token pairs, made from a text, stored in one file and used by the n-gram model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ COUNTS_FILE = "counts.safetensors"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Counts:
-    """How often each token occurs, and how often each token follows each other one."""
+    """Number of occurrences of each token and of each pair of adjacent tokens."""
 
     tokenizer_hash: str
     order: int

@@ -1,4 +1,4 @@
-"""Sources by their names, and what those of one process share."""
+"""Creation of draft sources by name, and the state that the sources of one process share."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -12,22 +12,22 @@ from specdec.sources.suffix import GuessRates, GuessTerms, Suffix, SuffixStore
 
 
 def usual_price() -> float:
-    """What a drafted token is taken to cost where nobody says it, in tokens that are committed."""
+    """Return the default cost of one drafted token, in committed tokens."""
     return 0.4
 
 
 class SourceKind(StrEnum):
-    """Sources that need no model."""
+    """Draft sources that need no model."""
 
     NGRAM = "ngram"
     PROMPT_LOOKUP = "prompt_lookup"
     SUFFIX = "suffix"
     PREDICTION = "prediction"
-    """Only for requests that have one."""
+    """Only for requests with a prediction."""
 
 
 class SourceMaker:
-    """Makes a source for each sequence of a process; sources of one domain share a store."""
+    """Creates a source for each sequence. Sources of one domain share a store."""
 
     def __init__(self, settings: SourceSettings) -> None:
         self._settings = settings
@@ -43,14 +43,14 @@ class SourceMaker:
         prediction: Sequence[int] = (),
         terms: GuessTerms | None = None,
     ) -> DraftSource:
-        """A source that has read nothing.
+        """Return a new source that has read no tokens.
 
         Args:
-            domain: whose store it may use.
-            known: tokens of the sequence that are not generated here: the prompt, and output that others generated.
-            prompt: how many of these are the prompt.
-            prediction: the text that `PREDICTION` expects.
-            terms: for sources that know how likely their guesses are; None are those of all that are made without.
+            domain: domain whose store the source uses.
+            known: number of leading tokens that were not generated here: the prompt, and output of other processes.
+            prompt: number of prompt tokens among `known`.
+            prediction: predicted output, for `PREDICTION`.
+            terms: cost and hit rates for `SUFFIX`; None uses the ones that this maker shares among its sources.
         """
         window = self._settings.window
         match kind:

@@ -1,4 +1,4 @@
-"""N-grams of the sequence itself: the token that most often followed its last three, two or one tokens."""
+"""N-grams of the sequence itself: the most frequent follower of its last three, two or one tokens."""
 
 from collections.abc import Sequence
 
@@ -9,10 +9,10 @@ _CONTEXTS = (3, 2, 1)
 
 
 class Ngram:
-    """A DraftSource of n-grams of order 2 to 4 over prompt and output; of equal counts the latest wins."""
+    """A DraftSource of n-grams of order 2 to 4 over prompt and output. The latest follower wins a tie."""
 
     def __init__(self, window: int) -> None:
-        """`window` is how many of the last tokens are counted at least; at most twice as many are."""
+        """Count at least the last `window` tokens and at most twice as many."""
         self._counts = RecentCounts(window)
         self._end: Context = ()
 

@@ -1,36 +1,36 @@
-"""A text that the caller expects, as a draft: OpenAI's `prediction`."""
+"""Drafts from a text that the caller expects: OpenAI's `prediction`."""
 
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
 
 _LONGEST = 4
-"""Tokens of the longest run by which the place in the prediction is found again."""
+"""Maximum length, in tokens, of the run that locates the output in the prediction again."""
 _NEAR = 32
-"""How far ahead a single equal token is taken for the place where the prediction goes on."""
+"""Maximum distance ahead, in tokens, at which a single matching token locates the prediction again."""
 _TRUST = 2
-"""Drafts for each token by which the place was found again, or which has followed since."""
+"""Draft tokens allowed for each token that has matched since the position was found again."""
 
 
 class Prediction:
-    """A DraftSource that follows the predicted text, and finds its place again where the output left it.
+    """A DraftSource that follows the predicted text and finds its position again after the output deviates.
 
-    A place that was found again may be found by chance, so its first drafts are few, and more as the output follows.
+    A position found again may match by chance, so drafts start short and grow while the output follows the prediction.
     """
 
     def __init__(self, prediction: Sequence[int], prompt: int) -> None:
-        """`prompt` is how many tokens are read before the output, which the prediction is of, begins."""
+        """Skip the first `prompt` tokens: the prediction is of the output only."""
         self._prediction = tuple(prediction)
         self._unread = prompt
         self._place: int | None = 0
-        """Where the prediction goes on; None while the output has left it."""
+        """Position of the next expected token in the prediction; None while the output deviates."""
         self._left = 0
-        """Where the output left the prediction."""
+        """Position at which the output last deviated from the prediction."""
         self._followed: int | None = None
-        """Tokens that say that the place is right; None before the output has left the prediction."""
+        """Number of tokens that confirm the position; None before the first deviation."""
         self._end: tuple[int, ...] = ()
         self._runs: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
-        """Where each short run of the prediction ends, ascending."""
+        """End positions of each short run in the prediction, ascending."""
         for end in range(1, len(self._prediction) + 1):
             for size in range(1, min(_LONGEST, end) + 1):
                 self._runs[self._prediction[end - size : end]].append(end)
@@ -57,9 +57,10 @@ class Prediction:
         return list(self._prediction[start : start + min(most, trusted)])
 
     def _found(self) -> int | None:
-        """The nearest place behind the one that was left where the last tokens of the output stand, or one before it.
+        """Return the nearest position after the deviation whose preceding tokens match the end of the output. Fall back
+        to a position before the deviation.
 
-        A single token is looked for a little ahead only: anywhere else it would be found by chance.
+        A single token is matched only a short distance ahead; elsewhere it would match by chance.
         """
         for size in range(min(_LONGEST, len(self._end)), 0, -1):
             places = self._runs.get(self._end[-size:], [])

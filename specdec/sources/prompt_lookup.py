@@ -1,32 +1,33 @@
-"""Prompt lookup, as in transformers and vLLM: what followed when the last few tokens came before."""
+"""Prompt lookup, as in transformers and vLLM: drafts the continuation of an earlier occurrence of the last tokens."""
 
 from collections.abc import Sequence
 
 
 class PromptLookup:
-    """A DraftSource that goes on from the latest earlier place of the longest end of the sequence.
+    """A DraftSource that continues the latest earlier occurrence of the longest matching suffix of the sequence.
 
-    Places are found in an index of all short runs of tokens, so a guess costs the same in a long sequence.
+    An index of all short token runs makes the cost of a guess independent of the sequence length.
     """
 
     def __init__(self, longest: int, window: int) -> None:
-        """Make an empty one.
+        """Create an empty source.
 
         Args:
-            longest: most tokens of an end that is looked for.
-            window: how many of the last tokens are searched at least; at most twice as many are.
+            longest: maximum length of the suffix to match, in tokens.
+            window: minimum number of last tokens to search; at most twice as many are searched.
         """
         self._longest = longest
         self._window = window
         self._tokens: list[int] = []
         self._forgotten = 0
-        """Tokens of the sequence that lie before `_tokens`."""
+        """Number of tokens dropped from the start of the sequence."""
         self._places: dict[int, int] = {}
-        """Where the latest occurrence of each run of tokens ends, by its hash, counted from the sequence's start."""
+        """End of the latest occurrence of each token run, by hash of the run, counted from the start of the
+        sequence."""
 
     def read(self, tokens: Sequence[int]) -> None:
         for token in tokens:
-            # A run is entered when the token behind it is known, so the end of the sequence never finds itself.
+            # A run is indexed once the token after it is known, so the end of the sequence never matches itself.
             for run in self._runs(self._tokens[-self._longest :]):
                 self._places[run] = self._forgotten + len(self._tokens)
             self._tokens.append(token)
@@ -45,7 +46,7 @@ class PromptLookup:
 
     @staticmethod
     def _runs(end: Sequence[int]) -> list[int]:
-        """The hashes of the ends of `end`, shortest first."""
+        """Return the hashes of the suffixes of `end`, shortest first."""
         return [hash(tuple(end[-size:])) for size in range(1, len(end) + 1)]
 
     def _forget(self) -> None:

@@ -1,20 +1,21 @@
-"""What all sources without a model have in common."""
+"""Protocol of the draft sources without a model."""
 
 from collections.abc import Sequence
 from typing import Protocol
 
 
 class DraftSource(Protocol):
-    """Guesses how one sequence goes on.
+    """Guesses the continuation of one sequence.
 
-    A guess is a function of what was read. It is not sampled, so its distribution q̂ is a point mass.
+    A guess is a function of the tokens read. It is not sampled, so its distribution q̂ is a point mass.
     """
 
     def read(self, tokens: Sequence[int]) -> None:
-        """Take committed tokens, behind those that were read before."""
+        """Append committed tokens to those read before."""
 
     def draft(self, drafts: Sequence[int], most: int) -> list[int]:
-        """At most `most` tokens that may follow the tokens read and then `drafts`; empty without an answer.
+        """Return up to `most` tokens that may follow the tokens read and then `drafts`; empty if the source has no
+        guess.
 
-        Nothing is learnt from `drafts`, nor from what is returned.
+        The source learns neither from `drafts` nor from the returned tokens.
         """

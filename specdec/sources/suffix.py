@@ -1,4 +1,4 @@
-"""Suffix decoding (arXiv 2411.04975): what followed the longest known end of the sequence, here or in earlier ones."""
+"""Suffix decoding (arXiv 2411.04975): drafts the continuation of the longest known suffix of the sequence."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -7,35 +7,35 @@ from dataclasses import dataclass
 from specdec.sources.context_counts import Context, Keys, Match, RecentCounts, keys
 
 _LENGTHS = (16, 8, 4, 2, 1)
-"""Context lengths that are counted; each but the last takes about 100 bytes a token."""
+"""Context lengths to count. Each but the last takes about 100 bytes per token."""
 _KEEP, _KEEP_SHARED = 0.98, 0.999
-"""Factors by which each guess lowers the weight of those before, in one sequence and over all."""
+"""Decay factors of earlier guesses after each guess: within one sequence, and over all sequences."""
 _RIGHT, _TRIED = 1.4, 2.0
-"""Right ones of how many guesses are assumed before anything is seen."""
+"""Prior: number of right guesses, and number of guesses."""
 _WEIGHT = 8.0
-"""As many guesses of a sequence's own are worth what was seen in others."""
+"""Weight of the rates from other sequences, in guesses of the sequence itself."""
 
 
 class SuffixStore:
-    """What was generated in earlier sequences, apart for each domain: one tenant's requests of one salt.
+    """Tokens generated in earlier sequences, separate for each domain: one tenant's requests with one cache salt.
 
-    Domains share nothing: what one has stored cannot change what another one finds, nor how long it takes. When there
-    are too many domains, the one that was opened longest ago is forgotten as a whole.
+    Domains share nothing: one domain's entries affect neither the results nor the lookup times of another. Beyond the
+    maximum number of domains, the least recently opened domain is dropped.
     """
 
     def __init__(self, window: int, domains: int) -> None:
-        """Make an empty store.
+        """Create an empty store.
 
         Args:
-            window: how many of its last tokens a domain keeps at least; at most twice as many are kept.
-            domains: most domains.
+            window: minimum number of last tokens that a domain keeps; at most twice as many are kept.
+            domains: maximum number of domains.
         """
         self._window = window
         self._limit = domains
         self._domains: OrderedDict[str, RecentCounts] = OrderedDict()
 
     def counts(self, domain: str) -> RecentCounts:
-        """The counts of a domain."""
+        """Return the counts of a domain."""
         counts = self._domains.setdefault(domain, RecentCounts(self._window))
         self._domains.move_to_end(domain)
         if len(self._domains) > self._limit:
@@ -44,48 +44,47 @@ class SuffixStore:
 
 
 class GuessRates:
-    """How often guesses by contexts of each length were right, over all sequences that are taken to be alike."""
+    """Share of right guesses by context length, over all sequences that use this object."""
 
     def __init__(self) -> None:
         self._right = dict.fromkeys(_LENGTHS, _RIGHT)
         self._tried = dict.fromkeys(_LENGTHS, _TRIED)
 
     def shares(self) -> dict[int, float]:
-        """The share of right guesses of each length."""
+        """Return the share of right guesses for each context length."""
         return {length: self._right[length] / self._tried[length] for length in _LENGTHS}
 
     def observe(self, length: int, right: bool) -> None:
-        """Learn from a guess of a token that was generated."""
+        """Record whether the guess of a generated token was right."""
         self._tried[length] = self._tried[length] * _KEEP_SHARED + 1.0
         self._right[length] = self._right[length] * _KEEP_SHARED + right
 
 
 @dataclass(frozen=True, slots=True)
 class GuessTerms:
-    """By what a source decides how much it drafts that knows how likely its guesses are."""
+    """Cost and hit rates from which `Suffix` chooses its draft length."""
 
     price: Callable[[], float]
-    """Reads what one drafted token costs now, in tokens that are committed."""
+    """Returns the current cost of one drafted token, in committed tokens."""
     rates: GuessRates
-    """How often such guesses were right in other sequences; it learns from this one."""
+    """Hit rates of guesses in other sequences; this sequence updates them."""
 
 
 class Suffix:
-    """A DraftSource that reads its own sequence and the store of its domain.
+    """A DraftSource over its own sequence and the store of its domain.
 
-    The longer context wins; of equal ones, that of the sequence itself, which has the newest version of a text that is
-    edited. How likely a guess is, is learnt from how often guesses by contexts of its length were right, whether they
-    were drafted or not: here, and before that in other sequences. A draft ends where the chance that all of it is
-    accepted is less than its next token costs.
+    The longer context wins. On a tie the sequence itself wins, because it holds the newest version of an edited text.
+    The probability of a guess is the hit rate of guesses with the same context length, drafted or not. Its prior is the
+    rate in other sequences. A draft ends when the probability that all of it is accepted falls below a token's cost.
     """
 
     def __init__(self, stored: RecentCounts, known: int, window: int, terms: GuessTerms) -> None:
-        """Make a source.
+        """Create a source.
 
         Args:
-            stored: the counts of the domain, to which tokens that are generated here are added.
-            known: how many tokens are read before those.
-            window: how many of its own last tokens are counted at least; at most twice as many are.
+            stored: counts of the domain; tokens generated here are added to them.
+            known: number of leading tokens that were not generated here.
+            window: minimum number of own last tokens to count; at most twice as many are counted.
         """
         self._stored = stored
         self._own = RecentCounts(window)
@@ -93,9 +92,9 @@ class Suffix:
         self._terms = terms
         self._end: Context = ()
         self._contexts: Keys = []
-        """Those that end where the sequence ends."""
+        """Contexts at the end of the sequence."""
         self._match: Match | None = None
-        """The guess of the next token."""
+        """Guess of the next token."""
         self._read = 0
         self._right = {length: _WEIGHT * rate for length, rate in terms.rates.shares().items()}
         self._tried = dict.fromkeys(_LENGTHS, _WEIGHT)
@@ -130,7 +129,7 @@ class Suffix:
         return own if own.length >= stored.length else stored
 
     def _judge(self, token: int) -> None:
-        """Learn how good the guess of this token would have been."""
+        """Update the hit rates with the guess made for this token."""
         match = self._match
         if match is None:
             return
