@@ -1,9 +1,10 @@
-"""The two ratio rules: how many drafts are kept, and what the token after them is drawn from.
+"""The two ratio rules: number of drafts kept, and the distribution that the next token is drawn from.
 
 Shapes: B drafts, Γ the length of the longest, K the size of the largest support, V the vocabulary; all float64. Past a
 draft's own length p_x = 0 and q_x = 1, and past a support q_s = 0, so padding is never kept and takes nothing from p.
-A row of p that is no distribution counts as 0 everywhere: no draft is kept there, and drafts before it are kept or not
-as if it were the row behind the whole draft.
+A row of p that is not a distribution counts as 0 everywhere. No draft is kept at that row, and the drafts before it are
+judged as if the draft ended there.
+
 Only `sample_rest` is as wide as V; everything else costs O(K) a position, because q̂ is never made dense.
 """
 
@@ -21,7 +22,7 @@ from specdec.sampling.distribution import sample
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """What last tokens are drawn from: of a row of p, scaled, what q̂ leaves."""
+    """Inputs of the residual distributions that last tokens are drawn from: scaled rows of p and q̂ to subtract."""
 
     rows: Tensor
     """Rows of p, int64 [B]."""
@@ -33,12 +34,15 @@ class Rest:
     """Draft probabilities over them, float64 [B, K]; 0 past a support, and all 0 where no draft was rejected."""
 
     def part(self, members: slice) -> "Rest":
-        """Those of some of the drafts."""
+        """Select the drafts in the slice `members`."""
         return Rest(self.rows[members], self.scale[members], self.ids[members], self.q[members])
 
 
 def judge_on_host(mode: Mode, p: Tensor, mass: Tensor, flat: FlatDrafts) -> tuple[Tensor, Tensor]:
-    """How many tokens of each draft are kept, and the one behind them, both int64 [B]; arguments as of `judge`."""
+    """Judge drafts on the host. Return the number of tokens kept and the next token, both int64 [B].
+
+    Arguments as in `judge`.
+    """
     if p.dtype != torch.float32:  # which no model gives
         return judge_by_torch(p, mass, *flat, mode is Mode.BLOCK)
     found: tuple[Tensor, Tensor] = torch.ops.specdec.judge(p, mass, *flat, mode is Mode.BLOCK)
@@ -46,12 +50,12 @@ def judge_on_host(mode: Mode, p: Tensor, mass: Tensor, flat: FlatDrafts) -> tupl
 
 
 def judge_by_torch(p: Tensor, mass: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
-    """What `judge_on_host` returns, by PyTorch; `args` are the parts of `flat`, and whether the mode is block."""
+    """PyTorch implementation of `judge_on_host`; `args` are the fields of `flat` and whether the mode is block."""
     *flat, by_block = args
     padded = pad_drafts(FlatDrafts(*flat))
     tau, rest = judge(Mode.BLOCK if by_block else Mode.REJECTION, p, mass, padded)
     u = padded.last.gather(1, tau[:, None])[:, 0]
-    # Draws make several numbers of 8 bytes for each of p, so a part of them is smaller.
+    # A draw needs several 8-byte numbers for each number of p, so fewer rows fit in the cache.
     drawn = [sample_rest(p, mass, rest.part(part), u[part]) for part in parts(len(u), 16 * p.shape[1])]
     return tau, torch.cat(drawn)
 
@@ -63,9 +67,9 @@ torch.library.impl("specdec::judge", "CompositeExplicitAutograd", judge_by_torch
 
 
 def judge(mode: Mode, p: Tensor, mass: Tensor, padded: PaddedDrafts) -> tuple[Tensor, Rest]:
-    """How many tokens of each draft are kept, τ, int64 [B], and what each last token is drawn from.
+    """Return τ, the number of tokens kept of each draft, int64 [B], and the source of each last token.
 
-    There is no device sync in here.
+    Does not sync with the device.
 
     Args:
         mode: rejection or block.
@@ -94,7 +98,7 @@ def sample_rest(p: Tensor, mass: Tensor, rest: Rest, u: Tensor) -> Tensor:
 
 
 def thresholds(mode: Mode, p: Tensor, mass: Tensor, padded: PaddedDrafts) -> tuple[Tensor, Tensor, Tensor]:
-    """p_x and q_x of each draft token, and the number that its u must be below [B, Γ]; arguments as of `judge`."""
+    """p_x, q_x and the acceptance threshold of u for each draft token, each [B, Γ]; arguments as in `judge`."""
     rows, q_s = _rows(padded, len(p)), padded.weights.double()
     q_s = q_s / q_s.sum(-1, keepdim=True).clamp_min_(1.0)
     p_x, q_x = _drafted(p, mass, padded, rows, q_s)
@@ -124,7 +128,7 @@ def _supported(p: Tensor, mass: Tensor, padded: PaddedDrafts, rows: Tensor) -> T
 
 
 def rejection(p_x: Tensor, q_x: Tensor, u: Tensor, lenience: Tensor | None = None) -> Tensor:
-    """How many drafts are kept, τ, int64 [B], by token rejection (Leviathan et al., arXiv 2211.17192, Algorithm 1).
+    """Number of drafts kept, τ, int64 [B], by token rejection (Leviathan et al., arXiv 2211.17192, Algorithm 1).
 
     Draft x is kept iff u·q(x) < p(x): with probability min(1, p/q), never when p(x) = 0, and without a division.
     With lenience ℓ it is kept iff u·ℓ·q(x) < p(x) (the same paper, §A.5). That is not exact, but the residual is the
@@ -141,7 +145,7 @@ def rejection(p_x: Tensor, q_x: Tensor, u: Tensor, lenience: Tensor | None = Non
 
 
 def block(h: Tensor, eta: Tensor) -> Tensor:
-    """How many drafts are kept, τ, int64 [B], by block verification (Sun et al., arXiv 2403.10444, Algorithm 2).
+    """Number of drafts kept, τ, int64 [B], by block verification (Sun et al., arXiv 2403.10444, Algorithm 2).
 
     τ is the LARGEST i with ηᵢ < hᵢ, whether or not the smaller ones pass; stopping at the first failure is biased.
 
@@ -174,12 +178,12 @@ def block_h(pi: Tensor, p_s: Tensor, q_s: Tensor) -> Tensor:
     """
     pi = pi[:, 1:]
     m = torch.minimum(pi[:, :, None] * p_s[:, 1:], q_s[:, 1:]).sum(-1)
-    # m = 1 only when π = 1 and p = q: nothing can be lost by going on, and no later i fails.
+    # m = 1 only when π = 1 and p = q: continuing cannot lose anything, and no later i fails.
     return ((pi - m) / (1.0 - m)).masked_fill(m >= 1.0, 1.0)
 
 
 def residual(p: Tensor, scale: Tensor, ids: Tensor, q: Tensor) -> Tensor:
-    """The residual (scale·p - q)₊ [B, V], not normalised; p itself in rows where nothing is left.
+    """The residual (scale·p - q)₊ [B, V], not normalised; p itself in rows where the residual is 0.
 
     Args:
         p: target distributions [B, V].

@@ -1,4 +1,4 @@
-"""Hashes of token blocks. Blocks of equal hash end equal prefixes, computed by the same model in the same domain."""
+"""Hashes of token blocks. Equal hashes mean equal prefixes, computed by the same model in the same domain."""
 
 import hashlib
 from array import array
@@ -20,7 +20,7 @@ def root(fingerprint: str, domain: str = "") -> bytes:
 
 
 def link(parent: bytes, block: Sequence[int]) -> bytes:
-    """The hash of a block that follows the block, or root, of hash `parent`; token ids are below 2³¹."""
+    """The hash of a block that follows the block or root with hash `parent`; token ids are below 2³¹."""
     return hashlib.sha256(parent + array("i", block).tobytes()).digest()
 
 
@@ -29,7 +29,7 @@ def chain(start: bytes, tokens: Sequence[int]) -> list[bytes]:
 
     Args:
         start: the root, or the hash of the block before `tokens`.
-        tokens: token ids; those behind the last whole block have no hash.
+        tokens: token ids; tokens after the last whole block have no hash.
     """
     hashes: list[bytes] = []
     for begin in range(0, len(tokens) - BLOCK_TOKENS + 1, BLOCK_TOKENS):

@@ -1,4 +1,4 @@
-"""What is refused before a verdict: a p whose rows are no distributions, and drafts that no drafter of ours sends."""
+"""Input checks of a verdict: rows of p must be distributions, and drafts must be well-formed."""
 
 import math
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ from specdec.sampling.cache import parts
 
 
 def masses(p: Tensor, rows: int) -> Tensor:
-    """Σp of each row, float64 [R], which `proper_counts` judges: float32 rows sum to 1 to seven digits only.
+    """Σp of each row, float64 [R], for `proper_counts`: float32 rows sum to 1 to seven digits only.
 
     Raises:
-        InternalError: p is not floating, or has another shape than [rows, V].
+        InternalError: p is not floating point, or its shape is not [rows, V].
     """
     if p.dim() != 2 or len(p) != rows or not p.is_floating_point():
         raise InternalError(f"p is {p.dtype} of shape {tuple(p.shape)}, its drafts need {rows} rows")
@@ -30,7 +30,7 @@ def masses(p: Tensor, rows: int) -> Tensor:
 
 
 def masses_on_host(p: Tensor) -> Tensor:
-    """What `masses` returns, by PyTorch."""
+    """PyTorch implementation of `masses`."""
     return torch.cat([p.new_zeros(0, dtype=torch.float64), *(_masses(p[part]) for part in parts(*p.shape))])
 
 
@@ -44,18 +44,17 @@ def _masses(p: Tensor) -> Tensor:
 
 
 def proper_counts(mass: Tensor, first: Sequence[int], reached: Sequence[int]) -> list[int]:
-    """How many of the rows that each verdict reached are distributions, counted from its first row [B].
+    """Number of rows of each verdict, from its first row, before the first that is not a distribution [B].
 
-    Rows that were not reached are not judged: what lies behind a rejected draft must not change the verdict on it.
+    Only rows that the verdict read are checked: rows after a rejected draft must not change the verdict.
 
     Args:
-        mass: what `masses` made, on the host [R].
+        mass: the result of `masses`, on the host [R].
         first: row of p of each draft's first position [B].
         reached: number of rows that each verdict read [B].
 
     Raises:
-        NoDistribution: the first row of a draft is NaN, which is what `probabilities` makes of logits without a
-            distribution.
+        NoDistribution: the first row of a draft is NaN, as `probabilities` returns for logits without a distribution.
         InternalError: the first row of a draft has a negative number, is infinite or is 0 everywhere.
     """
     valid = [0.0 < each < math.inf for each in mass.tolist()]
@@ -73,14 +72,14 @@ def proper_counts(mass: Tensor, first: Sequence[int], reached: Sequence[int]) ->
 
 
 def check_drafts(mode: Mode, drafts: Sequence[Draft], vocab_size: int) -> JoinedProbs | None:
-    """Refuse drafts that are malformed. Called on a draft when it arrives, it keeps a bad one out of a batch.
+    """Refuse malformed drafts. Called when a draft arrives, so that a malformed draft does not enter a batch.
 
     Returns:
-        Every q̂ that it has checked; None where the mode needs none, or there are no tokens.
+        Every q̂, checked and joined; None if the mode needs none or there are no tokens.
 
     Raises:
         TokenOutOfRange: a draft token is not in the vocabulary.
-        FieldInvalid: the mode takes no drafts; a token has no q̂; or a q̂ is refused by `check_probs`.
+        FieldInvalid: the mode takes no drafts; a token has no q̂; or `check_probs` refuses a q̂.
     """
     tokens = [token for draft in drafts for token in draft.tokens]
     if not all(0 <= token < vocab_size for token in tokens):
@@ -98,11 +97,11 @@ def check_drafts(mode: Mode, drafts: Sequence[Draft], vocab_size: int) -> Joined
 def check_probs(
     probs: Sequence[SparseProbs], slots: Sequence[int], tokens: Sequence[int], vocab_size: int
 ) -> JoinedProbs:
-    """Check every q̂, and that token i has a weight in `probs[slots[i]]`; returns them joined.
+    """Check every q̂, and that token i has a weight in `probs[slots[i]]`. Return the q̂ joined.
 
     Raises:
-        FieldInvalid: a q̂ is empty, has ids that are not ascending or outside the vocabulary, has a weight outside
-            1..65535, or lacks one of its tokens.
+        FieldInvalid: a q̂ is empty, its ids are not ascending or are outside the vocabulary, a weight is outside
+            1..65535, or one of its tokens is missing.
     """
     for row in probs:
         if (

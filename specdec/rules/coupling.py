@@ -1,11 +1,11 @@
 """Drafter-invariant coupling (Daliri, Musco, Suresh, arXiv 2408.07978): both sides draw with the same noise.
 
-With eᵥ = -ln u(seed, position, v), the drafter proposes argmin eᵥ/qᵥ and the target emits argmin eᵥ/pᵥ. Each is an
-exact draw, they agree often, and what is emitted is a function of (seed, target) alone, whatever the drafter does.
+With eᵥ = -ln u(seed, position, v), the drafter proposes argmin eᵥ/qᵥ and the target emits argmin eᵥ/pᵥ. Both are exact
+draws and often agree. The emitted token is a function of (seed, target) alone: the drafter cannot change it.
 
-A target has noise for each of its likely tokens, and one noise for all the others together: the first of several
-exponential arrivals of rates pᵥ is an exponential arrival of rate Σpᵥ, and it is v's with probability pᵥ/Σpᵥ. So the
-draw is exact and takes time in the number of likely tokens; a draft that is not likely is never agreed on.
+The target uses separate noise for each likely token, and one shared noise for all other tokens. The first of several
+exponential arrivals of rates pᵥ is an exponential arrival of rate Σpᵥ, and it belongs to v with probability pᵥ/Σpᵥ. So
+the draw is exact and its cost grows with the number of likely tokens. A draft token that is not likely never agrees.
 """
 
 import math
@@ -28,15 +28,15 @@ from specdec.sampling.distribution import sample
 from specdec.sampling.transfer import to_device
 
 LIKELY = 2.0**-14
-"""Least probability of a token that races with noise of its own: at most 16,384 do. Drafts have up to 64 ids each, so
-at most 64 · 2^-14 = 0.4 % of a draft's tokens are lost by it."""
+"""Least probability of a token that races with its own noise: at most 16,384 tokens do. A q̂ has up to 64 ids, so this
+threshold loses at most 64 · 2^-14 = 0.4 % of draft tokens."""
 
 Draw = Callable[[Tensor, Tensor, Tensor, float], Tensor]
-"""`draw` on the host, by the rows, int64 [N], their `coordinates` and the least probability of a likely token."""
+"""`draw` on the host. Arguments: p, the rows, int64 [N], their `coordinates`, the threshold of likely tokens."""
 
 
 def choose(p: Tensor, ids: Tensor, seeds: Sequence[int], positions: Sequence[int]) -> Tensor:
-    """The drafter's choice: the winner of the race between listed ids, int64 [N]: argmin eᵥ/pᵥ, the first of a tie.
+    """The drafter's choice: the winner of the race between the given ids, int64 [N]: argmin eᵥ/pᵥ, the first of a tie.
 
     Args:
         p: probabilities of the ids, normalised or not [N, K]; an id of probability 0 never wins.
@@ -89,7 +89,7 @@ def draw(p: Tensor, seeds: Sequence[int], positions: Sequence[int], rows: Sequen
 
 
 def draw_on_host(p: Tensor, which: Tensor, words: Tensor, likely: float) -> Tensor:
-    """What `draw` returns, by NumPy; `words` are `specdec.rules.rng.coordinates` of the rows `which`, int64 [4, N]."""
+    """NumPy implementation of `draw`; `words` are `specdec.rules.rng.coordinates` of rows `which`, int64 [4, N]."""
     p = p[which]
     races = p.numpy() >= likely
     flat = np.flatnonzero(races)
@@ -115,7 +115,7 @@ torch.library.impl("specdec::draw", "CompositeExplicitAutograd", draw_on_host)
 
 
 def draw_on_device(p: Tensor, words: Tensor, shared: Tensor, u: Tensor) -> Tensor:
-    """What `draw` returns, without a device sync.
+    """`draw` on a device, without a device sync.
 
     Args:
         p: normalised [N, V].
@@ -130,9 +130,9 @@ def draw_on_device(p: Tensor, words: Tensor, shared: Tensor, u: Tensor) -> Tenso
 
 
 def race_on_device(p: Tensor, ids: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
-    """What `choose` returns, and when each winner arrives, float64 [N], without a device sync.
+    """`choose` on a device, without a device sync. Also return each winner's arrival time, float64 [N].
 
-    Noise is made for every id, also for those of probability 0, which arrive at infinity.
+    Noise is computed for every id; ids of probability 0 arrive at infinity.
 
     Args:
         p: probabilities of the ids [N, K].
@@ -148,10 +148,10 @@ def race_on_device(p: Tensor, ids: Tensor, words: Tensor) -> tuple[Tensor, Tenso
 
 
 def coupled_on_device(p: Tensor, races: PaddedRaces) -> tuple[Tensor, Tensor]:
-    """How many tokens of each draft are kept and the last token of each verdict, both int64 [B], without a device sync.
+    """Number of tokens kept of each draft and each verdict's last token, both int64 [B], without a device sync.
 
     Args:
-        p: target distributions [R, V]; drafts of other modes may own rows of it too.
+        p: target distributions [R, V]; some rows may belong to drafts of other modes.
         races: the drafts, on the same device.
     """
     p = p if len(races.rows) == len(p) else p[races.rows]
@@ -168,11 +168,11 @@ def coupled_on_host(
 ) -> list[tuple[int, ...]]:
     """The target's own draws for each draft, up to and including the first that differs, or one past the draft's end.
 
-    The draws of one step are read before those of the next step are made, so that no noise is made in vain.
+    The draws of each step are read before the next step is drawn, so that no noise is wasted.
 
     Args:
         p: target distributions [R, V], len(draft) + 1 rows per draft, one draft after the other.
-        drafts: proposed tokens.
+        drafts: proposed tokens [B].
         seeds: of the sessions [B].
         positions: absolute position of each draft's first token [B].
     """

@@ -1,4 +1,4 @@
-"""What a round is made of: a Draft goes in, a Verdict comes out."""
+"""Input and output of a verification round: `Draft` and `Verdict`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,8 +21,7 @@ MAX_WEIGHT = 65535
 class SparseProbs:
     """The q̂ of one position: q̂(ids[i]) = weights[i] / weights.sum(), and 0 for every other id.
 
-    It is exactly the distribution the token was drawn from. A q̂ of one id is a point mass, as of a draft that was not
-    sampled.
+    The token was drawn from exactly this distribution. A draft that was not sampled has a point mass: a q̂ of one id.
     """
 
     ids: Tensor
@@ -32,18 +31,18 @@ class SparseProbs:
 
 
 class JoinedProbs(NamedTuple):
-    """Several q̂, one after the other."""
+    """Several q̂, concatenated."""
 
     sizes: NDArray[np.int64]
-    """Number of ids of each [N]."""
+    """Number of ids of each q̂ [N]."""
     ids: NDArray[np.int64]
-    """Ids of all [Σk]."""
+    """Ids of every q̂ [Σk]."""
     weights: NDArray[np.int64]
     """Weights of those ids [Σk]."""
 
 
 def join_probs(probs: Sequence[SparseProbs]) -> JoinedProbs:
-    """Every q̂ behind the one before."""
+    """Concatenate several q̂."""
     none = np.empty(0, np.int64)
     ids, weights = [row.ids.numpy() for row in probs], [row.weights.numpy() for row in probs]
     sizes = np.array([len(row) for row in ids], np.int64)
@@ -52,26 +51,26 @@ def join_probs(probs: Sequence[SparseProbs]) -> JoinedProbs:
 
 @dataclass(frozen=True, slots=True)
 class DraftStep:
-    """What a drafter that chooses γ by entropy (EGAG) knew at one draft step."""
+    """State of a drafter that chooses γ by entropy (EGAG) at one draft step."""
 
     entropy: float
     """H_norm of the distribution of the step, in [0, 1]."""
     gamma: int
-    """γ by the entropies up to this step: a draft ends once it has so many tokens."""
+    """γ computed from the entropies up to this step: the draft ends once it has this many tokens."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draft:
-    """γ proposed tokens; `probs` has one entry for each token, or is empty in a mode that needs no q̂."""
+    """γ proposed tokens. `probs` has one entry for each token, or is empty in a mode that needs no q̂."""
 
     tokens: tuple[int, ...] = ()
     probs: tuple[SparseProbs, ...] = ()
     steps: tuple[DraftStep | None, ...] = ()
-    """One entry for each token, None for one that no model drafted; empty unless γ is chosen by entropy."""
+    """One entry for each token, None for a token that no model drafted; empty unless γ is chosen by entropy."""
 
     @property
     def before(self) -> list[tuple[int, ...]]:
-        """The drafted tokens before each row of p: those before each draft, and all of them [γ + 1]."""
+        """The drafted tokens before each row of p [γ + 1]: none before the first row, all before the last."""
         return [self.tokens[:seen] for seen in range(len(self.tokens) + 1)]
 
     def cut(self, gamma: int) -> "Draft":
@@ -93,32 +92,32 @@ def certain(tokens: Sequence[int], mode: Mode) -> Draft:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one round commits: the accepted drafts and the one token the target adds."""
+    """Result of one round: the accepted drafts and the token that the target adds."""
 
     tokens: tuple[int, ...]
-    """The committed tokens: the accepted drafts and one more, which is missing where the target has no distribution
-    behind accepted drafts."""
+    """The committed tokens: the accepted drafts and one more. The last one is missing if the target has no distribution
+    after the accepted drafts."""
     accepted: int
-    """How many draft tokens were kept."""
+    """Number of draft tokens kept."""
     drafted: int
     """Length of the draft."""
     logprobs: tuple[TokenLogprobs, ...] = ()
     """Log probabilities of each token; empty when the request does not ask for them."""
     judged_tokens: tuple[JudgedToken, ...] = ()
-    """The numbers of each draft token; empty when the request does not ask for them."""
+    """Evidence for each draft token; empty when the request does not ask for it."""
     path: tuple[int, ...] | None = None
     """The accepted nodes of a tree, from the root down; None for a chain."""
     at_leaf: bool = False
-    """Whether the path ends where no more was drafted."""
+    """Whether the path ends at a leaf of the drafted tree."""
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """Which of the draft's rows of p each token comes from."""
+        """Index, among the draft's rows of p, of the row of each token."""
         return tuple(range(len(self.tokens))) if self.path is None else (0, *(node + 1 for node in self.path))
 
     @property
     def judged(self) -> int:
-        """Drafts that the rule looked at and that decided something: those accepted, and more if one was rejected."""
+        """Number of drafts that the rule judged: `accepted` if the path ends at a leaf, else `drafted`."""
         return self.accepted if self.at_leaf else self.drafted
 
     @property

@@ -1,4 +1,4 @@
-"""What a verdict rests on, token by token: read again from the numbers of the verdict, which it does not change."""
+"""Evidence for a verdict, token by token: recomputed from the inputs of the verdict, without changing it."""
 
 import torch
 from torch import Tensor
@@ -18,10 +18,10 @@ RATIO = (Mode.REJECTION, Mode.BLOCK)
 def evidence(
     mode: Mode, p: Tensor, draft: Draft, seed: int, position: int, lenience: float = 1.0
 ) -> tuple[JudgedToken, ...]:
-    """The numbers of each token of one draft; a row of p that is no distribution gives 0.
+    """The evidence for each token of one draft; a row of p that is not a distribution gives 0.
 
     Args:
-        p: target distributions of the draft [γ + 1, V], as `specdec.rules.verification.verify` has read them.
+        p: target distributions of the draft [γ + 1, V], the same as given to `specdec.rules.verification.verify`.
         position: absolute position of the first drafted token.
         lenience: ℓ in (0, 1].
     """

@@ -35,17 +35,17 @@ def lenient_greedy(
     `verify` then accepts x, and emits the argmax after a rejection. Rows with ℓ = 1 are not changed, not even in a tie.
 
     Args:
-        p: what `probabilities` made of `logits`; it is not changed.
+        p: the result of `probabilities` for `logits`; not modified.
         logits: [R, V], γ + 1 rows of each draft, one draft after the other.
-        drafts: of any lengths [B]; ℓ of trees is 1.
+        drafts: drafts of any length [B]; ℓ of trees is 1.
         lenience: ℓ in (0, 1] of each draft [B].
 
     Raises:
-        InternalError: the rows of p and of the logits do not fit the drafts.
+        InternalError: the number of rows of p or of the logits does not match the drafts.
     """
     if not len(p) == len(logits) == sum(len(draft.tokens) + 1 for draft in drafts):
         raise InternalError(f"{len(p)} rows of p and {len(logits)} of logits do not fit the drafts")
-    # Behind the last token of each draft is a row that no draft token was drawn from.
+    # After the last token of each draft comes one row without a draft token.
     drawn = [(token, ell) for draft, ell in zip(drafts, lenience, strict=True) for token in (*draft.tokens, None)]
     asked = [
         (row, token, ell)

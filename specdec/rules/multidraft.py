@@ -1,8 +1,8 @@
 """Several drafts for one position: recursive rejection, with and without replacement, and agreement.
 
-Shapes: N positions, each with up to K siblings in the order in which they were drawn, which share one q̂ of up to S
-ids; V is the vocabulary; float64. Past a position's own siblings `children` is -1, and past a support q is 0. Each
-sibling costs O(S), because outside the support of q̂ p only changes by a factor.
+Shapes: N positions, each with up to K siblings in the order of the draw, which share one q̂ of up to S ids; V is the
+vocabulary; all float64. Past a position's own siblings `children` is -1, and past a support q is 0. Each sibling costs
+O(S), because outside the support of q̂ p only changes by a factor.
 """
 
 from collections.abc import Callable
@@ -19,18 +19,18 @@ NONE = -1
 
 
 class Siblings(StrEnum):
-    """How the children of a node were made; each way has its own rule, and any other rule is biased."""
+    """How the children of a node were drawn. Each method has its own rule, and any other rule is biased."""
 
     WITH_REPLACEMENT = "with_replacement"
     """Independent draws from q̂."""
     WITHOUT_REPLACEMENT = "without_replacement"
-    """Draws from q̂ that leave out what was drawn before."""
+    """Draws from q̂ that exclude the tokens drawn before."""
     DETERMINISTIC = "deterministic"
-    """Not draws of their own: the likeliest tokens, a lookup, a prediction, or choices by the coupling's noise."""
+    """Not independent draws: the most likely tokens, a lookup, a prediction, or choices by the coupling noise."""
 
     @classmethod
     def of(cls, mode: Mode, *, replacement: bool) -> "Siblings":
-        """How children are made in a mode, where sampled ones are drawn with replacement or without."""
+        """The method of a mode; `replacement` says whether sampled children are drawn with replacement."""
         if mode is Mode.COUPLED:
             return cls.DETERMINISTIC
         return cls.WITH_REPLACEMENT if replacement else cls.WITHOUT_REPLACEMENT
@@ -43,7 +43,7 @@ class Choice:
     child: Tensor
     """Index of the sibling that is kept, int64 [N]; NONE when all were rejected."""
     left: Tensor
-    """Law of the token where all siblings were rejected [N, V], not normalised."""
+    """Distribution of the token if all siblings were rejected [N, V], not normalised."""
 
 
 def with_replacement(p: Tensor, ids: Tensor, q: Tensor, children: Tensor, u: Tensor) -> Choice:
@@ -62,7 +62,7 @@ def with_replacement(p: Tensor, ids: Tensor, q: Tensor, children: Tensor, u: Ten
 
 
 def without_replacement(p: Tensor, ids: Tensor, q: Tensor, children: Tensor, u: Tensor) -> Choice:
-    """The same for siblings xⱼ ~ qⱼ, where q₁ = q and qⱼ₊₁ is qⱼ without xⱼ, renormalised.
+    """Recursive rejection of siblings xⱼ ~ qⱼ, where q₁ = q and qⱼ₊₁ is qⱼ without xⱼ, renormalised.
 
     Source: recursive speculative decoding, arXiv 2402.14160, Algorithm 2; Sequoia, arXiv 2402.12374, Algorithm 2.
     Arguments as in `with_replacement`.
@@ -85,7 +85,7 @@ def agreement(drawn: Tensor, children: Tensor) -> Tensor:
 def _recursive(
     p: Tensor, ids: Tensor, q: Tensor, children: Tensor, u: Tensor, successor: Callable[[Tensor, Tensor], Tensor]
 ) -> Choice:
-    """Recursive rejection, with pⱼ stored as left / mass so that nothing is divided by a number that may be 0."""
+    """Recursive rejection, with pⱼ stored as left / mass to avoid division by a number that may be 0."""
     held = q > 0
     beyond = p.masked_fill(torch.zeros_like(p).scatter_add_(1, ids, held.to(p.dtype)) > 0, 0.0)
     left, mass, outside = p.gather(1, ids) * held, torch.ones_like(p[:, 0]), beyond.sum(1)
@@ -104,7 +104,7 @@ def _recursive(
 
 
 def _without(q: Tensor, drawn: Tensor) -> Tensor:
-    """q without the drawn ids, renormalised; rows where nothing was drawn or nothing would be left do not change."""
+    """q without the drawn ids, renormalised; rows without drawn ids, or with no other ids, do not change."""
     rest = q.masked_fill(drawn, 0.0)
     total = rest.sum(1, keepdim=True)
     return torch.where(drawn.any(1, keepdim=True) & (total > 0.0), rest / total, q)

@@ -16,7 +16,7 @@ _BLOCK = 1024
 
 
 def race(p: Tensor, ids: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
-    """The winner of each row's race and when it arrives; as `specdec.rules.coupling.race_on_device`."""
+    """The winner of each row's race and its arrival time, as in `specdec.rules.coupling.race_on_device`."""
     p, words = p.contiguous(), words.contiguous()
     rows, width = p.shape
     blocks = triton.cdiv(width, _BLOCK)
@@ -54,7 +54,7 @@ def _block_winners(  # noqa: PLR0913 - a kernel takes every tensor as an argumen
     LANE: tl.constexpr,  # noqa: N803
     BLOCK: tl.constexpr,  # noqa: N803
 ) -> None:
-    """The winner among one block of one row's ids: store its arrival time and its column."""
+    """Store the arrival time and the column of the winner among one block of one row's ids."""
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     column = block * BLOCK + tl.arange(0, BLOCK)
     mass = tl.load(p + row * width + column, mask=column < width, other=0.0).to(tl.float64)

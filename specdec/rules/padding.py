@@ -1,4 +1,4 @@
-"""The drafts of a batch as padded tensors, with every number that their verdicts need: made on the host, copied once.
+"""The drafts of a batch as padded tensors, with all inputs of their verdicts: built on the host, copied once.
 
 Shapes: B drafts, Γ the length of the longest, K the size of the largest support, R rows of p.
 """
@@ -23,7 +23,7 @@ NO_PROBS = SparseProbs(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=t
 
 @dataclass(frozen=True, slots=True)
 class DraftBatch:
-    """Drafts that one rule judges; the fields are the arguments of `specdec.rules.verification.verify`."""
+    """Drafts judged by one rule; the fields are the arguments of `specdec.rules.verification.verify`."""
 
     mode: Mode
     drafts: Sequence[Draft]
@@ -34,14 +34,14 @@ class DraftBatch:
     """Row of p of each draft's first position [B]."""
 
     def part(self, mode: Mode, members: Sequence[int]) -> "DraftBatch":
-        """The drafts at the indices `members`, judged by another rule."""
+        """The drafts at the indices `members`, as a batch of mode `mode`."""
         drafts = [self.drafts[b] for b in members]
         seeds, positions, first = ([each[b] for b in members] for each in (self.seeds, self.positions, self.first))
         lenience = None if self.lenience is None else [self.lenience[b] for b in members]
         return DraftBatch(mode, drafts, seeds, positions, lenience, first)
 
     def steps(self, extra: int = 0) -> list[tuple[int, int]]:
-        """(index of the draft, step) of every drafted position and of `extra` positions behind each draft, in order."""
+        """(index of the draft, step) of every drafted position and of `extra` positions after each draft, in order."""
         return [(b, step) for b, draft in enumerate(self.drafts) for step in range(len(draft.tokens) + extra)]
 
     def rows(self) -> list[int]:
@@ -54,7 +54,7 @@ class DraftBatch:
 
 
 class FlatDrafts(NamedTuple):
-    """What the ratio rules read beside p, draft after draft."""
+    """Inputs of the ratio rules in addition to p, one draft after the other."""
 
     first: Tensor
     """Row of p of each draft's first position, int64 [B]."""
@@ -77,7 +77,7 @@ class FlatDrafts(NamedTuple):
 
 
 class PaddedDrafts(NamedTuple):
-    """What the ratio rules read beside p; everything is 0 past a draft's own length and past a support."""
+    """Inputs of the ratio rules in addition to p, padded with 0 past a draft's own length and past a support."""
 
     first: Tensor
     """Row of p of each draft's first position, int64 [B]."""
@@ -86,7 +86,7 @@ class PaddedDrafts(NamedTuple):
     tokens: Tensor
     """Draft tokens, int64 [B, Γ]."""
     ids: Tensor
-    """Ids of each q̂, int64 [B, Γ+1, K]; the position behind the last draft has none."""
+    """Ids of each q̂, int64 [B, Γ+1, K]; the position after the last draft token has none."""
     weights: Tensor
     """Weights of those ids, int64 [B, Γ+1, K]."""
     u: Tensor
@@ -98,7 +98,7 @@ class PaddedDrafts(NamedTuple):
 
 
 class PaddedRaces(NamedTuple):
-    """What the coupled rule reads beside p."""
+    """Inputs of the coupled rule in addition to p."""
 
     rows: Tensor
     """Rows of p that belong to the batch, int64 [R]."""
@@ -111,9 +111,9 @@ class PaddedRaces(NamedTuple):
     words: Tensor
     """Coordinates of each row's noise, int64 [4, R]."""
     rest_noise: Tensor
-    """Noise of each row's unlikely tokens together, float64 [R]."""
+    """Noise that the unlikely tokens of each row share, float64 [R]."""
     rest_u: Tensor
-    """The uniform that chooses one of them, float64 [R]."""
+    """Uniform that chooses one of the unlikely tokens, float64 [R]."""
 
 
 def flatten_drafts(batch: DraftBatch, u: Tensor, last: Tensor, laws: JoinedProbs | None = None) -> FlatDrafts:
@@ -122,7 +122,7 @@ def flatten_drafts(batch: DraftBatch, u: Tensor, last: Tensor, laws: JoinedProbs
     Args:
         batch: the drafts.
         u, last: as in `FlatDrafts`.
-        laws: every q̂, where they are joined already.
+        laws: every q̂, joined; None joins them here.
     """
     laws = join_probs([law for draft in batch.drafts for law in draft.probs]) if laws is None else laws
     sizes, ids, weights = map(torch.from_numpy, laws)
@@ -140,7 +140,7 @@ def flatten_drafts(batch: DraftBatch, u: Tensor, last: Tensor, laws: JoinedProbs
 
 
 def pad_drafts(flat: FlatDrafts) -> PaddedDrafts:
-    """The same drafts with padding."""
+    """Convert flat drafts to padded drafts."""
     lengths, sizes = flat.lengths.numpy(), flat.sizes.numpy()
     gamma, width = int(lengths.max()), int(sizes.max(initial=1))
     drafted = torch.arange(gamma + 1) < flat.lengths[:, None]
@@ -175,7 +175,7 @@ def pad_races(batch: DraftBatch) -> PaddedRaces:
 
 
 def supports(laws: Sequence[SparseProbs], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Ids, int64 [D, K], and probabilities, float64 [D, K], of D supports, at least one; 0 past the end of each."""
+    """Ids, int64 [D, K], and probabilities, float64 [D, K], of D ≥ 1 supports; 0 past the end of each."""
     ids, weights = to_device(device, *_pad_supports(laws))
     q = weights.double()
     return ids, q / q.sum(-1, keepdim=True).clamp_min_(1.0)
@@ -202,7 +202,7 @@ def _pad_tokens(drafts: Sequence[Draft], gamma: int) -> Tensor:
 
 
 def _pad(flat: NDArray[Any], lengths: Integers, width: int) -> Tensor:
-    """Values that lie row after row [Σ lengths] as rows of one width [len(lengths), width], filled with 0."""
+    """Pad concatenated rows [Σ lengths] with 0 to rows of one width [len(lengths), width]."""
     rows = np.zeros((len(lengths), width), flat.dtype)
     rows[np.arange(width) < lengths[:, None]] = flat
     return torch.from_numpy(rows)

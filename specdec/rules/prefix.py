@@ -1,4 +1,4 @@
-"""Prefixes of token sequences: how much two have in common, and the hash that fences a draft by what it continues."""
+"""Prefixes of token sequences: the common length of two, and the hash that fences a draft by its prefix."""
 
 import hashlib
 from array import array
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 
 class PrefixHash:
-    """A 64-bit hash of a token sequence; extending it costs only the new tokens."""
+    """A 64-bit hash of a token sequence; extending it hashes only the new tokens."""
 
     def __init__(self, tokens: Iterable[int] = ()) -> None:
         self._state = hashlib.blake2b(array("q", tokens).tobytes(), digest_size=8)

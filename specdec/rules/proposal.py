@@ -1,8 +1,8 @@
 """Draft tokens and the distribution each was drawn from: q is compressed to q̂ first, then the token is drawn from q̂.
 
-q̂ has the k most likely ids of q, in the order of ids, with integer weights in 1..65535: the most likely id has 65535,
-and ids whose weight rounds to 0 are left out, so that a one-hot row has one id. Because q̂ consists of integers on both
-sides, the q̂ that is sent is exactly the q̂ that was sampled.
+q̂ has the k most likely ids of q, in ascending order, with integer weights in 1..65535. The most likely id has 65535,
+and ids whose weight rounds to 0 are left out, so a one-hot row has one id. Because the weights are integers on both
+sides, the verifier receives exactly the q̂ that was sampled.
 """
 
 from collections.abc import Sequence
@@ -34,16 +34,16 @@ def propose(
     """Draw one draft token for each row of q [N, V].
 
     Args:
-        mode: chooses the draft rule; mode coupled sends no distribution, so its list of them is empty.
+        mode: selects the draft rule; mode coupled sends no q̂, so its list is empty.
         q: the drafter's distributions, after all sampling parameters.
         seeds: of the sessions [N].
         positions: absolute position of each token [N].
         k: largest support of q̂; in mode coupled the number of candidates.
-        starts: committed length at which each row's chain of drafts began [N], needed in mode block: its verdicts read
-            drafts they do not commit, so the chain that replaces those must not be drawn from the same numbers.
+        starts: committed length at which each row's chain of drafts began [N], required in mode block. A block verdict
+            reads drafts that it does not commit, so the chain that replaces them must use other random numbers.
 
     Raises:
-        FieldInvalid: the mode drafts nothing, or mode block got no `starts`.
+        FieldInvalid: the mode takes no drafts, or mode block has no `starts`.
         InternalError: q is not a batch of distributions.
     """
     if q.is_cpu and q.dim() == 2 and bool((q.amax(-1) == 1.0).all()):
@@ -55,10 +55,10 @@ def propose(
 def propose_each(
     modes: Sequence[Mode], q: Tensor, seeds: Sequence[int], positions: Sequence[int], k: int, starts: Sequence[int]
 ) -> list[tuple[int, SparseProbs | None]]:
-    """`propose` with a mode for each row; q on a device costs one copy back to the host for all modes together.
+    """`propose` with a mode for each row; if q is on a device, one copy to the host serves all modes.
 
     Returns:
-        The token of each row and, in a mode that sends one, its q̂.
+        The token of each row, and its q̂ in a mode that sends one.
     """
     groups = {mode: [row for row, each in enumerate(modes) if each is mode] for mode in dict.fromkeys(modes)}
     calls = []
@@ -74,16 +74,16 @@ def propose_each(
 
 
 def propose_certain(modes: Sequence[Mode], best: Tensor, mass: Tensor) -> list[tuple[int, SparseProbs | None]]:
-    """`propose_each` on the host for rows of one possible token, as at temperature 0, without their q.
+    """`propose_each` on the host for rows with one possible token, as at temperature 0, without q.
 
     Args:
-        modes: of the rows [N].
+        modes: mode of each row [N].
         best: the token of each row, int64 [N].
         mass: its probability, float64 [N]: 1, or NaN for a row that has no distribution.
 
     Raises:
-        FieldInvalid: a mode drafts nothing.
-        NoDistribution: a row has none.
+        FieldInvalid: a mode takes no drafts.
+        NoDistribution: a row has no distribution.
     """
     if Mode.OFF in modes:
         _check(Mode.OFF, None)
@@ -96,11 +96,11 @@ def propose_certain(modes: Sequence[Mode], best: Tensor, mass: Tensor) -> list[t
 def propose_siblings(
     siblings: Siblings, q: Tensor, seeds: Sequence[int], positions: Sequence[int], k: int, places: Sequence[int]
 ) -> tuple[list[list[int]], list[SparseProbs]]:
-    """Draw drafts for the one position behind each row of q [N, V], in the order of the draw.
+    """Draw several drafts for the position after each row of q [N, V]. Return them in the order of the draw.
 
-    There is one for each of the `places`, which are the indices of the numbers that they are drawn by; drafters whose
-    drafts for one position are judged together must not share any. Without replacement there are fewer when q̂ has
-    fewer ids; deterministic siblings are the likeliest tokens and have no q̂. The other arguments are as in `propose`.
+    One draft is drawn for each of `places`, the indices of its random number. Drafters whose drafts for one position
+    are judged together must not share an index. Without replacement there are fewer drafts if q̂ has fewer ids.
+    Deterministic siblings are the most likely tokens and have no q̂. The other arguments are as in `propose`.
 
     Raises:
         InternalError: q is not a batch of distributions.
@@ -144,7 +144,7 @@ def _check(mode: Mode, starts: Sequence[int] | None) -> None:
 
 
 def _certain(mode: Mode, only: Tensor) -> Proposal:
-    """The proposal for one-hot rows, as at temperature 0, whose one possible token is given, int64 [N]."""
+    """The proposal for one-hot rows, as at temperature 0; `only` is the one possible token of each row, int64 [N]."""
     weight = torch.tensor([MAX_WEIGHT])
     return only.tolist(), [] if mode is Mode.COUPLED else [SparseProbs(each[None], weight) for each in only]
 
@@ -152,9 +152,10 @@ def _certain(mode: Mode, only: Tensor) -> Proposal:
 def _drawn(
     mode: Mode, q: Tensor, seeds: Sequence[int], positions: Sequence[int], k: int, starts: Sequence[int] | None
 ) -> tuple[Tensor, ...]:
-    """The best probability of each row [N] and its token, int64 [N]; where q̂ is sent, also its ids and weights [N, K].
+    """The highest probability of each row [N] and its drafted token, int64 [N]; in a mode that sends q̂, also ids and
+    weights [N, K].
 
-    All of it stays on the device of q, without a device sync.
+    The tensors stay on the device of q, without a device sync.
     """
     _check(mode, starts)
     best, mass, ids = _head(q, k)
@@ -166,7 +167,7 @@ def _drawn(
 
 
 def _read(drawn: Sequence[tuple[Tensor, ...]]) -> list[Proposal]:
-    """What `_drawn` left on the device, copied to the host once for all."""
+    """Copy the results of `_drawn` to the host, all in one copy."""
     numbers, proposals = iter(to_host(*chain(*drawn))), []
     for each in drawn:
         best, tokens, *law = islice(numbers, len(each))
@@ -191,7 +192,7 @@ def _packed(ids: Tensor, weights: Tensor) -> list[SparseProbs]:
 
 
 def _quantised(q: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k most likely ids of each row, in the order of ids, and their weights, both int64 [N, k] on the host."""
+    """The k most likely ids of each row, ascending, and their weights, both int64 [N, k] on the host."""
     best, mass, ids = _head(q, k)
     best, ids, weights = to_host(best, ids, _weights(mass))
     _check_best(best)
@@ -204,7 +205,7 @@ def _weights(mass: Tensor) -> Tensor:
 
 
 def _head(q: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The best probability of each row, float64 [N], and its k most likely: probabilities and ids, by id, [N, k]."""
+    """The highest probability of each row, float64 [N]; its k most likely probabilities and ids, by id, [N, k]."""
     if q.dim() != 2 or k < 1:
         raise InternalError(f"q of shape {tuple(q.shape)} and a support of {k}")
     mass, ids = q.topk(min(k, q.shape[-1]))

@@ -17,7 +17,8 @@ Integers = NDArray[np.int64]
 Words = NDArray[np.uint32]
 
 SEED_VERSION = 2
-"""What a seed means: two builds of one version give the same tokens for it. It is part of a model's fingerprint."""
+"""Version of the mapping from a seed to tokens: builds of one version give the same tokens. Part of a model's
+fingerprint."""
 
 _ROUNDS = 10
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -25,11 +26,11 @@ _WEYL = (0x9E3779B9, 0xBB67AE85)
 _WORD = 0xFFFFFFFF
 _STEPS = tuple(np.uint32(step) for step in _WEYL)
 _LOW = 0 if sys.byteorder == "little" else 1
-"""Place of a product's low word in memory."""
+"""Index of the low word of a product in memory."""
 
 
 class Lane(IntEnum):
-    """The purpose of a random number: two purposes never share one, else their draws would depend on each other."""
+    """Purpose of a random number. Two purposes never share a number, or their draws would depend on each other."""
 
     DRAFT = 0
     """A draft token, from q̂."""
@@ -42,7 +43,7 @@ class Lane(IntEnum):
     COUPLING = 4
     """The noise that drafter and target share in coupled mode."""
     COUPLING_REST = 5
-    """In coupled mode, the noise of the target's unlikely tokens, which race as one."""
+    """Noise that the target's unlikely tokens share in coupled mode, where they race as one."""
 
 
 def philox(counter: Sequence[Tensor], key: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -64,7 +65,7 @@ def philox(counter: Sequence[Tensor], key: Sequence[Tensor]) -> tuple[Tensor, Te
 
 
 def _philox_on_host(counter: Sequence[Words], key: Sequence[Words]) -> Sequence[Words]:
-    """What `philox` makes of uint32 arrays, whose sums wrap and whose products are halved without an operation."""
+    """`philox` on uint32 arrays, whose sums wrap and whose products split into words without an operation."""
     a, b, c, d = counter
     low, high = key
     for _ in range(_ROUNDS):
@@ -91,14 +92,14 @@ def uniform(
 ) -> Tensor:
     """Uniform numbers in [0, 1) of 53 random bits each, float64 [N].
 
-    They are made on the host, where an operation on a few numbers costs least; `to_device` copies them.
+    Computed on the host, where an operation on a few numbers costs least; `to_device` copies them.
 
     Args:
         seeds: 64-bit seeds.
         positions: absolute positions in their sequences, below 2^32.
-        lane: the purpose of all of them, or of each.
+        lane: the purpose of all numbers, or of each.
         starts: position at which the draft or round began, for rules that read a position in several rounds; None is 0.
-        indices: which of several numbers of one position, below 2^32; None is 0.
+        indices: index among the numbers of one position, below 2^32; None is 0.
     """
     words = coordinates(seeds, positions, starts)
     index = np.zeros(len(seeds), np.int64) if indices is None else np.array(indices, np.int64)
@@ -108,7 +109,7 @@ def uniform(
 
 
 def uniform_on_host(words: Tensor, indices: Tensor, lanes: Tensor) -> Tensor:
-    """What `uniform` returns, by NumPy; `words` are `coordinates` [4, N], `indices` and `lanes` int64 [N]."""
+    """NumPy implementation of `uniform`; `words` are `coordinates` [4, N], `indices` and `lanes` int64 [N]."""
     low, high, position, start = _host_words(words)
     index, purpose = indices.numpy().astype(np.uint32), lanes.numpy().astype(np.uint32)
     first, second, _, _ = _philox_on_host((index, position, start, purpose), (low, high))
@@ -123,13 +124,13 @@ torch.library.impl("specdec::uniform", "CompositeExplicitAutograd", uniform_on_h
 def final_uniform(seeds: Sequence[int], positions: Sequence[int], recovered: Sequence[bool]) -> Tensor:
     """The uniform of the last token of each round, in [0, 1), float64 [N].
 
-    Recovered tokens have a purpose of their own, so they share no number with tokens that are drawn from p alone.
+    Recovered tokens have their own purpose, so they share no number with tokens that are drawn from p alone.
     """
     return uniform(seeds, positions, [Lane.RESIDUAL if each else Lane.BONUS for each in recovered])
 
 
 def exponential_on_host(words: Tensor, rows: Tensor, ids: Tensor) -> Tensor:
-    """The shared noise of coupled mode, made on the host: e = -ln u(seed, position, id) with u in (0, 1), float64 [M].
+    """The shared noise of coupled mode on the host: e = -ln u(seed, position, id) with u in (0, 1), float64 [M].
 
     Args:
         words: `coordinates` of the rows, int64 [4, N].
@@ -144,7 +145,9 @@ def exponential_on_host(words: Tensor, rows: Tensor, ids: Tensor) -> Tensor:
 
 
 def exponential_on_device(words: Tensor, ids: Tensor) -> Tensor:
-    """The same noise made on any device, float64 [N, K]; `specdec.rules.noise_kernel` needs fewer operations for it.
+    """The shared noise of coupled mode on any device, float64 [N, K], as `exponential_on_host` computes it.
+
+    `specdec.rules.noise_kernel` computes it in fewer operations.
 
     Args:
         words: `coordinates` of the rows, int64 [4, N].
@@ -156,9 +159,9 @@ def exponential_on_device(words: Tensor, ids: Tensor) -> Tensor:
 
 
 def rest_noise(words: Tensor) -> tuple[Tensor, Tensor]:
-    """The noise of the unlikely tokens of each row: an exponential and, of other bits, a uniform, both float64 [N].
+    """The noise of each row's unlikely tokens: an exponential and an independent uniform, both float64 [N].
 
-    It is made on the host, as `uniform` is. `words` are the `coordinates` of the rows, int64 [4, N].
+    Computed on the host, like `uniform`. `words` are the `coordinates` of the rows, int64 [4, N].
     """
     low, high, position, start = _host_words(words)
     counter = start, position, start, start + np.uint32(Lane.COUPLING_REST)
@@ -178,7 +181,7 @@ def _joined(first: Words, second: Words, count: int) -> Integers:
 
 
 def coordinates(seeds: Sequence[int], positions: Sequence[int], starts: Sequence[int] | None = None) -> Tensor:
-    """What keys the numbers, int64 [4, N]: the low and high word of each seed, its position and its start."""
+    """Keys of the random numbers, int64 [4, N]: the low and high word of each seed, its position and its start."""
     words = (
         [seed & _WORD for seed in seeds],
         [seed >> 32 & _WORD for seed in seeds],
@@ -189,5 +192,5 @@ def coordinates(seeds: Sequence[int], positions: Sequence[int], starts: Sequence
 
 
 def _host_words(words: Tensor) -> Words:
-    """The same as `_philox_on_host` reads them, uint32 [4, N]."""
+    """Convert `coordinates` to the uint32 [4, N] that `_philox_on_host` reads."""
     return words.numpy().astype(np.uint32)

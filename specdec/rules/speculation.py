@@ -1,4 +1,4 @@
-"""How a request is speculated on, and what becomes of its tokens: frozen values, validated where they are made."""
+"""Speculation options of a request, and the origin of its tokens: frozen values, validated on construction."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,7 +8,7 @@ from specdec.planning.gamma_policy import AUTO, GammaPolicy, PolicyKind
 from specdec.sampling.params import check_range
 
 MAX_NODES = 64
-"""Most nodes of a tree: what each node sees of its tree is a word of as many bits on a device."""
+"""Most nodes of a tree: on a device, the ancestors of each node are a word with one bit for each node."""
 MAX_DEPTH = 32
 """Most nodes on a path."""
 MAX_DRAFTERS = 4
@@ -25,7 +25,7 @@ class Mode(StrEnum):
 
 
 class Origin(StrEnum):
-    """Where a committed token came from."""
+    """Origin of a committed token."""
 
     ACCEPTED = "accepted"
     RECOVERED = "recovered"
@@ -50,8 +50,8 @@ class TreeOptions:
     replacement: bool = False
     """Whether siblings are drawn independently; without it, none is drawn twice."""
     drafters: tuple[str, ...] = ()
-    """Names of what drafts: each makes a tree of its own for every round, and the trees are judged as one. Empty is the
-    request's one drafter."""
+    """Names of the drafters. Each builds its own tree for every round, and the trees are judged as one. Empty selects
+    the request's one drafter."""
 
     def __post_init__(self) -> None:
         _check_count("nodes", self.nodes, MAX_NODES)
@@ -66,26 +66,26 @@ class TreeOptions:
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """How one request is speculated on.
+    """Speculation options of one request.
 
     Raises:
-        FieldInvalid: a field is out of range, lenience is below 1 in another mode than rejection, or there is a tree
-            beside what is for chains alone.
+        FieldInvalid: a field is out of range, lenience is below 1 in a mode other than rejection, or a tree is combined
+            with an option for chains only.
     """
 
     mode: Mode = Mode.REJECTION
     gamma: int | None = None
-    """Tokens to draft in each round; None leaves that to the policy."""
+    """Tokens to draft in each round; None lets the policy choose."""
     lenience: float = 1.0
     """ℓ: a draft is kept with probability min(1, p/(ℓ·q)). 1 is exact; less is lossy and for mode rejection only."""
     drafter: str = ""
-    """What drafts, by a name that the verifier knows; empty is the verifier's own choice."""
+    """Name of the drafter or draft source, as known to the verifier; empty lets the verifier choose."""
     prediction: tuple[int, ...] = ()
-    """The output that the caller expects; it is drafted from before anything else is asked."""
+    """The output that the caller expects; drafts come from it before any other source is asked."""
     detail: bool = False
-    """Whether every round says what its verdict rests on; that changes no token."""
+    """Whether every round reports the evidence for its verdict; does not change the tokens."""
     policy: GammaPolicy = AUTO
-    """How the draft length is chosen, and where drafts end before."""
+    """How the draft length is chosen, and when a draft ends early."""
     tree: TreeOptions | None = None
     """How trees are drafted; None drafts chains."""
 
@@ -108,7 +108,7 @@ class Speculation:
             self._check_tree()
 
     def _check_tree(self) -> None:
-        """Refuse what trees are not for."""
+        """Raise FieldInvalid for an option that cannot be combined with a tree."""
         if self.mode not in (Mode.REJECTION, Mode.COUPLED):
             raise FieldInvalid(f"trees are for modes rejection and coupled, not {self.mode}", "speculation.tree")
         if self.gamma is not None or self.policy != AUTO:

@@ -1,6 +1,6 @@
-"""One round's verdicts: what the target makes of a ragged batch of drafts, by the rule of the mode.
+"""Verdicts of one round: judge a ragged batch of drafts by the rule of its mode.
 
-Every draw at absolute position t uses (seed, t, purpose), so a verdict depends on nothing but its own rows of p.
+Every draw at absolute position t uses (seed, t, purpose), so a verdict depends only on its own rows of p.
 """
 
 from collections.abc import Sequence
@@ -41,18 +41,17 @@ def verify(
     Args:
         mode: the rule. Mode off takes empty drafts only and draws as coupled does, so one seed gives the same tokens.
         p: target distributions [R, V], floating: γ + 1 rows of each draft, one draft after the other.
-        drafts: of any lengths [B].
-        seeds: of the sessions [B].
+        drafts: drafts of any length [B].
+        seeds: seed of each session [B].
         positions: absolute position of each first drafted token, which is the committed length [B].
         lenience: ℓ in (0, 1] of each draft [B], for mode rejection; None is 1, exact. At temperature 0 lenience has
-            no effect here: `specdec.rules.lenience` applies it to p before.
+            no effect here: `specdec.rules.lenience` applies it to p beforehand.
 
     Raises:
-        FieldInvalid, TokenOutOfRange: a draft is refused by `check_drafts`, or a lenience is out of range or not
-            allowed by the mode.
-        InternalError: shapes disagree, or the first row of a draft is not a distribution. Where a later one is not, the
-            verdict commits the drafts that were accepted before it and nothing more; behind a rejected draft it changes
-            nothing.
+        FieldInvalid, TokenOutOfRange: `check_drafts` refuses a draft, or a lenience is out of range or not allowed by
+            the mode.
+        InternalError: shapes disagree, or the first row of a draft is not a distribution. If a later row is not, the
+            verdict commits only the drafts accepted before that row; a row after a rejected draft changes nothing.
     """
     batch = DraftBatch(mode, drafts, seeds, positions, lenience, _first_rows(drafts))
     return _verify_on_host(p, batch) if p.is_cpu or not drafts else _verify_on_device(p, [batch])[0]
@@ -66,7 +65,7 @@ def verify_each(
     positions: Sequence[int],
     lenience: Sequence[float] | None = None,
 ) -> list[Verdict]:
-    """`verify` with a mode for each draft [B]; p on a device costs one copy back to the host for all modes together."""
+    """`verify` with a mode for each draft [B]; if p is on a device, one copy to the host serves all modes."""
     if len(set(modes)) == 1:
         return verify(modes[0], p, drafts, seeds, positions, lenience)
     whole = DraftBatch(Mode.OFF, drafts, seeds, positions, lenience, _first_rows(drafts))
@@ -86,17 +85,17 @@ def verify_each(
 def verify_certain(
     modes: Sequence[Mode], best: Tensor, mass: Tensor, drafts: Sequence[Draft], vocab_size: int
 ) -> list[Verdict]:
-    """`verify_each` on the host where each row of p has one possible token, as at temperature 0.
+    """`verify_each` on the host, for rows of p with one possible token, as at temperature 0.
 
     Args:
-        modes: the rule of each draft [B]; where every draw is certain all of them commit the same.
+        modes: mode of each draft [B]; all modes commit the same tokens here.
         best: the one possible token of each row of p, int64 [R].
-        mass: what the row of p sums to, NaN where it is no distribution, float64 [R].
-        drafts: of any lengths [B].
-        vocab_size: ids of a row of p.
+        mass: sum of each row of p, NaN if it is not a distribution, float64 [R].
+        drafts: drafts of any length [B].
+        vocab_size: number of ids in a row of p.
 
     Raises:
-        FieldInvalid, TokenOutOfRange, NoDistribution, InternalError: as `verify`.
+        FieldInvalid, TokenOutOfRange, NoDistribution, InternalError: as in `verify`.
     """
     for mode in set(modes):
         check_drafts(mode, [draft for draft, each in zip(drafts, modes, strict=True) if each is mode], vocab_size)
@@ -110,7 +109,7 @@ def _first_rows(drafts: Sequence[Draft]) -> list[int]:
 
 
 def _check_batch(batch: DraftBatch, vocab_size: int) -> JoinedProbs | None:
-    """Refuse the arguments that `verify` refuses, except p; returns what `check_drafts` does."""
+    """Check the arguments of `verify` except p. Return the result of `check_drafts`."""
     lenience, drafts = batch.lenience, len(batch.drafts)
     if not drafts == len(batch.seeds) == len(batch.positions):
         raise InternalError(f"{drafts} drafts, {len(batch.seeds)} seeds, {len(batch.positions)} positions")
@@ -125,7 +124,7 @@ def _check_batch(batch: DraftBatch, vocab_size: int) -> JoinedProbs | None:
 
 
 def _verify_on_host(p: Tensor, batch: DraftBatch) -> list[Verdict]:
-    """Reading a number costs nothing on the host, so numbers decide early which work can be left out."""
+    """Verify on the host, where reading a value is free, so values are read early to skip work."""
     drafts = batch.drafts
     mass = masses(p, rows=sum(len(draft.tokens) + 1 for draft in drafts))
     laws = _check_batch(batch, p.shape[1])
@@ -143,7 +142,7 @@ def _verify_on_host(p: Tensor, batch: DraftBatch) -> list[Verdict]:
 
 
 def _certain(only: Sequence[int], first: Sequence[int], drafts: Sequence[Draft]) -> Committed:
-    """What every mode commits when each row of p has one possible token, `only` [R], as at temperature 0."""
+    """Tokens that every mode commits when each row of p has one possible token, `only` [R], as at temperature 0."""
     committed = []
     for draft, start in zip(drafts, first, strict=True):
         rows = only[start : start + len(draft.tokens) + 1]
@@ -154,8 +153,8 @@ def _certain(only: Sequence[int], first: Sequence[int], drafts: Sequence[Draft])
 def accept_noise(batch: DraftBatch) -> Tensor:
     """Uniforms in [0, 1) for the drafted positions, draft after draft, float64 [Σγ].
 
-    A block verdict reads every position of the draft, also those it does not commit, and the next round reads them
-    again, so the round's start is part of the key. Token rejection reads none past the first it rejects.
+    A block verdict reads every position of the draft, including positions that it does not commit. The next round reads
+    these again, so the round's start is part of the key. Token rejection reads no position after the first rejection.
     """
     steps = batch.steps()
     starts = [batch.positions[b] for b, _ in steps] if batch.mode is Mode.BLOCK else None
@@ -163,10 +162,10 @@ def accept_noise(batch: DraftBatch) -> Tensor:
 
 
 def _verify_on_device(p: Tensor, batches: Sequence[DraftBatch]) -> list[list[Verdict]]:
-    """On a device every sync waits for all work before it, so there is one, at the end.
+    """Verify on a device with a single sync, at the end, because each sync waits for all earlier work.
 
-    The drafts are copied to the device in one piece, with a uniform for every last token that there could be. τ and
-    the last token of each draft come back in one piece, with the sums that show whether p was a distribution.
+    One copy to the device holds the drafts and a uniform for every possible last token. One copy back holds τ, the last
+    token of each draft, and the row sums that show whether p was a distribution.
     """
     mass = masses(p, rows=sum(len(draft.tokens) + 1 for batch in batches for draft in batch.drafts))
     laws = [_check_batch(batch, p.shape[1]) for batch in batches]
@@ -188,7 +187,7 @@ def _verify_on_device(p: Tensor, batches: Sequence[DraftBatch]) -> list[list[Ver
 def _copied(
     device: torch.device, batches: Sequence[DraftBatch], laws: Sequence[JoinedProbs | None]
 ) -> list[PaddedDrafts | PaddedRaces]:
-    """Each batch as its rule reads it, all of them by one copy."""
+    """Copy the batches to the device in one copy, each in the layout that its rule reads."""
     padded = [
         pad_races(each)
         if each.mode in _RACED
@@ -200,7 +199,7 @@ def _copied(
 
 
 def _last_noise(batch: DraftBatch) -> Tensor:
-    """The uniform of the last token for each number of kept drafts; behind a whole draft it is a bonus or plain one."""
+    """The uniform of the last token for each number of kept drafts; after a whole draft, for a bonus or plain token."""
     steps = batch.steps(extra=1)
     return final_uniform(*batch.keys(steps), [step < len(batch.drafts[b].tokens) for b, step in steps])
 
@@ -211,7 +210,7 @@ def _with_last(drafts: Sequence[Draft], kept: Sequence[int], last: Sequence[int]
 
 
 def _verdicts(mass: Tensor, first: Sequence[int], drafts: Sequence[Draft], committed: Committed) -> list[Verdict]:
-    """The verdicts; a token from a row that is no distribution is left out, and all behind it."""
+    """Build the verdicts; a token from a row that is not a distribution is dropped, with all tokens after it."""
     counts = proper_counts(mass, first, [len(tokens) for tokens in committed])
     return [
         Verdict(tokens[:count], accepted=min(count, len(tokens) - 1), drafted=len(draft.tokens))
