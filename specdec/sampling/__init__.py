@@ -1,1 +1,1 @@
-"""How logits become a distribution: parameters, masks, penalties and filters, for target and drafter alike."""
+"""From logits to a distribution: parameters, masks, penalties and filters, shared by target and drafter."""

@@ -1,8 +1,8 @@
-"""The one function from logits to a distribution, and the draw from it, for target, drafter and plain decoding alike.
+"""The function from logits to a distribution, and the draw from it, for target, drafter and plain decoding alike.
 
 Order: logit_bias, allowed and banned ids, bad words, min_tokens, the grammar, repetition, presence and frequency
-penalties, temperature, top-k, top-p, min-p. Each filter works on the distribution that the filters before it have left.
-A filter keeps every token that ties with the last one it keeps, and always at least the most likely token.
+penalties, temperature, top-k, top-p, min-p. Each filter works on the distribution left by the filters before it. A
+filter keeps every token that ties with the last one it keeps, and always the most likely token.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from specdec.sampling.transfer import to_device
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The tokens before a row, which penalties count, and what a grammar lets follow them."""
+    """The tokens before a row, which penalties count, and the grammar's mask after them."""
 
     prompt: Sequence[int] = ()
     """The tokens of the prompt."""
@@ -37,7 +37,7 @@ def probabilities(logits: Tensor, params: Sequence[SamplingParams], histories: S
     Returns:
         Distributions, float32, or float64 for float64 logits. No row depends on the parameters of another. Temperature
         0 gives a one-hot row on the argmax, the lowest id of a tie. A row that is NaN, infinite or masked everywhere
-        becomes NaN: it is an error only for the caller that draws from it.
+        becomes NaN, which is an error only for a caller that draws from it.
 
     Raises:
         InternalError: the arguments differ in length.
@@ -62,7 +62,9 @@ def probabilities(logits: Tensor, params: Sequence[SamplingParams], histories: S
 def certain_tokens(
     logits: Tensor, params: Sequence[SamplingParams], histories: Sequence[History]
 ) -> tuple[Tensor, Tensor]:
-    """What `probabilities` makes certain at temperature 0 on the host, without the distributions; arguments are alike.
+    """The tokens that `probabilities` makes certain at temperature 0, on the host, without the distributions.
+
+    Arguments as in `probabilities`.
 
     Returns:
         The id of each row, int64 [N], and its mass, float64 [N]: 1, or NaN for a row that has no distribution.
@@ -74,9 +76,9 @@ def certain_tokens(
 
 
 def argmax(scores: Tensor) -> Tensor:
-    """The best id of each row [N, V], int64 [N], the lowest of several."""
+    """The best id of each row [N, V], int64 [N], the lowest id of a tie."""
     if scores.is_cpu:
-        return torch.from_numpy(scores.numpy().argmax(-1))  # ten times faster than PyTorch's on the host
+        return torch.from_numpy(scores.numpy().argmax(-1))  # faster than PyTorch's on the host
     return scores.argmax(-1)
 
 
@@ -86,7 +88,7 @@ def sample(p: Tensor, u: Tensor) -> Tensor:
     An id of probability 0 is never drawn.
     """
     cdf = p.double().cumsum(-1)
-    # A parallel sum may fall where p is 0, so an impossible id could be the first one over the target.
+    # A parallel sum may decrease where p is 0, so an impossible id could be the first above the target.
     total = cdf[:, -1] if p.is_cpu else cdf.masked_fill_(p <= 0, -1.0).amax(-1)
     below = torch.nextafter(total, torch.zeros_like(total))
     target = torch.minimum(u * total, below)[:, None]
@@ -96,7 +98,7 @@ def sample(p: Tensor, u: Tensor) -> Tensor:
 
 
 def _edited(scores: Tensor, params: Sequence[SamplingParams], histories: Sequence[History]) -> Tensor:
-    """The scores after bias, masks and penalties; a copy if there are any."""
+    """The scores after bias, masks and penalties: a copy if any apply, else `scores`."""
     rows = [row for row, wanted in enumerate(params) if wanted.needs_history or _rules_out(wanted)]
     masks = {row: history.allowed for row, history in enumerate(histories) if history.allowed is not None}
     if not rows and not masks:

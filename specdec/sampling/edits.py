@@ -1,6 +1,6 @@
-"""What sampling parameters change in logits before they become a distribution: bias, masks and penalties.
+"""Edits of logits before they become a distribution: bias, masks and penalties.
 
-The changes are listed on the host, as arrays, and then applied to all rows at once.
+The edits are collected in arrays on the host, and then applied to all rows at once.
 """
 
 import math
@@ -19,11 +19,11 @@ from specdec.sampling.transfer import to_device
 Ids = NDArray[np.int64]
 
 _LEAST_REPETITION_PENALTY = 1e-6
-"""Dividing by less could overflow to infinity, which is no distribution."""
+"""Division by a smaller penalty could overflow to infinity, which is not a distribution."""
 
 
 class LogitEdits:
-    """The changes to a batch of logits; places are indices into the flat logits [R · V]."""
+    """Edits of a batch of logits; places are indices into the flat logits [R · V]."""
 
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
@@ -39,10 +39,10 @@ class LogitEdits:
         self._counted: list[Ids] = []
         self._less: list[NDArray[np.float64]] = []
         self._distinct: dict[int, Ids] = {}
-        """The distinct ids of a prompt, by the identity of the prompt: the rows of a session share it."""
+        """Distinct ids of a prompt, by the identity of the prompt object, which the rows of a session share."""
 
     def add(self, row: int, params: SamplingParams, prompt: Sequence[int], output: Sequence[int]) -> None:
-        """List the changes that the parameters of one row ask for.
+        """Collect the edits for the parameters of one row.
 
         Raises:
             TokenOutOfRange: an id is outside the vocabulary.
@@ -61,10 +61,10 @@ class LogitEdits:
         self._penalise(row, params, prompt, output)
 
     def mask(self, row: int, allowed: bytes) -> None:
-        """Let one row have the ids of a mask alone, as `specdec.sampling.grammar` describes it.
+        """Restrict one row to the ids of a mask in the format of `specdec.sampling.grammar`.
 
         Raises:
-            InternalError: the mask is of another vocabulary.
+            InternalError: the mask has the length for another vocabulary.
         """
         if len(allowed) != mask_bytes(self._vocab_size):
             raise InternalError(f"a mask of {len(allowed)} bytes for a vocabulary of {self._vocab_size}")
@@ -72,7 +72,7 @@ class LogitEdits:
         self._masks.append(np.frombuffer(allowed, np.int64))
 
     def _penalise(self, row: int, params: SamplingParams, prompt: Sequence[int], output: Sequence[int]) -> None:
-        """List penalties: repetition counts prompt and output (CTRL, arXiv 1909.05858), the others count the output."""
+        """Collect penalties: repetition counts prompt and output (CTRL, arXiv 1909.05858), the others only output."""
         repeated = params.repetition_penalty != 1.0
         if not (repeated or params.presence_penalty or params.frequency_penalty):
             return
@@ -96,7 +96,7 @@ class LogitEdits:
         return ids + row * self._vocab_size
 
     def apply(self, scores: Tensor) -> None:
-        """Apply the changes in place to logits [R, V], which must be contiguous."""
+        """Apply the edits in place to logits [R, V], which must be contiguous."""
         places = (self._biased, self._allowed, self._banned, self._repeated, self._counted)
         biased, allowed, banned, repeated, counted, restricted, bias, repetition, less = to_device(
             scores.device,
@@ -123,7 +123,7 @@ class LogitEdits:
             flat[counted] -= less.to(flat.dtype)
 
     def _apply_masks(self, scores: Tensor) -> None:
-        """Rule out what the bits do not allow; they are unpacked where the scores are."""
+        """Set ids without a mask bit to -inf; the bits are unpacked on the device of the scores."""
         rows, words = to_device(scores.device, torch.tensor(self._masked), torch.from_numpy(np.stack(self._masks)))
         places = torch.arange(8, dtype=torch.uint8, device=scores.device)
         bits = (words.view(torch.uint8)[:, :, None] >> places) & 1
@@ -132,7 +132,7 @@ class LogitEdits:
 
 
 def _distinct(ids: Ids) -> Ids:
-    """The distinct ids in their order; NumPy's own function takes thirty times as long for a long prompt."""
+    """The distinct ids in ascending order; faster than `numpy.unique` for a long prompt."""
     ordered = np.sort(ids)
     distinct: Ids = ordered[np.diff(ordered, prepend=-1) != 0]
     return distinct

@@ -1,9 +1,9 @@
-"""Temperature and the filters top-k, top-p and min-p: each is a least weight to keep, so tokens that tie stay together.
+"""Temperature and the filters top-k, top-p and min-p: each keeps weights from a floor up, so tied tokens stay together.
 
-The weights [N, V] of a row are its probabilities times what makes the best of them 1. On the host only a part of a
-wide row is sorted: a sample of the row tells about which, and the rest is summed as a whole, to check that. On another
-device the rows are sorted, because every look at a number would wait for the device. Where there is a C++ compiler, one
-operator of the host does all of this.
+The weights [N, V] of a row are its probabilities scaled so that the best is 1. On the host only a part of a wide row is
+sorted: a sample of the row estimates which part, and the sum of the rest checks the estimate. On a device whole rows
+are sorted, because reading a value would wait for the device. If a C++ compiler is available, one host operator does
+all of this.
 """
 
 import math
@@ -20,18 +20,18 @@ from specdec.sampling.params import SamplingParams
 from specdec.sampling.transfer import to_device
 
 _WIDE = 8192
-"""Vocabulary from which it pays to look for the kept weights among the best only."""
+"""Least vocabulary size for which only a part of a row is sorted."""
 _SAMPLE = 2048
-"""Weights of a row, evenly spaced, that tell about where its best begin."""
+"""Number of evenly spaced weights of a row in its sample."""
 _ERRORS = 4.0
-"""Standard deviations by which a sample may be wrong; when it is wrong by more, all weights of the row are sorted."""
+"""Tolerated error of a sample, in standard deviations; with a larger error, the whole row is sorted."""
 
 _Weights = NDArray[np.floating[Any]]
 
 
 def distributions(scores: Tensor, params: Sequence[SamplingParams]) -> Tensor:
     """Apply temperature, which is above 0, filters and softmax to logits [N, V] after all edits."""
-    if not scores.is_cpu or scores.dtype != torch.float32:  # no model's on the host
+    if not scores.is_cpu or scores.dtype != torch.float32:  # the operator takes float32 on the host only
         return _by_torch(scores, params)
     limits = [[wanted.temperature, wanted.top_k, wanted.top_p, wanted.min_p] for wanted in params]
     p: Tensor = torch.ops.specdec.distributions(scores, torch.tensor(limits, dtype=torch.float64))
@@ -39,7 +39,7 @@ def distributions(scores: Tensor, params: Sequence[SamplingParams]) -> Tensor:
 
 
 def distributions_on_host(scores: Tensor, limits: Tensor) -> Tensor:
-    """What `distributions` returns, by PyTorch; `limits` are temperature, top-k, top-p and min-p, float64 [N, 4]."""
+    """PyTorch implementation of `distributions`; `limits` are temperature, top-k, top-p, min-p, float64 [N, 4]."""
     rows = list(map(tuple, limits.tolist()))
     known = {row: SamplingParams(row[0], top_k=int(row[1]), top_p=row[2], min_p=row[3]) for row in dict.fromkeys(rows)}
     p = empty(scores.shape, scores.dtype)
@@ -63,7 +63,7 @@ def _by_torch(scores: Tensor, params: Sequence[SamplingParams]) -> Tensor:
 
 
 def filtered_softmax(scores: Tensor, params: Sequence[SamplingParams]) -> Tensor:
-    """The distributions [N, V] of what the filters leave of logits after temperature."""
+    """Apply filters and softmax to logits [N, V] after temperature."""
     filtered = [row for row, wanted in enumerate(params) if _filters(wanted, scores.shape[-1])]
     if len(filtered) == len(params):
         return _filtered(scores - scores.amax(-1, keepdim=True), params)
@@ -76,7 +76,7 @@ def filtered_softmax(scores: Tensor, params: Sequence[SamplingParams]) -> Tensor
 
 
 def _filtered(scores: Tensor, params: Sequence[SamplingParams]) -> Tensor:
-    """The distributions of rows that all have a filter; `scores`, of which each best is 0, become these."""
+    """Distributions of rows that all have a filter, computed in place; the best score of each row is 0."""
     weights = scores.exp_()
     _filter(weights, params)
     return weights.div_(weights.sum(-1, keepdim=True))
@@ -87,7 +87,7 @@ def _filters(params: SamplingParams, vocab_size: int) -> bool:
 
 
 def _filter(weights: Tensor, params: Sequence[SamplingParams]) -> None:
-    """Set the weights [N, V] to 0 that their rows do not keep."""
+    """Set weights [N, V] that their rows do not keep to 0."""
     if weights.is_cpu:
         for row, wanted in zip(weights, params, strict=True):
             _filter_row(row, wanted)
@@ -96,10 +96,10 @@ def _filter(weights: Tensor, params: Sequence[SamplingParams]) -> None:
 
 
 def _filter_row(weights: Tensor, params: SamplingParams) -> None:
-    """Set the weights [V] to 0 that one row does not keep."""
+    """Set weights [V] that one row does not keep to 0."""
     row = weights.numpy()
     under = np.nextafter(row.dtype.type(_floor(weights, params)), row.dtype.type(-1.0))
-    torch.threshold_(weights, float(under), 0.0)  # one look at each token, without a branch; NaN stays
+    torch.threshold_(weights, float(under), 0.0)  # one pass without branches; NaN stays
 
 
 def _floor(weights: Tensor, params: SamplingParams) -> float:
@@ -112,7 +112,7 @@ def _floor(weights: Tensor, params: SamplingParams) -> float:
 
 
 def _top_k_floor(weights: _Weights, params: SamplingParams) -> float:
-    """The k-th best weight of a row [V], or the end of the nucleus among what is at least as good."""
+    """The k-th best weight of a row [V], or the end of the nucleus among the weights that are at least as good."""
     best = _likely_top_k(weights, params.top_k)
     last = np.partition(best, -params.top_k)[-params.top_k]
     if params.top_p >= 1.0:
@@ -122,7 +122,7 @@ def _top_k_floor(weights: _Weights, params: SamplingParams) -> float:
 
 
 def _likely_top_k(weights: _Weights, k: int) -> _Weights:
-    """Weights of a row [V] with the k best of them: those over a weight of the sample, or all."""
+    """Weights of a row [V] that include the k best: those from a sampled weight up, or all."""
     sample = _sample(weights)
     expected = k * len(sample) / len(weights)
     rank = int(_at_most(expected))
@@ -135,8 +135,8 @@ def _likely_top_k(weights: _Weights, k: int) -> _Weights:
 def _nucleus_floor(weights: Tensor, top_p: float) -> float:
     """The weight of the last of the most likely tokens of a row [V] whose mass first reaches top_p of the whole.
 
-    A sample tells a weight near the end of the nucleus. The mass over it shows on which side the end lies and how far,
-    so only the tokens between are sorted. When the end is not among them, the whole row is sorted.
+    A sample estimates a weight near the end of the nucleus. The mass from that weight up shows on which side the end
+    lies and how far, so only the tokens between are sorted. If the end is not among them, the whole row is sorted.
     """
     total = float(weights.sum())
     wanted = top_p * total
@@ -149,10 +149,10 @@ def _nucleus_floor(weights: Tensor, top_p: float) -> float:
 
 
 def _near_end(weights: Tensor, total: float, wanted: float) -> tuple[_Weights, float]:
-    """The weights of a row [V] among which, as far as a sample tells, a nucleus ends, and the mass of the better ones.
+    """Weights of a row [V] among which the nucleus ends by a sample's estimate, and the mass of the better weights.
 
-    What a nucleus leaves out are many unlikely tokens, whose mass a sample tells well. The few likely tokens, which it
-    may lack, do not matter.
+    The nucleus leaves out many unlikely tokens, whose mass a sample estimates well. The few likely tokens, which the
+    sample may lack, do not matter.
     """
     row = weights.numpy()
     sample = np.sort(_sample(row))
@@ -170,7 +170,7 @@ def _near_end(weights: Tensor, total: float, wanted: float) -> tuple[_Weights, f
 
 
 def _at_most(expected: float) -> float:
-    """How many weights of a sample lie where so many are expected, at most."""
+    """Upper bound of the number of sampled weights where `expected` are expected."""
     return expected + _ERRORS * math.sqrt(expected) + 8
 
 
@@ -179,14 +179,14 @@ def _sample(weights: _Weights) -> _Weights:
 
 
 def _taken(weights: _Weights, wanted: NDArray[np.bool_]) -> _Weights:
-    """The weights at which `wanted` is true; taking by a mask would branch at each token."""
+    """The weights at which `wanted` is true; indexing by a mask would branch at each token."""
     return weights.take(np.flatnonzero(wanted))
 
 
 def _end_of_nucleus(weights: _Weights, before: float, wanted: float) -> tuple[float, bool]:
-    """The weight with which the mass of `weights`, behind a mass of `before`, reaches `wanted`, and whether it does.
+    """The weight at which the mass of `weights`, added to a mass of `before`, reaches `wanted`, and whether it does.
 
-    Without any weight it is NaN.
+    NaN without any weight.
     """
     if not len(weights):
         return math.nan, False
@@ -209,5 +209,5 @@ def _sorted_floors(weights: Tensor, params: Sequence[SamplingParams]) -> Tensor:
     kept = best >= best.gather(-1, k - 1)  # with the tokens that tie with the k-th
     mass = best.double() * kept
     inside = kept & (mass.cumsum(-1) - mass < top_p * mass.sum(-1, keepdim=True))
-    last = best.gather(-1, (inside.sum(-1, keepdim=True) - 1).clamp_min_(0))  # nothing of a row of NaN is inside
+    last = best.gather(-1, (inside.sum(-1, keepdim=True) - 1).clamp_min_(0))  # no weight of a NaN row is inside
     return torch.maximum(last, least.to(weights.dtype))

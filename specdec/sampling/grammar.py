@@ -1,7 +1,7 @@
-"""A grammar that a generation's text must follow, as it travels from gateway to verifier and drafter.
+"""A grammar that the text of a generation must follow, as sent from gateway to verifier and drafter.
 
-At each position the grammar lets some ids follow. They are given as a mask: a bit for each id of the vocabulary, the
-lowest bit of each byte first, in whole words of 8 bytes.
+The ids that the grammar allows at a position form a mask: one bit for each id of the vocabulary, the lowest bit of each
+byte first, padded to 8-byte words.
 """
 
 import hashlib
@@ -17,12 +17,12 @@ MAX_GRAMMAR_BYTES = 64 * 1024
 
 
 def mask_bytes(vocab_size: int) -> int:
-    """Length of a mask."""
+    """Length of a mask, in bytes."""
     return -(-vocab_size // 64) * 8
 
 
 def spelled(text: str, special: Collection[str]) -> list[str]:
-    """A text in pieces: names of special tokens, and what stands between them."""
+    """Split a text into the names of special tokens and the text between them."""
     if not special:
         return [text]
     names = sorted(special, key=len, reverse=True)
@@ -30,7 +30,7 @@ def spelled(text: str, special: Collection[str]) -> list[str]:
 
 
 def token_name(name: str) -> str:
-    """How grammars in Lark's notation name a special token."""
+    """Name of a special token in a Lark grammar."""
     inside = re.sub(r"[<>\s]", "_", name)
     return name if re.fullmatch(r"<[^<>\[\]\s]+>", name) else f"<|{inside}|>"
 
@@ -42,26 +42,27 @@ class GrammarKind(StrEnum):
     REGEX = "regex"
     LARK = "lark"
     ANY = "any"
-    """Any text: only the thinking before it is bound."""
+    """Any text: only the thinking before it is limited."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """A language over text; the output is a sentence of it, or the beginning of one where the token limit ends it.
+    """A language over text. The output is a sentence of it, or the beginning of one if the token limit ends it.
 
     Raises:
-        FieldInvalid: the text is empty or too long. Whether it can be compiled is not known here.
+        FieldInvalid: the text is empty or too long. The text is not compiled here.
     """
 
     kind: GrammarKind
     text: str
     behind: str = ""
-    """The tag behind which it begins, or on two lines those around what may stand before it; empty for the beginning.
+    """Tag after which the grammar applies; with two lines, the tags that open and close the text before the grammar.
 
-    Before it any text is allowed, and no end. On a third line is what stands before it where nothing is thought.
+    Empty applies the grammar from the start. Before it any text is allowed, but no end of the output. A third line is
+    the text before the grammar when the model does not think.
     """
     budget: int | None = None
-    """Most tokens before that tag, behind which it is forced; None for as many as the model wants."""
+    """Most tokens before the tag, after which the tag is forced; None is no limit."""
 
     def __post_init__(self) -> None:
         size = len(self.text.encode(errors="replace"))

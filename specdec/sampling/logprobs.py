@@ -1,4 +1,4 @@
-"""The log probabilities that are reported with a token; `specdec.sampling.scoring` computes them."""
+"""Log probabilities that are reported with a token; `specdec.sampling.scoring` computes them."""
 
 from dataclasses import dataclass
 
@@ -12,8 +12,8 @@ class TokenLogprobs:
     top: tuple[tuple[int, float], ...] = ()
     """The most likely ids and their log probabilities, most likely first; the token may be among them."""
     rank: int = 0
-    """Place of the token among all of the vocabulary, from 1 on; 0 where it is not known."""
+    """Rank of the token in the vocabulary, from 1; 0 if unknown."""
 
     def cut(self, count: int) -> "TokenLogprobs":
-        """The same with only the first `count` of the most likely ids."""
+        """A copy with only the first `count` of the most likely ids."""
         return TokenLogprobs(self.logprob, self.top[:count], self.rank)

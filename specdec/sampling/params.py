@@ -1,4 +1,4 @@
-"""The sampling parameters of a request: a frozen value, validated where it is made."""
+"""The sampling parameters of a request: a frozen value, validated on construction."""
 
 import math
 from array import array
@@ -39,7 +39,7 @@ def check_range(name: str, value: float, low: float, high: float, open_low: bool
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How a distribution is made from logits; target, drafter and plain decoding use the same value.
+    """Parameters of the function from logits to a distribution; target, drafter and plain decoding use the same value.
 
     Raises:
         FieldInvalid: a field is out of range or not a number.
@@ -50,7 +50,7 @@ class SamplingParams:
     top_p: float = 1.0
     """Probability mass of the nucleus; 1 is off."""
     top_k: int = 0
-    """How many of the most likely tokens are kept; 0 is off."""
+    """Number of most likely tokens kept; 0 is off."""
     min_p: float = 0.0
     """Least probability relative to the most likely token; 0 is off."""
     seed: int = 0
@@ -74,7 +74,7 @@ class SamplingParams:
     bad_words: tuple[tuple[int, ...], ...] = ()
     """Sequences of ids that never appear in the output: the last id of each may not follow the others."""
     grammar: Grammar | None = None
-    """What the output must be a sentence of; None allows any text."""
+    """Grammar that the output must follow; None allows any text."""
 
     def __post_init__(self) -> None:
         check_range("temperature", self.temperature, 0.0, 2.0)
@@ -94,7 +94,7 @@ class SamplingParams:
 
     @property
     def needs_history(self) -> bool:
-        """Whether the distribution depends on earlier tokens, as with penalties and `min_tokens`."""
+        """Whether the distribution depends on earlier tokens: with penalties, `min_tokens` or longer bad words."""
         return (
             self.presence_penalty != 0.0
             or self.frequency_penalty != 0.0
@@ -109,7 +109,7 @@ class SamplingParams:
 
     @property
     def ranking(self) -> "SamplingParams":
-        """The parameters whose distribution ranks tokens: at temperature 0 their own has a single one."""
+        """The parameters used to rank tokens: at temperature 0, whose distribution has one token, unfiltered ones."""
         if self.temperature > 0.0:
             return self
         return replace(self, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
@@ -127,11 +127,11 @@ class SamplingParams:
 
     @cached_property
     def id_arrays(self) -> "Mapping[str, array[int]]":
-        """`named_ids` as arrays of int64, made once: long lists would cost each row of each pass milliseconds."""
+        """`named_ids` as int64 arrays, built once: converting long lists for each row of each pass is slow."""
         return {name: array("q", ids) for name, ids in self.named_ids.items()}
 
     def check_choice(self, vocab_size: int) -> None:
-        """Raise FieldInvalid when no id of the vocabulary may be drawn, even if only while `min_tokens` masks ids."""
+        """Raise FieldInvalid if no id of the vocabulary may be drawn, even if only while `min_tokens` masks ids."""
         masked = {*self.banned_token_ids, *(self.end_token_ids if self.min_tokens else ()), *self.barred(())}
         if self.allowed_token_ids:
             left = len(set(self.allowed_token_ids) - masked)
@@ -144,7 +144,7 @@ class SamplingParams:
 
 
 def _ends(tokens: Sequence[int], beginning: tuple[int, ...]) -> bool:
-    """Whether the tokens end with these."""
+    """Whether `tokens` end with `beginning`."""
     count = len(beginning)
     return not count or (len(tokens) >= count and tuple(tokens[-count:]) == beginning)
 

@@ -1,8 +1,8 @@
-"""Log probabilities of committed tokens under the target's logits as the model gives them.
+"""Log probabilities of committed tokens under the raw logits of the target.
 
-No parameter of the request changes them: they are taken before bias, masks, penalties, temperature and filters, as by
-default in vLLM (`logprobs_mode=raw_logprobs`). So the log probability of a token does not depend on the temperature, on
-the mode, or on its origin: an accepted token is scored by the target at its own position, not by its draft.
+No parameter of the request changes them: they are taken before bias, masks, penalties, temperature and filters, like
+vLLM's default (`logprobs_mode=raw_logprobs`). So the log probability of a token does not depend on the temperature, on
+the mode, or on its origin: the target, not the drafter, scores an accepted token at its own position.
 """
 
 from collections.abc import Sequence
@@ -22,11 +22,11 @@ def score(logits: Tensor, tokens: Sequence[int], top: int, *, ranked: bool = Fal
     """The log probability of each row's token and of its `top` most likely ids, from logits [N, V].
 
     Args:
-        ranked: whether each token's place among all ids is reported, too: one more than there are likelier ids.
+        ranked: whether to report each token's rank among all ids: the number of likelier ids plus one.
 
     Raises:
         NoDistribution: a row is NaN or infinite.
-        InternalError: there are not as many tokens as rows.
+        InternalError: the number of tokens differs from the number of rows.
     """
     if len(logits) != len(tokens):
         raise InternalError(f"{len(logits)} rows of logits for {len(tokens)} tokens")
@@ -36,7 +36,7 @@ def score(logits: Tensor, tokens: Sequence[int], top: int, *, ranked: bool = Fal
     best, ids = _likeliest(scores, min(top, scores.shape[-1]))
     own = scores.gather(-1, chosen)
     places = (scores > own).sum(-1) + 1 if ranked else chosen[:, 0] * 0
-    # The logarithm of the mass is copied too: when it is not finite, no result of the row is.
+    # The logarithm of the mass is copied too: if it is not finite, no result of the row is finite.
     found = torch.cat([own - mass, best - mass], dim=1).clamp_min_(LEAST)
     mass, found, ids, places = to_host(mass.double(), found.double(), ids, places)
     if not bool(mass.isfinite().all()):

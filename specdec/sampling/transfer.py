@@ -1,6 +1,6 @@
-"""Copies of small tensors between the host and another device: all of them in one piece, one copy in each direction.
+"""Copy several small tensors between the host and a device in one transfer per direction.
 
-Only the copy to the host waits for the device. When the tensors are used on the host, both functions do nothing.
+Only the copy to the host waits for the device. If the tensors are used on the host, both functions do nothing.
 """
 
 import torch
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def to_device(device: torch.device, *tensors: Tensor) -> list[Tensor]:
-    """Copy int64 or float64 tensors of the host to the device by one copy that nothing waits for."""
+    """Copy int64 or float64 tensors from the host to the device in one asynchronous copy."""
     if device.type == "cpu":
         return list(tensors)
     words = _words(tensors)
@@ -18,7 +18,7 @@ def to_device(device: torch.device, *tensors: Tensor) -> list[Tensor]:
 
 
 def to_host(*tensors: Tensor) -> list[Tensor]:
-    """Copy int64 or float64 tensors of one device to the host by one copy, which waits until they are computed."""
+    """Copy int64 or float64 tensors from one device to the host in one copy; wait until they are computed."""
     if tensors[0].is_cpu:
         return list(tensors)
     return _parts(_words(tensors).cpu(), tensors)

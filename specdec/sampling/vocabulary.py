@@ -1,7 +1,7 @@
-"""Vocabularies: the fingerprint that shows whether two tokenizers are the same, and the tokens that two have in common.
+"""Vocabularies: the fingerprint that identifies a tokenizer, and the tokens that two vocabularies share.
 
-A draft in another vocabulary is of use where its tokens are also the target's: token-level intersection (TLI; Timor et
-al. 2025, arXiv 2502.05202).
+A draft in another vocabulary is usable if its tokens are also in the target's vocabulary: token-level intersection
+(TLI; Timor et al. 2025, arXiv 2502.05202).
 """
 
 import hashlib
@@ -11,7 +11,7 @@ from functools import cached_property
 
 
 def fingerprint(vocabulary: Mapping[str, int]) -> str:
-    """SHA-256 in hex over the (id, token) pairs, those of added tokens included, in the order of ids.
+    """SHA-256 in hex over the (id, token) pairs, including added tokens, in the order of ids.
 
     Padding rows of the model's matrix do not count.
     """
@@ -23,16 +23,16 @@ def fingerprint(vocabulary: Mapping[str, int]) -> str:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What each token of a tokenizer stands for."""
+    """Bytes of each token of a tokenizer."""
 
     tokens: tuple[bytes, ...]
-    """Entry i holds the bytes of id i, of a special token its name; empty where no text is written with the id."""
+    """Entry i holds the bytes of id i, or the name of a special token; empty if no text is written with the id."""
     special: frozenset[int]
-    """Ids of the special tokens, which are no text."""
+    """Ids of the special tokens, which do not stand for text."""
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 in hex of all of it."""
+        """SHA-256 in hex over `special` and `tokens`."""
         digest = hashlib.sha256(repr(sorted(self.special)).encode())
         for token in self.tokens:
             digest.update(b"%d:" % len(token) + token)
@@ -42,16 +42,16 @@ class Vocabulary:
     def ids(self) -> Mapping[tuple[bool, bytes], int]:
         """The id of each token, by whether it is special and its bytes.
 
-        Of ids with the same bytes it is the last: vocabularies begin with single bytes, which text is not written with
-        where a later token has the same byte.
+        If several ids have the same bytes, the last one wins: vocabularies begin with single bytes, which tokenizers do
+        not use when a later token has the same byte.
         """
         return {(index in self.special, token): index for index, token in enumerate(self.tokens) if token}
 
     def shared(self, other: "Vocabulary") -> dict[int, int]:
-        """For each id of a token that `other` has too, the id there."""
+        """Map each id whose token `other` also has to the id there."""
         return {mine: other.ids[token] for token, mine in self.ids.items() if token in other.ids}
 
     def overlap(self, other: "Vocabulary") -> float:
-        """Tokens in common over those of the smaller vocabulary (overlap coefficient), in 0..1."""
+        """Shared tokens divided by the size of the smaller vocabulary (overlap coefficient), in 0..1."""
         smaller = min(len(self.ids), len(other.ids))
         return len(self.shared(other)) / smaller if smaller else 0.0
