@@ -1,1 +1,1 @@
-"""Draft trees: their shape, how several are joined, and how one is verified."""
+"""Draft trees: shape, joining and verification."""

@@ -1,7 +1,7 @@
-"""Several trees for one round as one: first side by side below one root, then with equal siblings as one node.
+"""Join the trees of one round: first place them side by side below one root, then merge equal siblings into one node.
 
-Each drafter's draws stay what they were: a token that two of them proposed is one node with two proposals, each of
-which is judged by its own q̂. Leaving one out would bias the output, for whether it is left out depends on the draw.
+Joining does not change any drafter's draws. A token that two drafters proposed is one node with two proposals, each
+judged by its own q̂. Dropping a proposal would bias the output, because the decision to drop depends on the draw.
 """
 
 from collections.abc import Sequence
@@ -11,16 +11,16 @@ from specdec.trees.tree import ROOT, Draws, Tree, TreeDraft
 
 
 def as_tree(draft: Draft | TreeDraft) -> TreeDraft:
-    """A chain as the tree that it is."""
+    """Convert a chain to a tree; return a tree unchanged."""
     if isinstance(draft, TreeDraft):
         return draft
     return TreeDraft(Tree.chain(len(draft.tokens)), draft.tokens, (*draft.probs, None) if draft.probs else ())
 
 
 def side_by_side(drafts: Sequence[TreeDraft]) -> TreeDraft:
-    """The trees below one root, with nodes by depth and, of one depth, in the order of `drafts`.
+    """Place the trees below one root, with nodes ordered by depth and, within a depth, in the order of `drafts`.
 
-    All of them are of one mode: their children are sampled, or are not.
+    All trees have the same mode: the children of all are sampled, or of none.
     """
     depth = [
         (each.tree.depths[node], owner, node) for owner, each in enumerate(drafts) for node in range(len(each.tree))
@@ -37,7 +37,7 @@ def side_by_side(drafts: Sequence[TreeDraft]) -> TreeDraft:
 
 
 def merged(draft: TreeDraft) -> TreeDraft:
-    """The draft with equal siblings as one node, which keeps every proposal of them, and the children of each."""
+    """Merge equal siblings into one node, which keeps every proposal and the children of each."""
     place: dict[int, int] = {ROOT: ROOT}
     found: dict[tuple[int, int], int] = {}
     for node, parent in enumerate(draft.tree.parents):
@@ -56,7 +56,7 @@ def merged(draft: TreeDraft) -> TreeDraft:
 def _moved(
     drafts: Sequence[TreeDraft], slot: Sequence[tuple[int, int]], place: dict[tuple[int, int], int]
 ) -> tuple[Draws, ...]:
-    """The draws at nodes of several drafts, given by owner and node, with the children's new places."""
+    """The draws at nodes of several drafts, given by owner and node, with the children renumbered."""
     return tuple(
         _at(each, {child: place[owner, child] for child in each.children})
         for owner, node in slot

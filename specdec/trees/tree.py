@@ -1,4 +1,4 @@
-"""What a tree round is made of: a topology given by parents, and a draft with a token for each node."""
+"""Draft trees: `Tree` is a topology given by parents, and `TreeDraft` has a token for each node."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +15,7 @@ ROOT = -1
 
 @dataclass(frozen=True)
 class Tree:
-    """n nodes, each behind its parent; siblings are in the order in which they were drawn.
+    """n nodes, each with a higher index than its parent; siblings are in the order of the draw.
 
     Raises:
         FieldInvalid: a parent is not ROOT or an earlier node.
@@ -67,7 +67,7 @@ class Tree:
 
     @cached_property
     def ancestors(self) -> Tensor:
-        """Which nodes each node descends from, bool [n, n]: row i is True at node i and at every node above it."""
+        """Ancestors of each node, bool [n, n]: row i is True at node i and at every node above it."""
         reach = torch.eye(len(self), dtype=torch.bool)
         for node, parent in enumerate(self.parents):
             if parent != ROOT:
@@ -75,25 +75,25 @@ class Tree:
         return reach
 
     def is_path(self, nodes: tuple[int, ...]) -> bool:
-        """Whether `nodes` are a path: a child of the root first, then each node a child of the one before."""
+        """Whether `nodes` form a path: first a child of the root, then each node a child of the previous one."""
         return all(
             0 <= node < len(self) and self.parents[node] == above
             for above, node in zip((ROOT, *nodes), nodes, strict=False)
         )
 
     def after(self, pending: int) -> "Tree":
-        """This tree below a chain of `pending` tokens, as the target's pass computes it."""
+        """This tree below a chain of `pending` tokens, as the target computes it in a pass."""
         return Tree((*range(ROOT, pending - 1), *(parent + pending for parent in self.parents)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draws:
-    """What one drafter drew for one position."""
+    """The draws of one drafter for one position."""
 
     children: tuple[int, ...]
     """The nodes that hold the draws, in the order of the draw."""
     law: SparseProbs
-    """The q̂ that they were drawn from."""
+    """The q̂ that the children were drawn from."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,12 +110,12 @@ class TreeDraft:
     probs: tuple[SparseProbs | None, ...] = ()
     """q̂ of the root's children, then of each node's, None for a leaf [n + 1]; empty when children are not sampled."""
     proposals: tuple[tuple[Draws, ...], ...] = ()
-    """Where a position may have draws of several drafters: those of the root's children, then of each node's, in the
-    order in which they are judged [n + 1]. A token that several of them drew may be one node. Empty where `probs` says
-    all."""
+    """Draws of the root's children, then of each node's, in the order in which they are judged [n + 1]. Used when a
+    position may have draws of several drafters; a token that several drew may be one node. Empty when `probs` holds
+    every q̂."""
 
     def drawn(self, node: int) -> tuple[Draws, ...]:
-        """Who drew the children of a node, or of the ROOT; empty for a leaf, and when children are not sampled."""
+        """The draws of the children of a node or of ROOT; empty for a leaf, and when children are not sampled."""
         if self.proposals:
             return self.proposals[node + 1]
         law, children = self.probs[node + 1] if self.probs else None, self.tree.children[node + 1]
@@ -138,8 +138,8 @@ class TreeDraft:
     def cut(self, count: int) -> "TreeDraft":
         """The first `count` nodes.
 
-        Where nodes lie by depth, and siblings in the order of the draw, how much is kept does not depend on what was
-        drawn: so it is cut before equal siblings are merged, and not after. A q̂ without a child left is dropped.
+        Cut before equal siblings are merged, not after: with nodes ordered by depth, and siblings in the order of the
+        draw, the number kept then does not depend on the drawn tokens. A q̂ without remaining children is dropped.
         """
         if count >= len(self.tree):
             return self
@@ -150,6 +150,6 @@ class TreeDraft:
 
 
 def _cut(made: tuple[Draws, ...], count: int) -> tuple[Draws, ...]:
-    """The draws whose first child is among the first `count` nodes, with the children that are."""
+    """The draws with a child among the first `count` nodes, with only these children."""
     kept = (Draws(tuple(child for child in draws.children if child < count), draws.law) for draws in made)
     return tuple(draws for draws in kept if draws.children)

@@ -1,7 +1,7 @@
-"""One round's verdicts on trees of drafts (SpecInfer, arXiv 2305.09781): walk down from the root while a child is kept.
+"""Verdicts on the draft trees of one round (SpecInfer, arXiv 2305.09781): descend from the root while a child is kept.
 
-Every draw at absolute position t uses (seed, t, purpose, index among the siblings), so a verdict depends on nothing but
-its own rows of p, and a chain gets the same verdict as by `specdec.rules.verification` in mode rejection.
+Every draw at absolute position t uses (seed, t, purpose, index among the siblings), so a verdict depends only on its
+own rows of p. A chain gets the same verdict as from `specdec.rules.verification` in mode rejection.
 """
 
 from collections.abc import Sequence
@@ -24,21 +24,21 @@ from specdec.trees.tree import ROOT, TreeDraft
 def verify_tree(
     siblings: Siblings, p: Tensor, drafts: Sequence[TreeDraft], seeds: Sequence[int], positions: Sequence[int]
 ) -> list[Verdict]:
-    """Judge a batch of trees; an empty one gets one plain token.
+    """Judge a batch of trees; an empty tree gets one plain token.
 
     At temperature 0 the walk is greedy: when siblings differ, it keeps the longest path of argmaxes.
 
     Args:
-        siblings: how the children were made, which chooses the rule.
+        siblings: how the children were drawn, which selects the rule.
         p: target distributions [R, V], floating: for each draft the one after the root, then after each of its n nodes.
         drafts: trees of any topology [B].
-        seeds: of the sessions [B].
+        seeds: seed of each session [B].
         positions: absolute position of the children of each root, which is the committed length [B].
 
     Raises:
-        FieldInvalid, TokenOutOfRange: a draft is refused by `check_trees`.
-        InternalError, NoDistribution: shapes disagree, or the first row of a draft is not a distribution. Where a later
-            one on the accepted path is not, the verdict commits the drafts before it and nothing more.
+        FieldInvalid, TokenOutOfRange: `check_trees` refuses a draft.
+        InternalError, NoDistribution: shapes disagree, or the first row of a draft is not a distribution. If a later
+            row on the accepted path is not, the verdict commits only the drafts before that row.
     """
     if not len(drafts) == len(seeds) == len(positions):
         raise InternalError(f"{len(drafts)} drafts, {len(seeds)} seeds, {len(positions)} positions")
@@ -56,11 +56,11 @@ def verify_tree(
 
 
 def check_trees(siblings: Siblings, drafts: Sequence[TreeDraft], vocab_size: int) -> None:
-    """Refuse trees that are malformed. Called on a draft when it arrives, it keeps a bad one out of a batch.
+    """Refuse malformed trees. Called when a draft arrives, so that a malformed draft does not enter a batch.
 
     Raises:
         TokenOutOfRange: a token is not in the vocabulary.
-        FieldInvalid: sampled children have no q̂, or one that is malformed or lacks a child; or siblings that were not
+        FieldInvalid: sampled children have no q̂, or a q̂ that is malformed or lacks a child; or siblings that were not
             sampled with replacement share a token.
     """
     for draft in drafts:
@@ -75,7 +75,7 @@ def check_trees(siblings: Siblings, drafts: Sequence[TreeDraft], vocab_size: int
 def walk(
     siblings: Siblings, p: Tensor, mass: Tensor, drafts: Sequence[TreeDraft], u: Tensor
 ) -> tuple[list[tuple[int, ...]], Tensor]:
-    """Recursive rejection at each node on the way down: the paths, and the law of each last token [B, V].
+    """Recursive rejection at each node on the way down: the paths, and the distribution of each last token [B, V].
 
     Args:
         siblings: sampled with or without replacement.
@@ -101,10 +101,10 @@ def walk(
 def _agreed(
     p: Tensor, drafts: Sequence[TreeDraft], seeds: Sequence[int], positions: Sequence[int]
 ) -> tuple[list[tuple[int, ...]], Tensor]:
-    """The target's own draws, as long as a child agrees with them: the paths, and each last draw, int64 [B].
+    """Descend while a child equals the target's own draw. Return the paths, and each last draw, int64 [B].
 
-    The draws are those of `specdec.rules.coupling`, so the output is a function of (seed, target) for any tree, and
-    the same as in modes coupled and off.
+    The draws come from `specdec.rules.coupling`, so for any tree the output is a function of (seed, target), and the
+    same as in modes coupled and off.
     """
     paths: list[tuple[int, ...]] = [()] * len(drafts)
     final = torch.zeros(len(drafts), dtype=torch.int64, device=p.device)
@@ -121,7 +121,7 @@ def _agreed(
 
 
 def _descend(paths: list[tuple[int, ...]], going: Sequence[int], kept: Sequence[int]) -> list[int]:
-    """Extend the paths of the drafts of which a child is kept; returns the indices of those drafts."""
+    """Extend the paths of the drafts that keep a child. Return the indices of these drafts."""
     on = [(b, node) for b, node in zip(going, kept, strict=True) if node != NONE]
     for b, node in on:
         paths[b] += (node,)
@@ -131,9 +131,9 @@ def _descend(paths: list[tuple[int, ...]], going: Sequence[int], kept: Sequence[
 def _choose(
     siblings: Siblings, p: Tensor, drafts: Sequence[TreeDraft], nodes: Sequence[int], u: Tensor
 ) -> tuple[list[int], Tensor]:
-    """Apply the rule at one node of each draft: the child that is kept, or NONE, and the law of the token without one.
+    """Apply the rule at one node of each draft. Return the kept child or NONE, and the token's distribution for NONE.
 
-    The draws of several drafters are judged one after the other: what the first leave is the p of the next.
+    The draws of several drafters are judged in sequence: the residual of one is the p of the next.
     """
     rule = with_replacement if siblings is Siblings.WITH_REPLACEMENT else without_replacement
     drawn = [draft.drawn(node) for draft, node in zip(drafts, nodes, strict=True)]
@@ -153,13 +153,13 @@ def _choose(
 
 
 def _nodes(families: Sequence[Sequence[int]], places: Tensor) -> list[int]:
-    """The node at a place of each family, NONE for no place."""
+    """The node at the given place of each family, NONE for place NONE."""
     chosen = zip(families, places.tolist(), strict=True)
     return [NONE if place == NONE else family[place] for family, place in chosen]
 
 
 def _tokens(drafts: Sequence[TreeDraft], families: Sequence[Sequence[int]], device: torch.device) -> Tensor:
-    """The tokens of a family of each draft, int64 [n, K], NONE past a family's own."""
+    """The tokens of one family of each draft, int64 [n, K], padded with NONE."""
     width = max(map(len, families))
     rows = [
         [*(draft.tokens[child] for child in family), *[NONE] * (width - len(family))]
@@ -179,7 +179,7 @@ def _end(path: tuple[int, ...]) -> int:
 
 
 def _accept_noise(drafts: Sequence[TreeDraft], seeds: Sequence[int], positions: Sequence[int]) -> Tensor:
-    """Uniforms by depth and index among the siblings [B, D, K]; no position is judged in more than one round."""
+    """Uniforms by depth and index among the siblings [B, D, K]; each position is judged in one round only."""
     deep = 1 + max((depth + 1 for draft in drafts for depth in draft.tree.depths), default=0)
     wide = max(
         1,
@@ -202,7 +202,7 @@ def _accept_noise(drafts: Sequence[TreeDraft], seeds: Sequence[int], positions: 
 def _final_noise(
     drafts: Sequence[TreeDraft], paths: Sequence[tuple[int, ...]], seeds: Sequence[int], positions: Sequence[int]
 ) -> Tensor:
-    """The uniform of each last token [B]; its purpose differs between rejected siblings and the end of a path."""
+    """The uniform of each last token [B]; its purpose differs after rejected siblings and after a leaf."""
     at = [position + len(path) for position, path in zip(positions, paths, strict=True)]
     return final_uniform(seeds, at, [not _is_leaf(draft, path) for draft, path in zip(drafts, paths, strict=True)])
 
@@ -212,7 +212,7 @@ def _is_leaf(draft: TreeDraft, path: tuple[int, ...]) -> bool:
 
 
 def _proper(mass: Tensor, drafts: Sequence[TreeDraft], paths: Sequence[tuple[int, ...]]) -> list[int]:
-    """How many tokens of each verdict come from distributions; rows that no path reaches are not judged."""
+    """Number of tokens of each verdict that come from distributions; only rows on the path are checked."""
     ends = [0, *accumulate(len(draft.tree) + 1 for draft in drafts)]
     reached = [first + 1 + node for first, path in zip(ends, paths, strict=False) for node in (ROOT, *path)]
     lengths = [len(path) + 1 for path in paths]
