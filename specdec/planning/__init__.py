@@ -1,1 +1,1 @@
-"""How many tokens to draft, and how many drafters and verifiers a load needs."""
+"""Draft lengths, and the number of drafters and verifiers that a load needs."""

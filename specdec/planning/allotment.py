@@ -1,9 +1,9 @@
-"""Which sessions of a batch draft how much in the next round: the drafts that survive most likely, as long as they pay.
+"""Draft length of each session of a batch in the next round: the drafts most likely to be accepted, while they pay.
 
-A round waits for the longest draft of its batch, and then one pass computes the last token of every session and all
-drafts. Draft j of a session survives with probability α^j. A draft is worth its place where its survival is at least
-the threshold at which the batch commits most tokens a second, so one threshold and one greatest length say how much
-each session drafts.
+A round waits for the longest draft of its batch; then one pass computes the last token of every session and all drafts.
+Draft j of a session is accepted with probability α^j, its survival. A draft is worth computing if its survival is at
+least the threshold at which the batch commits most tokens per second. So one threshold and one greatest length
+determine the draft length of every session.
 """
 
 import math
@@ -21,21 +21,21 @@ _Numbers = NDArray[np.number[Any]]
 
 @dataclass(frozen=True, slots=True)
 class RoundSeconds:
-    """What a round of a batch takes, in seconds, as measured on batches of its size."""
+    """Parts of the duration of a round, in seconds, measured on batches of the same size."""
 
     base: float
-    """A pass without any token, and the time between two passes without drafts."""
+    """Fixed cost of a pass, including the time between two passes without drafts."""
     token: float
-    """Each token that a pass computes."""
+    """Cost of each token that a pass computes."""
     wait: float
-    """Until the first draft comes, the round trip to the drafter among it."""
+    """Time until the first draft arrives, including the round trip to the drafter."""
     draft: float
-    """Each draft of the longest chain."""
+    """Cost of each draft of the longest chain."""
     groups: int = 1
-    """Parts of the batch that draft and are verified in turns, each in a pass of its own."""
+    """Number of groups of the batch that are drafted for and verified alternately, each in its own pass."""
 
     def seconds(self, tokens: _Numbers, longest: _Numbers) -> _Numbers:
-        """The time of rounds that compute `tokens` tokens behind drafts of up to `longest`, 0 for a plain round."""
+        """Duration of rounds of `tokens` computed tokens whose longest draft has `longest` tokens, 0 for plain ones."""
         groups = np.where(longest > 0, self.groups, 1)
         drafting = np.where(longest > 0, self.wait + self.draft * longest, 0.0)
         own = self.base + self.token * tokens / groups
@@ -43,31 +43,31 @@ class RoundSeconds:
         return seconds
 
     def drafts_within(self, seconds: float, most: int) -> int:
-        """The longest chain, up to `most`, that comes within so many seconds; of 1 draft where none does."""
+        """Length of the longest chain, up to `most`, that arrives within `seconds`; 1 if none does."""
         return next((count for count in range(most, 1, -1) if self.wait + self.draft * count <= seconds), 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What one session can make of drafts."""
+    """Acceptance rate and draft limit of one session."""
 
     alpha: float
-    """The chance that its next draft is accepted."""
+    """Probability that the session's next draft is accepted."""
     limit: int
-    """Most drafts it can take."""
+    """Most drafts that the session can take."""
 
     def up_to(self, most: int) -> "Demand":
-        """The same, of no more than so many drafts."""
+        """A copy with the limit lowered to at most `most`."""
         return Demand(self.alpha, min(self.limit, most))
 
     def at_least(self, alpha: float) -> "Demand":
-        """The same, by an α of at least that."""
+        """A copy with α raised to at least `alpha`."""
         return Demand(max(self.alpha, alpha), self.limit)
 
 
 @dataclass(frozen=True, slots=True)
 class Allotment:
-    """Who drafts how much: every draft whose survival is at least the threshold."""
+    """Draft lengths of a batch: each session drafts every position whose survival is at least the threshold."""
 
     threshold: float
     longest: int
@@ -85,55 +85,55 @@ class Allotment:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What a round of drafts is expected to bring."""
+    """Expected speed and wait of a round with drafts."""
 
     speedup: float
-    """Tokens a second, over those of a plain round of the same sessions."""
+    """Tokens per second relative to a plain round of the same sessions."""
     wait: float
-    """Expected seconds until the drafts are there."""
+    """Expected seconds until the drafts arrive."""
     patience: float
-    """Seconds that the round may wait for its drafts and still be no slower than a plain one; never below 0."""
+    """Seconds that the round may wait for its drafts without being slower than a plain round; at least 0."""
     plain: float = 0.0
-    """Seconds that a token takes in plain rounds of the same sessions; 0 where that is unknown."""
+    """Seconds per token in plain rounds of the same sessions; 0 if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What the judgement of the present batch rests on."""
+    """Inputs and results of the decision whether the current batch drafts."""
 
     alpha: float = 0.0
-    """Acceptance over all sessions."""
+    """Acceptance rate over all sessions."""
     c: float = 0.0
-    """One draft of the longest chain, in plain rounds."""
+    """Cost of one draft of the longest chain, in plain rounds."""
     beta: float = 0.0
-    """One more token for every session, in plain rounds."""
+    """Cost of one more token for every session, in plain rounds."""
     goodput: float = 0.0
-    """Tokens that the batch commits in a second, with the drafts that it has."""
+    """Tokens per second that the batch commits with its current drafts."""
     price: float = 0.0
-    """Those that it commits in the time by which one more token of a guess makes a round longer."""
+    """Tokens that the batch commits in the time that one more guessed token adds to a round."""
     r: float = 0.0
-    """What a draft costs beside its tokens, in plain rounds."""
+    """Cost of a draft in addition to its tokens, in plain rounds."""
     plain_seconds: float = 0.0
-    """A plain round."""
+    """Duration of a plain round, in seconds."""
     predicted: float = 1.0
-    """Speed-up that drafts are expected to bring, with what earlier rounds have shown of such expectations."""
+    """Expected speed-up by drafts, corrected by the error of earlier predictions."""
     measured: float | None = None
-    """Speed-up that drafts have brought; None before it has been measured."""
+    """Measured speed-up by drafts; None before a measurement."""
     groups: int = 1
-    """Groups that are drafted for and verified in turns."""
+    """Number of groups that are drafted for and verified alternately."""
     grouping: float | None = None
-    """Tokens a second of two groups over those of one; None before it has been measured."""
+    """Tokens per second with two groups relative to one; None before a measurement."""
 
 
 NO_DRAFTS = Allotment(1.0, 0)
 
 
 def allot(demands: Sequence[Demand], others: int, costs: RoundSeconds, budget: int) -> Allotment:
-    """The allotment of one draft or more that commits most tokens a second; NO_DRAFTS where nobody can draft.
+    """The allotment of at least one draft that commits most tokens per second; NO_DRAFTS if no session can draft.
 
     Args:
-        demands: of the sessions that may draft.
-        others: sessions of the batch that do not.
+        demands: demands of the sessions that may draft.
+        others: number of sessions of the batch that do not draft.
         budget: most drafts of all sessions together.
     """
     most = max((demand.limit for demand in demands), default=0)
@@ -149,7 +149,7 @@ def allot(demands: Sequence[Demand], others: int, costs: RoundSeconds, budget: i
     rows = len(demands) + others
     tokens = rows + np.cumsum(gains * taken, axis=1)
     computed = rows + np.cumsum(taken, axis=1)
-    # Drafts that survive as likely are taken together, because one threshold cannot part them.
+    # Drafts of equal survival are taken together, because one threshold cannot separate them.
     ends = (computed > rows) & np.append(gains[1:] < gains[:-1], True)
     goodput = np.where(ends, tokens / costs.seconds(computed, longest), 0.0)
     cap, last = np.unravel_index(int(np.argmax(goodput)), goodput.shape)
@@ -159,7 +159,7 @@ def allot(demands: Sequence[Demand], others: int, costs: RoundSeconds, budget: i
 
 
 def forecast(gammas: Sequence[int], demands: Sequence[Demand], others: int, costs: RoundSeconds) -> Forecast:
-    """What rounds bring in which each session of `demands` drafts so much; a speed-up of 1 where nobody drafts."""
+    """Forecast of rounds in which session i of `demands` drafts `gammas[i]` tokens; a speed-up of 1 without drafts."""
     longest, rows = max(gammas, default=0), len(demands) + others
     plain = costs.base / rows + costs.token
     if longest == 0:

@@ -1,4 +1,4 @@
-"""How sure a model is of a token that it drafts."""
+"""Certainty of a model about a token that it drafts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,10 +9,10 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Certainty:
-    """What a distribution and the token drawn from it say."""
+    """Entropy of a distribution and probability of the token drawn from it."""
 
     entropy: float
-    """H_norm: entropy of the distribution over the logarithm of how many ids it allows, in [0, 1]."""
+    """H_norm: entropy of the distribution divided by the logarithm of its number of possible ids, in [0, 1]."""
     confidence: float
     """Probability of the token."""
 

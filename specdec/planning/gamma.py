@@ -1,17 +1,17 @@
-"""How many tokens to draft: the speed-up of a round, the estimate of α, and the controllers that choose γ.
+"""Draft length: the speed-up of a round, the estimate of α, and the controllers that choose γ.
 
-α is the chance that a draft token is accepted. Times are in decode steps of the target: c is the time of a draft step,
-r that of the network round trip, and β that of one more verified token.
+α is the probability that a draft token is accepted. Times are in decode steps of the target: c is the time of a draft
+step, r that of the network round trip, and β that of one more verified token.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 Cost = Callable[[], float]
-"""Reads the present value of a time in decode steps of the target."""
+"""Returns the current value of a time, in decode steps of the target."""
 
 SESSION_WEIGHT = 8.0
-"""Judged tokens that the α of all sessions counts for in that of one."""
+"""Weight, in judged tokens, of the α of all sessions in the α of one session."""
 _MARGIN = 0.02
 """Least relative gain in predicted speed-up that makes the controller change γ."""
 
@@ -24,24 +24,24 @@ def expected_tokens(alpha: float, gamma: int) -> float:
 
 
 def speedup(alpha: float, gamma: int, c: float, r: float = 0.0, beta: float = 0.0) -> float:
-    """Tokens per target step against plain decoding: S = E / (1 + r + γ(c + β)); γ = 0 asks no drafter and gives 1."""
+    """Tokens per target step relative to plain decoding: S = E / (1 + r + γ(c + β)); 1 for γ = 0."""
     if gamma == 0:
         return 1.0
     return expected_tokens(alpha, gamma) / (1.0 + r + gamma * (c + beta))
 
 
 def least_speedup(alpha: float, c: float) -> float | None:
-    """The speed-up (1 + α) / (1 + c) that some γ reaches, Corollary 3.9; None where α ≤ c, so that no γ need pay."""
+    """The speed-up (1 + α) / (1 + c) that some γ reaches (Corollary 3.9); None if α ≤ c: then possibly no γ pays."""
     return (1.0 + alpha) / (1.0 + c) if alpha > c else None
 
 
 def operations_factor(alpha: float, gamma: int, c_ops: float) -> float:
-    """Arithmetic operations per token against plain decoding, Theorem 3.11: (1-α)(γĉ+γ+1) / (1-α^(γ+1)).
+    """Arithmetic operations per token relative to plain decoding, Theorem 3.11: (1-α)(γĉ+γ+1) / (1-α^(γ+1)).
 
     Args:
-        alpha: acceptance.
+        alpha: acceptance rate.
         gamma: draft length.
-        c_ops: ĉ, operations of a draft step over those of a target step, per token.
+        c_ops: ĉ, operations of a draft step divided by those of a target step, per token.
     """
     return (gamma * c_ops + gamma + 1.0) / expected_tokens(alpha, gamma)
 
@@ -49,7 +49,7 @@ def operations_factor(alpha: float, gamma: int, c_ops: float) -> float:
 def best_gamma(alpha: float, c: float, r: float = 0.0, beta: float = 0.0, limit: int = 16) -> int:
     """The γ in 0..limit with the greatest speed-up, the smallest one of a tie.
 
-    From γ = 1 on, the speed-up has one peak: what drafts bring flattens, and what they cost grows evenly.
+    From γ = 1 on, the speed-up has one peak: the gain flattens and the cost grows linearly.
     """
     peak, greatest = 0, 0.0
     for gamma in range(1, limit + 1):
@@ -68,11 +68,11 @@ class AcceptanceEstimate:
     """
 
     prior: float = 0.7
-    """α before anything is seen."""
+    """α before the first observation."""
     weight: float = 4.0
-    """How many judged tokens the prior counts for."""
+    """Weight of the prior, in judged tokens."""
     decay: float = 0.98
-    """Factor on the earlier counts in each new round."""
+    """Factor applied to the earlier counts in each new round."""
     accepted: float = 0.0
     """Accepted tokens, older rounds weighted less."""
     rejected: float = 0.0
@@ -84,11 +84,11 @@ class AcceptanceEstimate:
         return self.over(self.prior)
 
     def over(self, prior: float) -> float:
-        """The estimate where that was α before anything was seen."""
+        """The estimate with another prior."""
         return (self.accepted + self.weight * prior) / (self.accepted + self.rejected + self.weight)
 
     def observed(self, drafted: int, accepted: int) -> "AcceptanceEstimate":
-        """The estimate after one more round; a round without drafts only lowers the weight of earlier ones."""
+        """The estimate after one more round; a round without drafts only lowers the weight of earlier rounds."""
         rejections = 1 if accepted < drafted else 0
         return replace(
             self,
@@ -111,14 +111,14 @@ class FixedGamma:
 
 
 class EntropyGamma(FixedGamma):
-    """The most drafts of a session whose drafter ends each draft by entropy (EGAG)."""
+    """Upper limit of γ for a session whose drafter ends each draft by entropy (EGAG)."""
 
 
 class OptimalGamma:
-    """The γ of the greatest predicted speed-up, by the estimated α and the present costs.
+    """The γ with the greatest predicted speed-up, from the estimated α and the current costs.
 
-    It changes γ only for a gain of at least 2%, so that noise in α does not make γ oscillate. At γ = 0 the estimate
-    returns to the prior with time, so a session that stopped drafting tries again later.
+    γ changes only for a gain of at least 2%, so that noise in α does not make γ oscillate. At γ = 0 the estimate
+    returns to the prior over time, so a session that stopped drafting tries again later.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class OptimalGamma:
         estimate: AcceptanceEstimate = AcceptanceEstimate(),
         r: Cost = lambda: 0.0,
     ) -> None:
-        """Without `r`, the time of the network is to be in `c`."""
+        """Without `r`, `c` must include the time of the network."""
         self._c = c
         self._beta = beta
         self._r = r

@@ -1,4 +1,4 @@
-"""How the draft length of a request is chosen, and how callers write it."""
+"""Policies that choose the draft length of a request, and their parser."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from specdec.errors import FieldInvalid, GammaTooLarge
 
 _FIELD = "speculation.gamma"
 _NUMBERS = {"fixed": ("value",), "auto": ("max",), "optimal": ("max",), "egag": ("min", "max", "ema")}
-"""The fields of each policy, beside min_confidence, which all have."""
+"""The fields of each policy, in addition to min_confidence, which all have."""
 POLICIES = tuple(_NUMBERS)
 """The names of the policies, as callers write them."""
 _WHOLE = ("value", "min", "max")
@@ -21,19 +21,19 @@ def _check(holds: bool, field: str, said: str) -> None:
 
 
 class PolicyKind(StrEnum):
-    """What chooses the draft length where it is not fixed."""
+    """Component that chooses a draft length that is not fixed."""
 
     AUTO = "auto"
     """The verifier, for its batch as a whole."""
     OPTIMAL = "optimal"
     """The verifier, for this session alone: the length of the greatest predicted speed-up."""
     EGAG = "egag"
-    """The drafter, by the entropy of its distributions: the less sure it is, the shorter."""
+    """The drafter, by the entropy of its distributions: the higher the entropy, the shorter the draft."""
 
 
 @dataclass(frozen=True, slots=True)
 class GammaPolicy:
-    """What chooses the draft length, within which limits, and where a draft ends before.
+    """Policy for the draft length: who chooses it, its limits, and when a draft ends early.
 
     Raises:
         FieldInvalid: a field is out of range.
@@ -47,19 +47,19 @@ class GammaPolicy:
     ema: float = 0.5
     """Weight of earlier entropies in their average, for egag; 0 takes the latest entropy alone."""
     min_confidence: float = 0.0
-    """A draft ends behind a token that was drawn with less probability; 0 ends none."""
+    """A draft ends after a token whose probability is below this; 0 disables the limit."""
 
     @property
     def reads_certainty(self) -> bool:
-        """Whether the drafter must know how sure its model is."""
+        """Whether the drafter must compute the certainty of its model."""
         return self.policy is PolicyKind.EGAG or self.min_confidence > 0.0
 
     def most(self, limit: int) -> int:
-        """Most drafts, where the verifier allows `limit`."""
+        """Most drafts if the verifier allows `limit`."""
         return limit if self.max is None else min(self.max, limit)
 
     def check_limit(self, limit: int) -> None:
-        """Raise GammaTooLarge where the policy asks for more than `limit` drafts."""
+        """Raise GammaTooLarge if the policy asks for more than `limit` drafts."""
         for name, value in (("min", self.min), ("max", self.max or 0)):
             if value > limit:
                 raise GammaTooLarge(f"{_FIELD}.{name} must be at most {limit}, got {value}", f"{_FIELD}.{name}")
@@ -72,14 +72,15 @@ class GammaPolicy:
 
 
 AUTO = GammaPolicy()
-"""What holds for requests that choose nothing."""
+"""Default policy of a request."""
 
 
 def parse_gamma(value: Any) -> tuple[int | None, GammaPolicy]:
-    """The draft length that is fixed, None where it is not, and the policy, from what a caller wrote.
+    """Parse a caller's draft length. Return the fixed length, None if it is not fixed, and the policy.
 
     Raises:
-        FieldInvalid: it is neither a number, nor the name of a policy, nor an object with a policy and its fields.
+        FieldInvalid: `value` is neither an integer, nor the name of a policy, nor an object with a policy and its
+            fields.
     """
     if value is None or value == "auto":
         return None, AUTO

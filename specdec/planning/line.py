@@ -1,19 +1,19 @@
-"""A line through measured points, of which the latest count most."""
+"""A line fitted to measured points, with decaying weights."""
 
 _KEEP = 0.98
-"""Factor by which each observation lowers the weight of those before."""
+"""Factor by which each observation lowers the weight of earlier ones."""
 _PRIOR = 2.0
-"""Weight, in observations, of the slope that is assumed."""
+"""Weight of the prior slope, in observations."""
 
 
 class Line:
-    """y = base + slope · x by least squares, with fading weights and a slope that is assumed at first."""
+    """y = base + slope · x by least squares, with decaying weights and a prior slope."""
 
     def __init__(self) -> None:
         self._weight = self._x = self._y = self._xx = self._xy = 0.0
 
     def observe(self, x: float, y: float) -> None:
-        """Learn from one point."""
+        """Add one point."""
         self._weight = self._weight * _KEEP + 1.0
         self._x = self._x * _KEEP + x
         self._y = self._y * _KEEP + y
@@ -27,13 +27,13 @@ class Line:
 
     @property
     def mean(self) -> tuple[float, float]:
-        """The mean x and y of what was observed."""
+        """The weighted mean x and y of the observed points."""
         return self._x / self._weight, self._y / self._weight
 
     def fit(self, slope: float, spread: float) -> tuple[float, float]:
-        """Base and slope, neither below 0, where something is known.
+        """Base and slope, neither below 0; needs at least one observation.
 
-        `slope` is assumed, with the weight of two observations that lie `spread` in x from the mean.
+        `slope` is the prior slope, weighted like two observations at a distance of `spread` in x from the mean.
         """
         x, y = self.mean
         prior = _PRIOR * spread * spread

@@ -1,7 +1,7 @@
-"""How many verifiers and drafters a throughput needs, and whether drafting is worth it, in closed form.
+"""Number of verifiers and drafters for a throughput, and whether drafting pays, in closed form.
 
-With E tokens a round (`specdec.planning.gamma`), X tokens/s need L = X / E rounds/s. A verifier judges B_v sessions in
-t_v and is busy for a share ρ_v of the time; a drafter drafts γ tokens for B_d sessions in γ·t_d and is busy for ρ_d:
+With E tokens per round (`specdec.planning.gamma`), X tokens/s need L = X / E rounds/s. A verifier judges B_v sessions
+in t_v with utilisation ρ_v; a drafter drafts γ tokens for B_d sessions in γ·t_d with utilisation ρ_d:
 
     N_v = ⌈L·t_v / (B_v·ρ_v)⌉    N_d = ⌈L·γ·t_d / (B_d·ρ_d)⌉    N_d / N_v = γ·c·(B_v/B_d)·(ρ_v/ρ_d),  c = t_d/t_v
 
@@ -23,7 +23,7 @@ class RoundCosts:
     """
 
     alpha: float
-    """α: the chance that a draft token is accepted."""
+    """α: the probability that a draft token is accepted."""
     gamma: int
     """γ: the number of tokens in a draft."""
     draft_step: float
@@ -31,13 +31,13 @@ class RoundCosts:
     verify_pass: float
     """t_v: one target pass that judges `gamma` drafts of each of `verify_batch` sessions."""
     plain_pass: float
-    """t_p: one target pass over as many sessions without drafts."""
+    """t_p: one target pass over `verify_batch` sessions without drafts."""
     draft_batch: float
     """B_d: sessions in one drafter step."""
     verify_batch: float
     """B_v: sessions in one target pass."""
     round_trip: float = 0.0
-    """R: time of network and encoding from verifier to drafter and back."""
+    """R: network and encoding time from verifier to drafter and back."""
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.alpha <= 1.0:
@@ -72,16 +72,16 @@ class RoundCosts:
 
     @property
     def least_speedup(self) -> float | None:
-        """Speed-up of some γ without a network, with passes of one length (Corollary 3.9); None where α ≤ t_d / t_p."""
+        """Speed-up of some γ without a network, with equal passes (Corollary 3.9); None if α ≤ t_d / t_p."""
         return least_speedup(self.alpha, self.draft_step / self.plain_pass)
 
     def operations(self, c_ops: float) -> float:
-        """Arithmetic operations a token of drafter and target over those of plain decoding (Theorem 3.11)."""
+        """Arithmetic operations per token of drafter and target relative to plain decoding (Theorem 3.11)."""
         return operations_factor(self.alpha, self.gamma, c_ops)
 
     @property
     def best_gamma(self) -> int:
-        """The γ with the greatest speed-up, if each verified token costs as much as with the present γ."""
+        """The γ with the greatest speed-up, if each verified token costs as much as at the current γ."""
         beta = (self.verify_pass / self.plain_pass - 1.0) / self.gamma if self.gamma else 0.0
         step = self.plain_pass
         return best_gamma(self.alpha, self.draft_step / step, self.round_trip / step, max(beta, 0.0))
@@ -89,12 +89,12 @@ class RoundCosts:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How busy the tiers may be, and the speed-up that drafting must bring."""
+    """Target utilisation of the tiers, and the least speed-up by drafting."""
 
     verify_busy: float = 0.8
-    """ρ_v: share of the time that a verifier is busy."""
+    """ρ_v: share of time that a verifier is busy."""
     draft_busy: float = 0.8
-    """ρ_d: share of the time that a drafter is busy."""
+    """ρ_d: share of time that a drafter is busy."""
     min_speedup: float = 1.0
     """The speed-up that drafting must exceed, else γ = 0."""
 
@@ -105,10 +105,10 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
-    """What a throughput needs."""
+    """Replicas of each tier for a throughput."""
 
     pays: bool
-    """Whether drafting is worth it; if not, the other numbers are those of plain decoding."""
+    """Whether drafting pays; if not, the other numbers except `speedup` are for plain decoding."""
     speedup: float
     """Speed-up of one session by drafting."""
     gamma: int
@@ -136,7 +136,7 @@ def drafters_per_verifier(costs: RoundCosts, policy: Policy) -> float:
 
 
 def pays(costs: RoundCosts, policy: Policy) -> bool:
-    """Whether the speed-up by drafting exceeds the least that the policy wants."""
+    """Whether the speed-up by drafting exceeds the policy's minimum."""
     return costs.gamma > 0 and costs.speedup > policy.min_speedup
 
 
@@ -170,7 +170,7 @@ def size(tokens_per_second: float, costs: RoundCosts, policy: Policy) -> Sizing:
 
 
 _ROUNDING = 1e-9
-"""A count that is over a whole number by no more than this is rounded down, as an error of floats."""
+"""A count that exceeds a whole number by at most this is rounded down, as floating-point error."""
 
 
 def _replicas(work: float, capacity: float) -> int:
