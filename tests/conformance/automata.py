@@ -1,6 +1,6 @@
-"""Grammars over the ids of a tiny tokenizer, each as the automaton that it is, written down by hand.
+"""Grammars over the ids of a tiny tokenizer, each written by hand as an automaton.
 
-The product gets the grammar as text and asks its library what may follow; the laws here ask the automaton.
+The product compiles the grammar's text with its grammar library; the expected laws use the automaton.
 """
 
 from collections.abc import Mapping
@@ -16,24 +16,24 @@ END = 0
 BANG, QUOTE, HASH, DOLLAR = 1, 2, 3, 4
 """The end token, and the ids of four characters."""
 ENDED = -1
-"""The state behind the end token, where any id may follow: nothing there is kept."""
+"""State after the end token. Any id may follow, and none of them is kept."""
 
 Automaton = dict[int, dict[int, int]]
-"""For each state, the state behind each id that may follow."""
+"""For each state, a map from each allowed id to the next state."""
 
 LOOP = Grammar(GrammarKind.REGEX, '!(#|!")*|"#?')
-"""A loop that may end at each turn, and a way out of which there is nothing but the end."""
+"""A loop that may end after each iteration, and a branch after which only the end token is allowed."""
 _WIDEST = 8
-"""Ids of the largest vocabulary here."""
+"""Largest vocabulary size in these tests."""
 
 
 def _any(state: int, others: Mapping[int, int] = MappingProxyType({})) -> dict[int, int]:
-    """The same state behind every id but a few."""
+    """Return a state in which every id leads to `state`, except those in `others`."""
     return {**dict.fromkeys(range(_WIDEST), state), **others}
 
 
 BUDGET = Grammar(GrammarKind.ANY, "*", '"!', 2)
-"""Thinking that the prompt has opened: `"!` closes it, and is forced behind two tokens."""
+"""A thinking block that the prompt has opened. `"!` closes it and is forced after two tokens."""
 _OVER = 6
 AUTOMATA: dict[Grammar, Automaton] = {
     BUDGET: {
@@ -56,7 +56,7 @@ AUTOMATA: dict[Grammar, Automaton] = {
 
 
 def may_follow(grammar: Grammar, output: tuple[int, ...], vocab_size: int) -> set[int]:
-    """The ids that the automaton allows; all of them where no output of the grammar can be."""
+    """Return the ids that the automaton allows. If `output` does not match the grammar, return all ids."""
     automaton, state = AUTOMATA[grammar], 0
     for token in output:
         state = automaton.get(state, {}).get(token, ENDED)
@@ -65,7 +65,7 @@ def may_follow(grammar: Grammar, output: tuple[int, ...], vocab_size: int) -> se
 
 @cache
 def compiled(grammar: Grammar, vocab_size: int) -> TokenMasks:
-    """The product's own state of a grammar over the ids of a tiny tokenizer."""
+    """Return the product's own state of a grammar over the ids of a tiny tokenizer."""
     content = make_tokenizer(vocab_size).backend_tokenizer.to_str()
     compiler = GrammarCompiler.of_tokenizer(content, vocab_size, (END,))
     assert compiler is not None

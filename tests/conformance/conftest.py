@@ -1,4 +1,4 @@
-"""The tables that are printed at the end of a run: p-values, and which check caught which planted bug."""
+"""Tables printed at the end of a run: p-values, and which check caught which planted bug."""
 
 import itertools
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from tests.conformance.notes import Note
 
 @pytest.fixture(scope="module", autouse=True)
 def _quiet() -> Iterator[None]:
-    """Thousands of calls: only what goes wrong is logged, and of planted bugs much does."""
+    """Log critical messages only. The checks make thousands of calls, and planted bugs cause many errors."""
     before = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("critical"))
     yield
@@ -25,9 +25,9 @@ def _quiet() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _rules_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Judge by the rules that bugs are planted in.
+    """Judge with the Python rules, in which bugs are planted.
 
-    The host's operator is held to them wherever it is loaded, and its law is tested in `test_sampled_chain.py`.
+    The host's operator is compared with them when it is loaded, and `test_sampled_chain.py` tests its law.
     """
 
     def judged(mode: Mode, p: Tensor, mass: Tensor, flat: FlatDrafts) -> tuple[Tensor, Tensor]:
@@ -38,12 +38,15 @@ def _rules_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def note(request: pytest.FixtureRequest) -> Note:
-    """Write into a table; the line travels with the test's report, which may come from another process."""
+    """Return a function that adds a line to a table.
+
+    The line is part of the test's report, which may cross processes.
+    """
     return lambda title, line: request.node.user_properties.append((title, line))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show what the tests measured."""
+    """Print the numbers that the tests measured."""
     tables: dict[str, list[str]] = {}
     for report in itertools.chain.from_iterable(terminalreporter.stats.values()):
         if isinstance(report, pytest.TestReport) and report.when == "call":

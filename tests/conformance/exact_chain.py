@@ -1,10 +1,10 @@
 """The exact law of one round, by integrating the real `propose` and `verify` over their uniforms.
 
-A draft is drawn by the inverse CDF of one uniform, so the chance of each token is the length of an interval whose ends
-bisection finds. A draft's place is kept below a threshold of its own uniform, found in the same way; for every chain of
-drafts and every pattern of (below, above) the real `verify` says what is committed. So the law is a finite sum and its
-only error is rounding. What the last token is drawn from is taken from the call to `sample`, which has a law of its own
-to prove (`sample_law`).
+A draft is drawn by the inverse CDF of one uniform. The probability of each token is the length of an interval, and
+bisection finds the ends of the interval. A position is kept if its own uniform is below a threshold, which bisection
+finds as well. For every chain of drafts and every pattern of (below, above), the real `verify` returns the committed
+tokens. The law is therefore a finite sum, and its only error is rounding. The distribution of the last token is read
+from the call to `sample`, whose own law is proved separately (`sample_law`).
 """
 
 from collections import defaultdict
@@ -27,7 +27,7 @@ from tests.conformance.table_models import Context, Tables
 
 BISECTIONS = 54
 BELOW_ONE = 1 - 2.0**-53
-"""The largest uniform there is."""
+"""The largest float64 below 1."""
 
 
 @dataclass(frozen=True)
@@ -37,21 +37,21 @@ class Drawn:
     token: int
     chance: float
     sent: SparseProbs
-    """The q̂ that goes with it."""
+    """The q̂ sent with the draft."""
 
 
 Drafter = Callable[[Sequence[Context]], list[list[Drawn]]]
-"""The possible drafts behind each context."""
+"""Return the possible drafts after each context."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one round does."""
+    """Law of the tokens of one round, and the number of accepted drafts."""
 
     law: Tensor
-    """Of the first γ + 1 tokens when the rest is drawn from p, float64 [V ** (γ + 1)], in order of `contexts`."""
+    """Law of the first γ + 1 tokens if the rest is drawn from p, float64 [V ** (γ + 1)], in the order of `contexts`."""
     accepted: float
-    """Expected drafts kept."""
+    """Expected number of accepted drafts."""
 
 
 def outcome(tables: Tables, mode: Mode, drafter: Drafter, gamma: int, lenience: float = 1.0) -> Outcome:
@@ -73,7 +73,7 @@ def outcome(tables: Tables, mode: Mode, drafter: Drafter, gamma: int, lenience: 
 
 
 def completed(committed: dict[Context, float], tables: Tables, length: int) -> Tensor:
-    """The law of `length` tokens when every committed beginning goes on with draws from p, [V ** length]."""
+    """Return the law of `length` tokens, float64 [V ** length], if committed prefixes continue with draws from p."""
     size = tables.vocab_size
     law = torch.zeros(1, dtype=torch.float64)
     for step in range(length):
@@ -85,7 +85,7 @@ def completed(committed: dict[Context, float], tables: Tables, length: int) -> T
 
 
 def proposed(tables: Tables, mode: Mode, support: int) -> Drafter:
-    """What the real `propose` draws and sends."""
+    """Return a drafter with the tokens that the real `propose` draws and the q̂ it sends."""
 
     def drafter(contexts: Sequence[Context]) -> list[list[Drawn]]:
         q = tables.q(contexts)
@@ -106,13 +106,13 @@ def proposed(tables: Tables, mode: Mode, support: int) -> Drafter:
 
 
 def sample_law(p: Tensor) -> Tensor:
-    """The chance that the real `sample` gives each id, float64 [N, V]."""
+    """Return the probability that the real `sample` gives each id, float64 [N, V]."""
     ends = [_end(lambda u, v=v: sampling.sample(p, u) <= v, len(p)) for v in range(p.shape[1])]
     return torch.stack(ends, 1).diff(dim=1, prepend=torch.zeros(len(p), 1, dtype=torch.float64))
 
 
 def _end(holds: Callable[[Tensor], Tensor], rows: int) -> Tensor:
-    """The least uniform of each row at which `holds` no longer does, float64 [rows]; 1 where it always does."""
+    """Return the least uniform of each row at which `holds` is false, float64 [rows], or 1 if it is always true."""
     low, high = torch.zeros(rows, dtype=torch.float64), torch.ones(rows, dtype=torch.float64)
     if not bool((first := holds(low)).any()):
         return low
@@ -131,7 +131,7 @@ def _propose(mode: Mode, q: Tensor, support: int, u: Tensor) -> proposal.Proposa
 
 
 def _chains(drafter: Drafter, gamma: int) -> tuple[list[Draft], Tensor]:
-    """Every chain of drafts and its chance."""
+    """Return every chain of drafts and its probability."""
     chains, chances = [Draft()], [1.0]
     for _ in range(gamma):
         drawn = drafter([chain.tokens for chain in chains])
@@ -142,7 +142,7 @@ def _chains(drafter: Drafter, gamma: int) -> tuple[list[Draft], Tensor]:
 
 
 class _Judge:
-    """The real `verify` on all chains at once, its uniforms given."""
+    """The real `verify` on all chains at once, with given uniforms."""
 
     def __init__(self, tables: Tables, mode: Mode, chains: list[Draft], lenience: float) -> None:
         self._mode, self._chains, self._lenience = mode, chains, lenience
@@ -151,7 +151,10 @@ class _Judge:
         self._p = tables.p(contexts).view(len(chains), self._gamma + 1, -1)
 
     def __call__(self, u: Tensor) -> tuple[list[Verdict], Tensor]:
-        """Verdicts at uniforms u [N, Γ], and what each last token is drawn from [N, V]; N is a multiple of chains."""
+        """Return the verdicts at uniforms u [N, Γ] and the last tokens' distributions [N, V].
+
+        N is a multiple of the chains.
+        """
         times = len(u) // len(self._chains)
         laws: list[Tensor] = []
 
@@ -169,14 +172,15 @@ class _Judge:
                 [self._lenience] * len(u),
             )
         last = torch.tensor([verdict.tokens[-1] for verdict in verdicts])
-        # Where nothing was drawn, the last token is certain.
+        # If nothing was drawn, the last token is certain.
         return verdicts, laws[0] if laws else one_hot(last, self._p.shape[-1]).double()
 
     def thresholds(self) -> Tensor:
-        """Below which uniforms each place is kept [chains, Γ].
+        """Return the uniform below which each position is kept [chains, Γ].
 
-        One uniform is moved while the others of its chain are all 0, and once more while they are all next to 1: under
-        the first a rejection shows, under the second a success does. A place that shows neither way decides nothing.
+        One uniform moves while the others of its chain are all 0, and then while they are all close to 1. The first
+        setting
+        shows a rejection, the second a success. A position that shows neither decides nothing.
         """
         count = len(self._chains)
         moved = torch.eye(self._gamma, dtype=torch.bool).repeat_interleave(count, 0).repeat(2, 1)
@@ -193,7 +197,7 @@ class _Judge:
 
 @contextmanager
 def _noise(u: Tensor) -> Iterator[None]:
-    """Give verdicts the accept uniforms u [N, Γ]; the others do not matter."""
+    """Give verdicts the accept uniforms u [N, Γ]. The other uniforms do not matter."""
 
     def given(seeds: Sequence[int], positions: Sequence[int], lane: Lane, *_: object, **__: object) -> Tensor:
         return u.flatten() if lane is Lane.ACCEPT else torch.zeros(len(seeds), dtype=torch.float64)

@@ -12,7 +12,7 @@ from specdec.rules import coupling
 
 @contextmanager
 def noise(table: Tensor) -> Iterator[None]:
-    """Let seed s have the noise table[s, t, v] for id v at position t; table is [N, positions, V]."""
+    """Give seed s the noise table[s, t, v] for id v at position t. The table is [N, positions, V]."""
 
     def given(words: Tensor, rows: Tensor, ids: Tensor) -> Tensor:
         seeds, _, positions, _ = words[:, rows]
@@ -23,13 +23,13 @@ def noise(table: Tensor) -> Iterator[None]:
 
 
 def winners(p: Tensor, table: Tensor) -> Tensor:
-    """Who wins each race: p [N, V] against table [N, V]."""
+    """Return the winner of each race of p [N, V] against table [N, V]."""
     with noise(table[:, None]):
         return coupling.draw(p, range(len(p)), [0] * len(p))
 
 
 def chances(p: Tensor, own: float = 1.0) -> Tensor:
-    """P(i wins) of each id of p [V], from slopes measured at the noise `own` of the winner."""
+    """Return P(i wins) for each id of p [V], from slopes measured at the winner's noise `own`."""
     size = len(p)
     first, second = (each.flatten() for each in torch.meshgrid(torch.arange(size), torch.arange(size), indexing="ij"))
     rows = torch.arange(size * size)

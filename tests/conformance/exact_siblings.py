@@ -12,11 +12,11 @@ from specdec.rules.multidraft import NONE, Choice
 from specdec.rules.padding import supports
 
 Rule = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Choice]
-"""As `specdec.rules.multidraft.with_replacement`."""
+"""A rule with the signature of `specdec.rules.multidraft.with_replacement`."""
 Draws = dict[tuple[int, ...], float]
-"""The chance of each ordered set of siblings."""
+"""The probability of each ordered set of siblings."""
 PARTS, DIVISIONS = 64, 10
-"""An interval of uniforms is divided into so many parts, and the part that is left again, so often."""
+"""Parts into which an interval of uniforms is divided, and repeated divisions of the remaining part."""
 
 
 def drawn_with_replacement(q: SparseProbs, width: int) -> Draws:
@@ -43,7 +43,7 @@ def _without(share: dict[int, float], tokens: tuple[int, ...]) -> float:
 
 
 class Node:
-    """One position's siblings in every order they can be drawn in, judged by a rule."""
+    """The siblings of one position, in every order in which they can be drawn, judged by a rule."""
 
     def __init__(self, rule: Rule, p: Tensor, q: SparseProbs, draws: Draws) -> None:
         self._rule = rule
@@ -53,13 +53,13 @@ class Node:
         self._p, self._support = p.double(), supports([q], torch.device("cpu"))
 
     def choose(self, u: Tensor) -> Choice:
-        """The rule at uniforms u [N, K]; N is a multiple of the draws."""
+        """Apply the rule at uniforms u [N, K]. N is a multiple of the draws."""
         ids, q = (each.expand(len(u), -1) for each in self._support)
         children = self._children.repeat(len(u) // len(self.draws), 1)
         return self._rule(self._p.expand(len(u), -1), ids, q, children, u)
 
     def kept(self) -> Tensor:
-        """Chance that each sibling is the one kept, and last that none is [N, K + 1]."""
+        """Return the probability that each sibling is the one kept, and last that none is, [N, K + 1]."""
         columns, rejected = [], torch.ones(len(self.draws), dtype=torch.float64)
         for place in range(self._children.shape[1]):
             threshold = self._threshold(place)
@@ -68,18 +68,21 @@ class Node:
         return torch.stack([*columns, rejected], dim=1)
 
     def law(self) -> Tensor:
-        """Of the token that is committed [V]."""
+        """Return the law of the committed token [V]."""
         kept = self.kept() * self.chances[:, None]
         left = self.choose(torch.full(self._children.shape, math.inf, dtype=torch.float64)).left
         law = (kept[:, -1:] * left / left.sum(1, keepdim=True)).sum(0)
         return law.index_add_(0, self._children.flatten(), kept[:, :-1].flatten())
 
     def accepted(self) -> float:
-        """Chance that some sibling is kept."""
+        """Return the probability that some sibling is kept."""
         return float((self.chances * (1 - self.kept()[:, -1])).sum())
 
     def _threshold(self, place: int) -> Tensor:
-        """Below which uniforms the sibling is kept when those before it were not; an infinite uniform keeps nothing."""
+        """Return the uniform below which a sibling is kept if those before it were not.
+
+        An infinite uniform keeps nothing.
+        """
         low, width = torch.zeros(len(self.draws), dtype=torch.float64), 1.0
         for _ in range(DIVISIONS):
             width /= PARTS

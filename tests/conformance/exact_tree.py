@@ -34,12 +34,12 @@ TREES = {
 
 
 def rule_of(siblings: Siblings) -> Rule:
-    """The product's rule."""
+    """Return the product's rule for these siblings."""
     return multidraft.with_replacement if siblings is Siblings.WITH_REPLACEMENT else multidraft.without_replacement
 
 
 class Models:
-    """A target's and a drafter's distributions by context, made by the real functions."""
+    """A target's and a drafter's distributions by context, computed by the real functions."""
 
     def __init__(self, seed: int) -> None:
         self._tables = TableModel(VOCAB, seed), TableModel(VOCAB, 1000 + seed)
@@ -59,14 +59,17 @@ class Models:
 
 
 class Enumeration:
-    """Every filling of a tree with drafts, and for each every path that the noise can make of it."""
+    """Every assignment of drafts to a tree, and for each of them every path that the noise can select."""
 
     def __init__(self, siblings: Siblings, rule: Siblings, tree: Tree, models: Models) -> None:
         self._siblings, self._rule, self._tree, self._models = siblings, rule, tree, models
         self._judged: dict[tuple[Context, tuple[int, ...]], list[float]] = {}
 
     def law(self) -> Tensor:
-        """Of the first D tokens when the rest is drawn from p, float64 [V ** D]; D is one over the longest path."""
+        """Return the law of the first D tokens, float64 [V ** D], if the rest is drawn from p.
+
+        D is the longest path plus one.
+        """
         drafts, chances, noise = [], [], []
         for draft, chance in self._fillings():
             for share, u in self._events(draft):
@@ -91,7 +94,7 @@ class Enumeration:
         return max(self._tree.depths) + 2
 
     def _fillings(self) -> Iterator[tuple[TreeDraft, float]]:
-        """Each tree of drafts with its chance."""
+        """Return each tree of drafts with its probability."""
         states: list[tuple[dict[int, int], float]] = [({}, 1.0)]
         for node in range(ROOT, len(self._tree)):
             family = self._tree.children[node + 1]
@@ -122,7 +125,7 @@ class Enumeration:
         return torch.stack([self._models.p(self._context(tokens, node)) for node in range(ROOT, len(self._tree))])
 
     def _events(self, draft: TreeDraft, node: int = ROOT) -> Iterator[tuple[float, Tensor]]:
-        """What can be kept from `node` down: its chance, and uniforms [D, K] that make it happen."""
+        """Return the probability of each outcome from `node` down, and uniforms [D, K] that produce it."""
         wide = max(len(family) for family in self._tree.children)
         nothing = torch.full((self._deep, wide), math.inf, dtype=torch.float64)
         family = self._tree.children[node + 1]
@@ -141,7 +144,7 @@ class Enumeration:
                 yield kept[place] * share, u
 
     def _kept(self, context: Context, tokens: tuple[int, ...]) -> list[float]:
-        """Chance that each of these siblings is kept, and last that none is."""
+        """Return the probability that each of these siblings is kept, and last that none is."""
         if (context, tokens) not in self._judged:
             node = Node(rule_of(self._rule), self._models.p(context), self._models.q(context), {tokens: 1.0})
             self._judged[context, tokens] = node.kept()[0].tolist()

@@ -1,4 +1,4 @@
-"""G-tests of joint sequences against their exact law, and how often they raise a false alarm."""
+"""G-tests of joint sequences against their exact law, and the rate of their false alarms."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -9,16 +9,16 @@ from torch import Tensor
 from tests.conformance.table_models import Context
 
 OFTEN = 10
-"""Outputs that a cell of the G-test is expected to hold at least."""
+"""Least expected number of outputs in a cell of the G-test."""
 
 Law = dict[Context, float]
-"""The chance of every whole output."""
+"""The probability of every whole output."""
 
 
 def g_test(outputs: Sequence[Context], law: Tensor, vocab_size: int) -> float:
-    """The p-value of the outputs against the exact law [V ** length]; cells expected under 5 times are pooled.
+    """Return the p-value of the outputs against the exact law [V ** length]. Cells expected under 5 times are pooled.
 
-    Returns 0 when an impossible output was seen.
+    Return 0 if an impossible output was seen.
     """
     observed = torch.zeros_like(law)
     for output in outputs:
@@ -39,16 +39,16 @@ def g_test(outputs: Sequence[Context], law: Tensor, vocab_size: int) -> float:
 
 
 def p_value(outputs: Sequence[Context], law: Law) -> float:
-    """Of a G-test of the outputs against the law; 0 when one of them cannot be."""
+    """Return the p-value of a G-test of the outputs against the law, or 0 if one of them is impossible."""
     numbers, chances = _numbered(law, len(outputs))
     seen = [(numbers[output] if output in numbers else len(chances),) for output in outputs]
     return g_test(seen, torch.cat([chances, chances.new_zeros(1)]), len(chances) + 1)
 
 
 def false_alarms(law: Law, outputs: int, below: float, trials: int) -> float:
-    """How often samples of the law itself, `outputs` each, have a p-value below: the test's own rate of false alarms.
+    """Return the rate at which samples of the law itself, of `outputs` each, have a p-value under `below`.
 
-    G is only nearly χ² at a few outputs a cell, so the nominal rate is to be checked and not believed.
+    With few outputs in a cell, G is only approximately χ². The nominal rate therefore has to be checked.
     """
     _, chances = _numbered(law, outputs)
     generator = torch.Generator().manual_seed(1)
@@ -60,7 +60,7 @@ def false_alarms(law: Law, outputs: int, below: float, trials: int) -> float:
 
 
 def _numbered(law: Law, outputs: int) -> tuple[dict[Context, int], Tensor]:
-    """The number of each possible output's cell, and the chance of each cell."""
+    """Return the number of each possible output's cell, and the probability of each cell."""
     cell_of = _cells(law, outputs)
     places = {cell: number for number, cell in enumerate(dict.fromkeys(cell_of.values()))}
     chances = torch.zeros(len(places), dtype=torch.float64)
@@ -70,7 +70,7 @@ def _numbered(law: Law, outputs: int) -> tuple[dict[Context, int], Tensor]:
 
 
 def _cells(law: Law, outputs: int) -> dict[Context, Context]:
-    """The cell of each possible output: itself, or as much of its beginning as is expected often enough."""
+    """Return each possible output's cell: the output, or its longest prefix that is expected often enough."""
     cell_of = {output: output for output, chance in law.items() if chance > 0}
     for length in range(max(map(len, law)), 0, -1):
         expected: dict[Context, float] = defaultdict(float)

@@ -1,7 +1,7 @@
-"""Greedy generation by the engine beside that of plain `transformers`.
+"""Greedy generation by the engine, compared with plain `transformers`.
 
-Every session is prefilled in chunks beside sessions that already decode, verifies drafts that are wrong at chosen
-places, and rolls back what was rejected.
+Every session is prefilled in chunks while other sessions decode. It verifies drafts that are wrong at chosen positions
+and rolls back the rejected ones.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ VOCAB = 320
 PREFILL = 7
 GAMMAS = (0, 3, 1, 5, 2)
 ROUNDS = 400
-"""More than sound code ever needs."""
+"""A bound on the rounds, above what sound code needs."""
 PROMPTS = {
     "long": [(7 + 31 * i * i) % VOCAB for i in range(45)],
     "middle": [(11 + 17 * i * i) % VOCAB for i in range(17)],
@@ -30,7 +30,7 @@ PROMPTS = {
 
 @dataclass
 class Greedy:
-    """One session: its committed tokens, and a drafter that knows the answer but errs at every third token."""
+    """One session: its committed tokens, and a drafter that knows the answer but is wrong at every third token."""
 
     name: str
     prompt: list[int]
@@ -41,7 +41,7 @@ class Greedy:
     rejected: int = 0
 
     def next_chunk(self, length: int) -> Chunk:
-        """The next piece of the prompt while more than one token has no KV, then the pending token and a draft."""
+        """Return the next piece of the prompt until one token is without KV, then the pending token and a draft."""
         pending = (self.prompt + self.output)[length:]
         if len(pending) > PREFILL:
             return Chunk(self.name, pending[:PREFILL], 0)
@@ -49,7 +49,7 @@ class Greedy:
         return Chunk(self.name, pending + draft, len(draft) + 1)
 
     def verify(self, engine: NativeEngine, chunk: Chunk, logits: Tensor) -> None:
-        """Commit the drafts that equal the argmax, and the argmax that follows them."""
+        """Commit the drafts that equal the argmax, and the argmax after them."""
         if not chunk.logits:
             return
         draft, best = list(chunk.tokens)[len(chunk.tokens) - chunk.logits + 1 :], logits.argmax(-1).tolist()
@@ -66,13 +66,13 @@ class Greedy:
 
 
 def answers(folder: Path) -> dict[str, list[int]]:
-    """What transformers generates for each prompt."""
+    """Return the tokens that transformers generates for each prompt."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
     model.generation_config.eos_token_id = None
     found = {}
     for name, prompt in PROMPTS.items():
         ids = torch.tensor([prompt])
-        # The padding columns of these models' matrices are no ids of their tokenizers.
+        # The padding columns of these models' matrices are not ids of their tokenizers.
         out = model.generate(
             ids,
             attention_mask=torch.ones_like(ids),
@@ -85,7 +85,7 @@ def answers(folder: Path) -> dict[str, list[int]]:
 
 
 def speculated(engine: NativeEngine, expected: dict[str, list[int]]) -> list[Greedy]:
-    """Rounds over all sessions that still need tokens; each skips every fourth round, so company varies."""
+    """Run rounds over all unfinished sessions. Each session skips every fourth round, so that the batch varies."""
     sessions = [
         Greedy(name, prompt, expected[name], cycle(GAMMAS[i:] + GAMMAS[:i]))
         for i, (name, prompt) in enumerate(PROMPTS.items())
@@ -104,7 +104,7 @@ def speculated(engine: NativeEngine, expected: dict[str, list[int]]) -> list[Gre
 
 
 def differing(engine: NativeEngine, expected: dict[str, list[int]]) -> int:
-    """Tokens of the engine's that are not those expected."""
+    """Count tokens of the engine that differ from those expected."""
     return sum(
         ours != theirs
         for session in speculated(engine, expected)

@@ -15,11 +15,11 @@ from tests.conformance.table_models import Context, Tables
 from tests.draft_laws import compress
 
 Going = dict[tuple[Context, int], float]
-"""The chance of each unfinished output and of how many drafts of its round are still to be judged."""
+"""The probability of each unfinished output together with the number of drafts of its round still to be judged."""
 
 
 def published(tables: Tables, drafter: Drafter, gamma: int, lenience: float) -> Tensor:
-    """The law of one round, restated: x ~ q is kept with min(1, p/(ℓq)); after a rejection, norm((p - q)₊)."""
+    """Return the law of one round. x ~ q is kept with min(1, p/(ℓq)); after a rejection, sample from norm((p - q)₊)."""
     committed: dict[Context, float] = defaultdict(float)
     going: dict[Context, float] = {(): 1.0}
     for _ in range(gamma):
@@ -38,7 +38,7 @@ def published(tables: Tables, drafter: Drafter, gamma: int, lenience: float) -> 
 
 
 def judged(p: Tensor, q: Tensor, lenience: float) -> tuple[Tensor, Tensor]:
-    """The chance that a token is drafted and kept, and that it takes the place of a rejected draft; both [V]."""
+    """Return the probabilities that a token is drafted and kept, and that it replaces a rejected draft, both [V]."""
     kept = torch.minimum(q, p / lenience)
     rest = (p - q).clamp_min(0)
     rest = rest if float(rest.sum()) > 0 else p
@@ -47,18 +47,18 @@ def judged(p: Tensor, q: Tensor, lenience: float) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class Rounds:
-    """Generations in rounds of `gamma` drafts, or as many as there is room for beside the token after them."""
+    """Generations in rounds of `gamma` drafts, or of as many as fit before the token after them."""
 
     target: PlainModel
     drafter: PlainModel
     params: SamplingParams
     support: int
-    """Ids in q̂."""
+    """Number of ids in q̂."""
     gamma: int
     lenience: float
 
     def law(self, prompt: Context, length: int, end: int) -> Law:
-        """The published law, round by round, of outputs that end with `end` or after `length` tokens."""
+        """Return the published law, round by round, of outputs that end with `end` or after `length` tokens."""
         done: Law = defaultdict(float)
         going: Going = {((), min(self.gamma, length - 1)): 1.0}
         for room in range(length - 2, -2, -1):
@@ -68,7 +68,7 @@ class Rounds:
         return dict(done)
 
     def _longer(self, going: Going, prompt: Context, fresh: int) -> Going:
-        """One token more; `fresh` drafts are to be judged in a round that begins behind it."""
+        """Extend outputs by one token. A round that begins after the token has `fresh` drafts to judge."""
         outputs = list(dict.fromkeys(output for output, _ in going))
         p, q = (self._laws(model, prompt, outputs) for model in (self.target, self.drafter))
         longer: Going = defaultdict(float)
@@ -88,7 +88,7 @@ class Rounds:
 
 
 def dense(sent: SparseProbs, vocab_size: int) -> Tensor:
-    """q̂ as a row."""
+    """Return q̂ as a dense row."""
     row = torch.zeros(vocab_size, dtype=torch.float64)
     row[sent.ids] = sent.weights.double() / sent.weights.sum()
     return row

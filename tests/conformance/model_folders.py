@@ -9,7 +9,7 @@ from pathlib import Path
 
 @cache
 def root() -> Path:
-    """A temporary folder for this run, which is deleted when the process ends."""
+    """Return a temporary folder for this run. It is deleted when the process ends."""
     folder = Path(tempfile.mkdtemp(prefix="specdec-conformance-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder

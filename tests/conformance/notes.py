@@ -1,6 +1,6 @@
-"""What a test notes for the tables at the end of a run."""
+"""The function with which tests add lines to the tables at the end of a run."""
 
 from collections.abc import Callable
 
 Note = Callable[[str, str], None]
-"""Adds a line to the table of that title."""
+"""Add a line to the table of that title."""

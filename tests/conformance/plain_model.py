@@ -1,4 +1,4 @@
-"""The law that outputs must have, by plain forwards of transformers and the restated sampling rules."""
+"""The law that outputs must have, from plain forward passes of transformers and the restated sampling rules."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,13 +13,13 @@ from tests.conformance.table_models import Context, reference
 
 
 class PlainModel:
-    """A model folder run by transformers: one forward over whole sequences, without cache, in float64."""
+    """A model folder run by transformers: one forward pass over whole sequences, without cache, in float64."""
 
     def __init__(self, folder: Path) -> None:
         self._model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64).eval()
 
     def law(self, params: SamplingParams, prompt: Context, length: int, end: int) -> Law:
-        """The law of outputs that end with `end` or after `length` tokens."""
+        """Return the law of outputs that end with `end` or after `length` tokens."""
         law: Law = {}
         running: Law = {(): 1.0}
         for _ in range(length):
@@ -29,13 +29,13 @@ class PlainModel:
         return law
 
     def logits(self, sequences: Sequence[Context]) -> Tensor:
-        """Logits after the last token of each of N sequences of one length, float64 [N, V]."""
+        """Return the logits after the last token of each of N sequences of one length, float64 [N, V]."""
         with torch.no_grad():
             logits: Tensor = self._model(torch.tensor(sequences)).logits[:, -1]
         return logits
 
     def rows(self, params: SamplingParams, prompt: Context, outputs: Sequence[Context]) -> list[list[float]]:
-        """The distribution after each of several outputs of one length."""
+        """Return the distribution after each of several outputs of one length."""
         logits = self.logits([prompt + output for output in outputs])
         return [reference(row, params, prompt, output) for row, output in zip(logits, outputs, strict=True)]
 

@@ -18,7 +18,7 @@ PROMPT = (0, 1)
 
 
 class Rows:
-    """One model's distributions by context, each made once by the real `probabilities`."""
+    """Distributions of one model by context, each computed once by the real `probabilities`."""
 
     def __init__(self, model: TableModel, params: SamplingParams, prompt: Context) -> None:
         self._model = model
@@ -28,7 +28,7 @@ class Rows:
         self._rows: list[Tensor] = []
 
     def of(self, contexts: Sequence[tuple[Context, Context]]) -> Tensor:
-        """float32 [N, V] for pairs of (output so far, the part of it that penalties see)."""
+        """Return float32 [N, V] for pairs of (output so far, the part of it that penalties see)."""
         return torch.stack([self._rows[self._number(context)] for context in contexts])
 
     def _number(self, context: tuple[Context, Context]) -> int:
@@ -42,7 +42,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Service:
-    """A target, a drafter and the mode between them; the last two flags plant what a caller could get wrong."""
+    """A target, a drafter and the mode between them. The last two flags plant mistakes that a caller could make."""
 
     mode: Mode
     params: SamplingParams
@@ -51,14 +51,14 @@ class Service:
     prompt: Context = PROMPT
     support: int = 2
     gammas: tuple[int, ...] = (3, 1, 2, 0, 3)
-    """Draft lengths, by session and round: every batch is ragged, and any fixed choice is allowed."""
+    """Draft lengths by session and round. Every batch is ragged, and any fixed choice is allowed."""
     ahead: int = 1
-    """Tokens drafted past γ: they are used when the bonus token happens to continue into them."""
+    """Tokens drafted beyond γ. They are used if the bonus token matches their first one."""
     penalties_see_drafts: bool = True
     chain_starts: bool = True
 
     def generate(self, sessions: int, length: int, first_seed: int = 0) -> list[Context]:
-        """The first `length` tokens of sessions seeded one after the other, over as many rounds as they take."""
+        """Return the first `length` tokens of sessions with consecutive seeds, over as many rounds as needed."""
         p_rows, q_rows = (Rows(model, self.params, self.prompt) for model in (self.target, self.drafter))
         states = [Session(seed=first_seed + b) for b in range(sessions)]
         turn = 0
@@ -79,12 +79,12 @@ class Service:
         return [state.output[:length] for state in states]
 
     def _seen(self, state: "Session", draft: Draft) -> list[tuple[Context, Context]]:
-        """The context of each of the draft's rows, and what penalties see of it."""
+        """Return the context of each of the draft's rows, and the part of it that penalties see."""
         outputs = [state.output + draft.tokens[:step] for step in range(len(draft.tokens) + 1)]
         return [(output, output if self.penalties_see_drafts else state.output) for output in outputs]
 
     def _commit(self, state: "Session", verdict: Verdict) -> None:
-        """Append the verdict and keep the rest of the chain if it continues that."""
+        """Append the verdict, and keep the rest of the chain if it continues the verdict."""
         count = len(verdict.tokens)
         continues = state.chain.tokens[:count] == verdict.tokens
         state.output += verdict.tokens

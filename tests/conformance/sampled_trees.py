@@ -20,7 +20,7 @@ from tests.conformance.table_models import Context, TableModel, joint
 SESSIONS = 3_000
 LENGTH = 4
 SHAPES = (Tree((ROOT, ROOT, 0, 0, 1)), Tree((ROOT, 0, ROOT)), Tree(), Tree((ROOT, ROOT)))
-"""Trees by session and round: every batch is ragged, and any fixed choice is allowed."""
+"""Trees by session and round. Every batch is ragged, and any fixed choice is allowed."""
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Growth:
     seed: int
     shape: Tree
     contexts: list[Context]
-    """Before the root's children, then before each node's."""
+    """The context before the root's children, then the context before each node's children."""
     tokens: list[int]
     probs: list[SparseProbs | None]
 
@@ -39,7 +39,7 @@ class Growth:
         return cls(seed, shape, [output], [0] * len(shape), [None] * (len(shape) + 1))
 
     def reach(self, node: int) -> int:
-        """Note the context at `node`; the children wanted there."""
+        """Record the context at `node`, and return the number of children wanted there."""
         if node >= len(self.shape):
             return 0
         if node != ROOT:
@@ -57,7 +57,7 @@ class Growth:
 
 @dataclass
 class Forest:
-    """Sessions that grow by trees, in lockstep."""
+    """Sessions whose trees are drawn in lockstep."""
 
     drawn: Siblings
     rule: Siblings
@@ -84,7 +84,7 @@ class Forest:
         return [output[:LENGTH] for output in outputs]
 
     def _draw(self, rows: Rows, grown: list[Growth], node: int) -> None:
-        """Draw the children of `node` in every tree that has some."""
+        """Draw the children of `node` in every tree in which it has children."""
         by_width: dict[int, list[Growth]] = defaultdict(list)
         for each in grown:
             by_width[each.reach(node)].append(each)
@@ -106,7 +106,7 @@ def forest(drawn: Siblings, rule: Siblings | None = None, params: SamplingParams
 
 
 def two_drafters_p_value() -> float:
-    """G-test of one position for which two drafters drew siblings, some of them equal, each from a q̂ of its own."""
+    """Run a G-test of one position for which two drafters drew siblings, some equal, each from its own q̂."""
     p = torch.tensor([[0.25, 0.35, 0.4]], dtype=torch.float64)
     many, rule = 3_000, Siblings.WITHOUT_REPLACEMENT
     seeds, at = list(range(many)), [0] * many
@@ -123,7 +123,7 @@ def two_drafters_p_value() -> float:
 
 
 def first_token_p_value() -> float:
-    """G-test of one position with two siblings, where the second is often judged after the first was rejected."""
+    """Run a G-test of one position with two siblings. The second is often judged after the first is rejected."""
     p, q = torch.tensor([[0.45, 0.45, 0.1]], dtype=torch.float64), torch.tensor([[0.4, 0.1, 0.5]])
     many, fork = 25_000, Tree((ROOT, ROOT))
     seeds, at = list(range(many)), [0] * many

@@ -1,4 +1,4 @@
-"""A drafter and a verifier as services in one process, with real gRPC between them, and what they generate."""
+"""A drafter and a verifier as services in one process, connected by gRPC, and the tokens they generate."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -18,12 +18,12 @@ from verifier_service.config import VerifierSettings
 
 ANY_PORT = {"address": "127.0.0.1:0", "http": "127.0.0.1:0"}
 PATIENCE = 30.0
-"""Seconds that a round waits for its draft: on a machine that works at all, none is late."""
+"""Seconds that a round waits for its draft, enough that no draft is late on a working machine."""
 
 
 @dataclass(frozen=True)
 class Ask:
-    """One generation to ask for; `committed` is what an earlier try of it had generated."""
+    """One generation to request. `committed` is the output of an earlier attempt."""
 
     mode: Mode
     params: SamplingParams
@@ -41,19 +41,19 @@ class Ask:
 
 @dataclass(frozen=True)
 class Done:
-    """A generation, round by round."""
+    """The result of a generation, round by round."""
 
     rounds: Sequence[pb.GenerateResponse]
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """What was generated, without what had been committed before."""
+        """Return the generated tokens, without those committed before."""
         return tuple(output(self.rounds))
 
 
 @asynccontextmanager
 async def running_drafter(folder: Path, **settings: Any) -> AsyncIterator[RunningDrafter]:
-    """A drafter of the model in `folder`, loaded."""
+    """Run a drafter of the model in `folder`, and wait until it is loaded."""
     given = {"model": {"path": folder, "device": "cpu"}, "kv_bytes": 2**26, **ANY_PORT, **settings}
     async with drafter(DrafterSettings.load(None, given)) as running:
         await running.ready()
@@ -62,7 +62,7 @@ async def running_drafter(folder: Path, **settings: Any) -> AsyncIterator[Runnin
 
 @asynccontextmanager
 async def running_verifier(folder: Path, *drafters: str, **settings: Any) -> AsyncIterator[Client]:
-    """A client of a verifier of the model in `folder` that has met all of its drafters."""
+    """Yield a client of a verifier of the model in `folder` that has met all of its drafters."""
     given = {
         "model": {"path": folder, "device": "cpu"},
         "kv_bytes": 2**26,
@@ -80,13 +80,13 @@ async def running_verifier(folder: Path, *drafters: str, **settings: Any) -> Asy
 
 @asynccontextmanager
 async def pair(target: Path, draft: Path, **drafting: Any) -> AsyncIterator[Client]:
-    """A client of a verifier with one real drafter; `drafting` are settings of the drafter."""
+    """Yield a client of a verifier with one real drafter. `drafting` are settings of the drafter."""
     async with running_drafter(draft, **drafting) as running, running_verifier(target, running.address) as client:
         yield client
 
 
 async def generate(client: Client, asks: Iterable[Ask], at_once: int) -> list[Done]:
-    """Every ask's generation, in order; `at_once` of them run at any time, so that batches are ragged."""
+    """Run all generations, `at_once` of them at any time so that batches are ragged, and return them in order."""
     waiting = iter(enumerate(asks))
     done: dict[int, Done] = {}
 
@@ -101,7 +101,7 @@ async def generate(client: Client, asks: Iterable[Ask], at_once: int) -> list[Do
 
 
 def call(ask: Ask) -> dict[str, Any]:
-    """The arguments of a client's call."""
+    """Return the arguments of a client's call."""
     return {
         "tokens": ask.prompt + ask.committed,
         "prompt_len": len(ask.prompt),

@@ -1,9 +1,9 @@
-"""The parts of both services that handle drafts, joined by chance instead of gRPC.
+"""The parts of both services that handle drafts, connected by random events instead of gRPC.
 
 The drafter's `DraftSession` and `Outcomes`, the verifier's link, `DraftBuffer` and budget, `propose` and `verify` are
-the real ones. Drafts come late or in parts, wait behind a pause, are cut by the budget of the pass, and are lost with
-their drafter; where chains are pushed, what a lost one had sent may come again in the next epoch. All of it is decided
-by dice that never see a token, so the law of the output must stay the target's.
+the real ones. Drafts arrive late or in parts, wait during a pause, are cut by the budget of the pass, and are lost with
+their drafter. With pushed chains, chunks sent by a lost drafter may arrive again in the next epoch. The random events
+do not depend on any token, so the law of the output must be the target's.
 """
 
 import random
@@ -39,32 +39,32 @@ STEPS = 6
 AHEAD = 2
 SUPPORT = 2
 MOST = 128
-"""Drafts that a buffer holds."""
+"""Largest number of drafts in a buffer."""
 LIMIT = len(PROMPT) + 2 * MOST
-"""Length that a sequence may reach."""
+"""Largest length of a sequence."""
 
 
 @dataclass(frozen=True)
 class Chances:
-    """What the dice decide."""
+    """Probabilities of the random events of a simulation."""
 
     gammas: tuple[int, ...] = (0, 1, 2, 3, 3)
-    """Draft lengths, each as likely; 0 is a pause."""
+    """Draft lengths, all equally likely. 0 is a pause."""
     drafts: float = 0.75
-    """That a session takes part in a draft step."""
+    """Probability that a session takes part in a draft step."""
     sends: float = 0.4
-    """That what was drafted is sent, after each step."""
+    """Probability, after each step, that the drafted tokens are sent."""
     arrives: float = 0.7
-    """That what was sent arrives before the pass."""
+    """Probability that a sent chunk arrives before the pass."""
     lost: float = 0.05
-    """That the drafter is lost, after each verdict."""
+    """Probability, after each verdict, that the drafter is lost."""
     budget: float = 0.8
-    """The budget of a pass, as a share of the drafts of all sessions; not a chance, but as blind."""
+    """Budget of a pass, as a share of the drafts of all sessions. It does not depend on the tokens."""
 
     late: bool = False
-    """Whether what is drafted for a round arrives behind its verdict, so that only what was pushed is there in time."""
+    """Whether drafts for a round arrive after its verdict, so that only pushed chains are in time."""
     batch: tuple[int, ...] = ()
-    """Sizes of the batches that are judged together, in turn; all sessions at once when there are none."""
+    """Sizes of the batches that are judged together, in rotation. If empty, all sessions are judged at once."""
 
 
 CALM = Chances(gammas=(3,), drafts=1.0, sends=1.0, arrives=1.0, lost=0.0, budget=1.0)
@@ -73,30 +73,30 @@ CALM = Chances(gammas=(3,), drafts=1.0, sends=1.0, arrives=1.0, lost=0.0, budget
 
 @dataclass(eq=False)
 class Generation:
-    """One sequence, as both services know it; a Listener of the link between them."""
+    """One sequence as both services know it. It is the Listener of the link between them."""
 
     seed: int
     buffer: DraftBuffer
     epoch: int = 1
     session: DraftSession | None = None
-    """At the drafter; None when it is not open there."""
+    """The session at the drafter, or None if it is not open there."""
     in_flight: list[DraftTokens] = field(default_factory=list)
     sent: list[DraftTokens] = field(default_factory=list)
-    """Every chunk of this epoch."""
+    """All chunks of the current epoch."""
     stale: list[DraftTokens] = field(default_factory=list)
-    """Those of the epoch before."""
+    """All chunks of the previous epoch."""
     unsent: Context = ()
-    """Committed tokens that the drafter does not know."""
+    """Committed tokens not yet sent to the drafter."""
     gamma: int = 0
     draft: Draft = NO_DRAFT
 
     @property
     def output(self) -> Context:
-        """The committed tokens behind the prompt."""
+        """Return the committed tokens after the prompt."""
         return self.buffer.committed[len(PROMPT) :]
 
     def leave(self) -> None:
-        """Go on without the drafter and its drafts."""
+        """Continue without the drafter and its drafts."""
         self.session, self.in_flight, self.unsent = None, [], ()
         self.epoch, self.sent, self.stale = self.epoch + 1, [], self.sent
         self.buffer.clear()
@@ -121,17 +121,17 @@ class Simulation:
     drafter: TableModel
     chances: Chances = Chances()
     policy: GammaPolicy = AUTO
-    """Where chains end before."""
+    """The policy that ends chains early."""
     outcomes: int = 0
-    """Outcomes of a verdict for which chains are pushed."""
+    """Number of outcomes of a verdict for which chains are pushed."""
 
     def p_value(self, outputs: Sequence[Context], length: int) -> float:
-        """Of a G-test of the joint sequences."""
+        """Return the p-value of a G-test of the joint sequences."""
         law = joint(self.target, self.params, PROMPT, length)
         return g_test(outputs, law, self.target.vocab_size)
 
     def generate(self, sessions: int, length: int, first_seed: int = 0) -> list[Context]:
-        """The first `length` tokens of sessions seeded one after the other."""
+        """Return the first `length` tokens of sessions with consecutive seeds."""
         dice, chances = random.Random(first_seed + 1), self.chances
         rows = Rows(self.target, self.params, PROMPT), Rows(self.drafter, self.params, PROMPT)
         generations = [Generation(seed, DraftBuffer(PROMPT, MOST)) for seed in range(first_seed, first_seed + sessions)]
@@ -151,7 +151,7 @@ class Simulation:
         return [each.output[:length] for each in generations]
 
     def _order(self, each: Generation, gamma: int, link: DrafterLink, pushed: Outcomes) -> None:
-        """Open the session at the drafter, or tell it what was committed; a pause tells it nothing."""
+        """Open the session at the drafter, or send it the committed tokens. In a pause, send nothing."""
         each.gamma = gamma
         if not gamma:
             return
@@ -171,7 +171,7 @@ class Simulation:
         each.unsent = ()
 
     def _draft(self, chosen: Sequence[Generation], rows: Rows, pushed: Outcomes) -> None:
-        """Draft one token for each of them that wants one, and for their outcomes that do."""
+        """Draft one token for each session that wants one, and for each of their outcomes that wants one."""
         known = [each.session for each in chosen if each.session]
         known += [outcome for session in list(known) for outcome in pushed.prepare(session)]
         wanting = [session for session in known if session.wants_draft(AHEAD)]
@@ -193,7 +193,7 @@ class Simulation:
             session.extend(tokens[index], probs[index] if probs else None, sure[index], others.get(index, ()))
 
     def _judge(self, running: Sequence[Generation], rows: Rows) -> list[Verdict]:
-        """The verdicts of one pass, whose budget cuts the longest drafts of all sessions."""
+        """Return the verdicts of one pass, whose budget cuts the longest drafts of all sessions."""
         drafts = [each.buffer.take(each.gamma) for each in running]
         wanted = [len(draft.tokens) for draft in drafts]
         most = level(wanted, int(self.chances.budget * sum(wanted)))
@@ -232,7 +232,7 @@ def _send(chosen: Sequence[Generation], pushed: Outcomes) -> None:
 
 
 def _deliver(running: Sequence[Generation], link: DrafterLink, dice: random.Random, chance: float) -> None:
-    """Let chunks arrive in order; one that does not arrive now may arrive behind the verdict."""
+    """Deliver chunks in order. A chunk that does not arrive now may arrive after the verdict."""
     for each in running:
         while each.in_flight and dice.random() < chance:
             link.drafted(each.in_flight.pop(0))

@@ -24,23 +24,23 @@ SPREAD = 0.3
 
 @dataclass(frozen=True)
 class Pair:
-    """Two model folders whose distributions agree by Σ min(p, q) = 0.56 in the mean."""
+    """Two model folders whose distributions have a mean Σ min(p, q) of 0.56."""
 
     target: Path
     drafter: Path
     plain: PlainModel
-    """The target as transformers runs it."""
+    """The target, run by transformers."""
     plain_drafter: PlainModel
-    """The drafter as transformers runs it."""
+    """The drafter, run by transformers."""
     counts: Path
-    """The folder of a bigram model of the same tokenizer."""
+    """The folder of a bigram model with the same tokenizer."""
     stranger: Path
     """A drafter of eight ids whose tokenizer shares four tokens with the target's, under other ids."""
 
 
 @cache
 def small() -> Pair:
-    """The pair, made once in each run."""
+    """Return the pair, made once in each run."""
     folder = root() / "small"
     shape: dict[str, Any] = {"vocab_size": VOCAB_SIZE, "layers": 1, "context": 64}
     target = make_tiny_model(folder / "target", seed=3, spread=SPREAD, **shape)
@@ -62,7 +62,7 @@ def _stranger(folder: Path) -> Path:
 
 
 def _counts(folder: Path) -> Path:
-    """The counts of a text in which some pairs are frequent and every token occurs."""
+    """Write the bigram counts of a text in which some pairs are frequent and every token occurs."""
     text = [number * number % 7 + (number % 5 == 0) for number in range(200)]
     tokenizer = fingerprint(make_tokenizer(VOCAB_SIZE).get_vocab())
     save_counts(count(text, VOCAB_SIZE, tokenizer, order=2), folder / COUNTS_FILE)

@@ -1,4 +1,4 @@
-"""Tiny models given by tables of distributions, and a plain restatement of the sampling rules to compare with."""
+"""Tiny models given by tables of distributions, and a plain restatement of the sampling rules for comparison."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ Context = tuple[int, ...]
 
 
 class TableModel:
-    """Logits that depend on the whole context; the same seed gives the same model."""
+    """A model whose logits depend on the whole context. Equal seeds give equal models."""
 
     def __init__(self, vocab_size: int, seed: int, scale: float = 1.5) -> None:
         self.vocab_size = vocab_size
@@ -25,7 +25,7 @@ class TableModel:
         self._rows: dict[Context, Tensor] = {}
 
     def logits(self, context: Context) -> Tensor:
-        """float64 [V]."""
+        """Return the logits after the context, float64 [V]."""
         if context not in self._rows:
             key = self._seed
             for token in context:
@@ -36,7 +36,7 @@ class TableModel:
 
 
 def reference(logits: Tensor, params: SamplingParams, prompt: Sequence[int], output: Sequence[int]) -> list[float]:
-    """One row's distribution, restated with lists and loops."""
+    """Return one row's distribution, restated with lists and loops."""
     scores = [float(score) + params.logit_bias.get(token, 0.0) for token, score in enumerate(logits)]
     possible = set(params.allowed_token_ids or range(len(scores))) - set(params.banned_token_ids)
     text = tuple(output)
@@ -78,17 +78,17 @@ def _nucleus(mass: Sequence[float], top_p: float) -> list[float]:
 
 
 def contexts(vocab_size: int, length: int) -> Iterator[Context]:
-    """Every sequence of `length` tokens, in lexicographic order."""
+    """Return every sequence of `length` tokens, in lexicographic order."""
     return product(range(vocab_size), repeat=length)
 
 
 def joint(model: TableModel, params: SamplingParams, prompt: Context, length: int) -> Tensor:
-    """The exact law of the first `length` tokens after the prompt, float64 [V ** length], in order of `contexts`."""
+    """Return the exact law of `length` tokens after the prompt, float64 [V ** length], in `contexts` order."""
     return Tables(model, model, params, prompt).joint(length)
 
 
 class Tables:
-    """A target and a drafter under one set of sampling parameters: by the real function, and restated."""
+    """A target and a drafter with the same sampling parameters, by the real function and restated."""
 
     def __init__(
         self, target: TableModel, drafter: TableModel, params: SamplingParams | None = None, prompt: Context = ()
@@ -99,15 +99,15 @@ class Tables:
         self._restated: dict[int, Tensor] = {}
 
     def p(self, outputs: Sequence[Context]) -> Tensor:
-        """The target's distribution after each output, float64 [N, V], by the product's own function."""
+        """Return the target's distribution after each output, float64 [N, V], computed by the product."""
         return self._rows(self.target, outputs)
 
     def q(self, outputs: Sequence[Context]) -> Tensor:
-        """The drafter's."""
+        """Return the drafter's distribution after each output, float64 [N, V], computed by the product."""
         return self._rows(self.drafter, outputs)
 
     def reference(self, length: int) -> Tensor:
-        """The target's distributions after every output of that length, restated, float64 [V ** length, V]."""
+        """Return the target's restated distributions after every output of that length, float64 [V ** length, V]."""
         if length not in self._restated:
             rows = [
                 reference(self.target.logits(self._prompt + output), self._params, self._prompt, output)
@@ -117,7 +117,7 @@ class Tables:
         return self._restated[length]
 
     def joint(self, length: int) -> Tensor:
-        """What the law of `length` tokens must be, float64 [V ** length], in order of `contexts`."""
+        """Return the expected law of `length` tokens, float64 [V ** length], in the order of `contexts`."""
         law = torch.ones(1, dtype=torch.float64)
         for step in range(length):
             law = (law[:, None] * self.reference(step)).flatten()
@@ -129,12 +129,12 @@ class Tables:
         return sampling.probabilities(logits, [self._params] * len(outputs), histories)
 
     def _mask(self, output: Context) -> bytes | None:
-        """What the product's grammar lets follow; None behind the end, and behind what the grammar does not allow."""
+        """Return the mask of the product's grammar, or None after the end and after output that it does not allow."""
         if self._params.grammar is None:
             return None
         return compiled(self._params.grammar, self.vocab_size).masks((), output)[-1]
 
 
 def pair(vocab_size: int, seed: int, params: SamplingParams | None = None) -> Tables:
-    """A target and a drafter of unlike opinions."""
+    """Return a target and a drafter with very different distributions."""
     return Tables(TableModel(vocab_size, seed), TableModel(vocab_size, 1000 + seed), params)

@@ -1,4 +1,4 @@
-"""What drafts cost on the wire: six bytes for each id of q̂ and a small header a draft, whatever the vocabulary."""
+"""Bytes of drafts on the wire: six for each id of q̂ and a small header for each draft, at any vocabulary size."""
 
 import asyncio
 import urllib.request
@@ -19,18 +19,18 @@ DEMO = Path(__file__).parents[2] / "models" / "demo"
 GAMMA = 5
 SUPPORT = 64
 ID_BYTES = 6
-"""int32 id and uint16 weight."""
+"""Bytes of an int32 id and a uint16 weight."""
 HEADER_BYTES = 48
-"""Of a token sent alone: session, epoch, base_len, prefix_hash, the token, and the tags and lengths of all fields."""
+"""Bytes around a token sent alone: session, epoch, base_len, prefix_hash, the token, and all tags and lengths."""
 OTHER_BYTES = 16
-"""Of what else a frame may hold: an end or the drafter's load."""
+"""Bytes of other content of a frame: an end, or the drafter's load."""
 HELLO_BYTES = 256
 PROMPT = (40, 41, 42, 43, 44, 45, 46)
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The demo pair, of 2,048 ids, or else a tiny one of 900."""
+    """Return the demo pair, with 2,048 ids, or if it is missing a tiny pair with 900."""
     if (DEMO / "target" / "config.json").exists() and (DEMO / "drafter" / "config.json").exists():
         return DEMO / "target", DEMO / "drafter"
     folder = tmp_path_factory.mktemp("bytes")
@@ -39,7 +39,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 async def metrics(http: str) -> dict[str, float]:
-    """A process's counters and gauges by name."""
+    """Return a process's counters and gauges by name."""
 
     def scrape() -> str:
         with urllib.request.urlopen(f"http://{http}/metrics", timeout=10) as reply:
@@ -71,7 +71,7 @@ async def test_bytes_of_a_round_are_bound_by_the_support_and_not_the_vocabulary(
         f"round, {drafted / rounds:.1f} tokens drafted a round, those ahead of need counted",
     )
     assert total <= drafted * (ID_BYTES * support + HEADER_BYTES) + others
-    # What is measured is the drafts: every token that was judged came, and its distribution where there is one.
+    # This measures the drafts: every judged token was received, and its distribution if it has one.
     judged = sum(len(response.draft_tokens) // 4 for each in done for response in each.rounds)
     assert total >= judged * (4 + ID_BYTES * bool(support))
     assert drafted >= judged > 0

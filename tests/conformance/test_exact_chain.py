@@ -1,4 +1,4 @@
-"""By enumeration: whatever the drafter's model, the joint law of a round's tokens is the target's, to rounding."""
+"""By enumeration: for any drafter's model, the joint law of a round's tokens is the target's, up to rounding."""
 
 from collections.abc import Sequence
 
@@ -32,7 +32,7 @@ PARAMS = {
 
 
 def error(tables: Tables, mode: Mode, gamma: int, support: int) -> float:
-    """Largest difference between the law of a round and the target's joint."""
+    """Return the largest difference between the law of a round and the target's joint law."""
     found = outcome(tables, mode, proposed(tables, mode, support), gamma)
     return float((found.law - tables.joint(gamma + 1)).abs().max())
 

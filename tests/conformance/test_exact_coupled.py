@@ -1,11 +1,12 @@
-"""By integrating over the noise: coupled mode's joint law is the target's for every draft there can be, to rounding.
+"""By integration over the noise: coupled mode's joint law is the target's for every possible draft, up to rounding.
 
-The noise is one standard exponential for each position and id, infinitely many values, so it is integrated and not
-listed, in two steps. At one position, id i wins against j iff eⱼ > sᵢⱼ·eᵢ, where bisection reads the slope sᵢⱼ off the
-real decision; then P(i wins) = ∫ e⁻ˣ Πⱼ e^(-sᵢⱼx) dx = 1 / Σⱼ sᵢⱼ with sᵢᵢ = 1. Over several positions, whose noises
-are independent, every cell "these ids win" is given to the real `verify` with every draft: it must emit those very ids
-up to and with the first that the draft does not have. What a draft may know of the noise then does not matter, and the
-cell's chance is the product of the chances at its positions.
+The noise is one standard exponential for each position and id. It has infinitely many values, so it is integrated in
+two steps. At one position, id i wins against j iff eⱼ > sᵢⱼ·eᵢ, and bisection reads the slope sᵢⱼ from the real
+decision.
+Then P(i wins) = ∫ e⁻ˣ Πⱼ e^(-sᵢⱼx) dx = 1 / Σⱼ sᵢⱼ with sᵢᵢ = 1. Over several positions the noises are independent.
+The real `verify` gets every cell "these ids win" with every draft. It must emit exactly those ids, up to and including
+the first one that differs from the draft. A draft's knowledge of the noise then does not matter, and the probability of
+the cell is the product of the probabilities at its positions.
 """
 
 from collections import defaultdict
@@ -28,7 +29,7 @@ from tests.conformance.table_models import Context, contexts, pair
 VOCAB = 3
 GAMMA = 3
 SURE = 1e-30
-"""Noise with which an id of any probability wins against noise of 1."""
+"""Noise at which an id of any probability wins against noise of 1."""
 PARAMS = {
     "T=1": SamplingParams(),
     "top-k": SamplingParams(top_k=2),
@@ -43,7 +44,7 @@ PARAMS = {
 @pytest.mark.parametrize("own", [0.3, 1.0, 4.0])
 @pytest.mark.parametrize("params", PARAMS.values(), ids=PARAMS)
 def test_the_winner_of_a_race_has_the_law_of_p(params: SamplingParams, own: float) -> None:
-    """At several noises of the winner, since what is integrated supposes that the slopes do not depend on it."""
+    """Test several noises of the winner, since the integral assumes slopes that do not depend on it."""
     for row in pair(5, 1, params).p([(0,), (1, 2)]):
         assert float((chances(row, own) - row).abs().max()) <= 1e-12
 
@@ -75,7 +76,7 @@ def test_the_joint_law_is_the_targets_for_every_draft(params: SamplingParams) ->
 
 
 def chance_of(tokens: Context, rows: Tensor) -> float:
-    """Of the noise in whose cells these tokens are emitted, by the measured slopes."""
+    """Return the probability of the noise cell in which these tokens are emitted, from the measured slopes."""
     chance = 1.0
     for token, row in zip(tokens, rows, strict=False):
         chance *= float(integrated(tuple(row.tolist()))[token])
@@ -84,10 +85,10 @@ def chance_of(tokens: Context, rows: Tensor) -> float:
 
 @cache
 def integrated(row: tuple[float, ...]) -> Tensor:
-    """`chances` of a row."""
+    """Return `chances` of a row."""
     return chances(torch.tensor(row, dtype=torch.float64))
 
 
 def agreeing(draft: Context, cell: Context) -> int:
-    """How many drafts the ids that win begin with."""
+    """Count the leading drafts that equal the winning ids."""
     return next((step for step, token in enumerate(draft) if token != cell[step]), len(draft))

@@ -1,6 +1,6 @@
-"""By enumeration: lenience has its published law (arXiv 2211.17192, §A.5), to rounding, and keeps its bound.
+"""By enumeration: lenience has its published law (arXiv 2211.17192, §A.5), up to rounding, and keeps its bound.
 
-It is the one mode that is not exact: this file says how inexact, and that ℓ = 1 is not inexact at all.
+Lenience is the only mode that is not exact. These tests show how inexact it is, and that ℓ = 1 is exact.
 """
 
 import pytest

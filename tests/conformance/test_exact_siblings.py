@@ -1,4 +1,4 @@
-"""By enumeration: several drafts for one position, and the committed token has the target's law, to rounding."""
+"""By enumeration: with several drafts for one position, the committed token has the target's law, up to rounding."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ SEEDS = [1, 2, 3, 4]
 
 @dataclass(frozen=True)
 class Form:
-    """A rule and the draws it is made for."""
+    """A rule and the form of draws it applies to."""
 
     rule: Rule
     draws: Callable[[SparseProbs, int], Draws]
@@ -38,7 +38,7 @@ FORMS = {
 def pair(
     seed: int, support: int, vocab_size: int = 5, params: SamplingParams | None = None
 ) -> tuple[Tensor, SparseProbs]:
-    """p and q̂ of unlike opinions."""
+    """Return p and q̂ that differ strongly."""
     p, q = (
         probabilities(TableModel(vocab_size, each).logits(())[None], [params or SamplingParams()], [History()])
         for each in (seed, 1000 + seed)
@@ -104,7 +104,7 @@ def test_drawn_with_replacement_and_verified_with_the_other_rule_is_caught() -> 
 
 
 def test_a_recursion_that_forgets_the_rejections_before_is_caught() -> None:
-    """Planted: every sibling is judged against p itself."""
+    """Plant a bug that judges every sibling against p itself."""
 
     def forgetful(p: Tensor, ids: Tensor, q: Tensor, children: Tensor, u: Tensor) -> Choice:
         choice = with_replacement(p, ids, q, children, u)
@@ -119,7 +119,7 @@ def test_a_recursion_that_forgets_the_rejections_before_is_caught() -> None:
 
 
 def test_likeliest_children_verified_as_samples_are_caught() -> None:
-    """Deterministic children are not draws: they need agreement."""
+    """Deterministic children are not samples, so they need the agreement rule."""
     for seed in SEEDS:
         p, q = pair(seed, 5)
         best = tuple(q.ids[q.weights.argsort(descending=True)[:2]].tolist())

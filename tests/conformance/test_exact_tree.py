@@ -1,4 +1,4 @@
-"""By enumeration: the joint law of a tree round's tokens is the target's, whatever the tree and the drafter's model."""
+"""By enumeration: for any tree and any drafter's model, the joint law of a tree round's tokens is the target's."""
 
 from itertools import product
 

@@ -1,6 +1,6 @@
-"""Greedy tokens through the engine are those of plain `transformers` generation, whatever shares the pass.
+"""Greedy tokens of the engine equal those of plain `transformers` generation, for any sessions that share the pass.
 
-In float32: bfloat16 flips near-ties between batch shapes.
+The tests run in float32, because bfloat16 flips near-ties between batch shapes.
 """
 
 from pathlib import Path

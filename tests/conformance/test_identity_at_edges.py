@@ -1,7 +1,7 @@
-"""Greedy tokens are those of `transformers` at every γ from 1 to 16, on both sides of every page's and slab's edge.
+"""Greedy tokens equal those of `transformers` at every γ from 1 to 16, on both sides of every page's and slab's edge.
 
-Each draft is right up to a chosen place and wrong behind it; the verdict, and the plain round that reads the KV which
-the rejected drafts left, must go on with the same tokens.
+Each draft is right up to a chosen position and wrong after it. The verdict must continue with the same tokens, and so
+must the plain round that reads the KV left by the rejected drafts.
 """
 
 from collections.abc import Callable
@@ -35,13 +35,13 @@ VOCAB_SIZE = 32
 
 @cache
 def folder() -> Path:
-    """Of a model of one layer whose keys fill a page of the operating system within the context."""
+    """Return the folder of a one-layer model whose keys fill a page of the operating system within the context."""
     return make_tiny_model(root() / "edges", vocab_size=VOCAB_SIZE, layers=1, context=CONTEXT, seed=5)
 
 
 @cache
 def greedy() -> tuple[int, ...]:
-    """The prompt and what transformers says after it, as far as the context allows."""
+    """Return the prompt and the tokens of transformers after it, up to the length of the context."""
     model, tokens = PlainModel(folder()), PROMPT
     while len(tokens) < CONTEXT:
         tokens += (int(model.logits([tokens]).argmax()),)
@@ -49,14 +49,14 @@ def greedy() -> tuple[int, ...]:
 
 
 def committed_lengths(engine: NativeEngine) -> list[int]:
-    """On both sides of every edge, and so far before each that the longest draft ends there."""
+    """Return lengths on both sides of every edge, and lengths from which the longest draft ends at the edge."""
     size = page_tokens(engine.kv_layout)
     edges = {*range(PAGE_TOKENS, 4 * PAGE_TOKENS, PAGE_TOKENS), *range(size, CONTEXT - 18, size)}
     return sorted({edge + off for edge in edges for off in (-1, 0, 1)} - {0})
 
 
 def judged(engine: NativeEngine, committed: int, draft: tuple[int, ...]) -> Verdict:
-    """The verdict on a draft behind the first `committed` greedy tokens."""
+    """Return the verdict on a draft after the first `committed` greedy tokens."""
     tokens, start = greedy()[:committed], engine.length("s")
     call = GenerationCall(
         tokens=tokens,

@@ -1,7 +1,7 @@
-"""Negative controls: each known way to break exactness is planted in the real code, and the checks named must see it.
+"""Negative controls: each known way to break exactness is planted in the real code, and the named checks must fail.
 
-A check measures one number; here it must be out of bounds with the bug and within them without. The table at the end
-of the run says which check caught which bug, and by how much.
+A check measures one number, which must be out of bounds with the bug and within bounds without it. The table at the end
+of the run lists which check caught which bug, and the measured numbers.
 """
 
 from collections import Counter
@@ -79,7 +79,7 @@ HARMLESS = [_param(CHECKS[name], bug) for bug in BUGS for name in bug.harmless_t
 
 @cache
 def sound(check: Check) -> float:
-    """What the check measures without any bug."""
+    """Return the check's number without any bug."""
     return check.measure()
 
 

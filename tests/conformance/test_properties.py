@@ -25,7 +25,7 @@ LENIENCES = (1.0, 0.8, 0.4, 0.1)
 MASSES = st.integers(2, 8).flatmap(
     lambda size: st.tuples(*[st.lists(st.floats(0, 1), min_size=size, max_size=size).filter(any)] * 2)
 )
-"""Two rows of one width, not normalised."""
+"""Two rows of equal width, not normalised."""
 SAMPLED = (Siblings.WITH_REPLACEMENT, Siblings.WITHOUT_REPLACEMENT)
 VOCAB = 12
 
@@ -35,14 +35,14 @@ class Round:
     """One draft of γ tokens with all of its distributions."""
 
     p: Tensor
-    """float64 [γ + 1, V]."""
+    """The target's distributions, float64 [γ + 1, V]."""
     draft: Draft
     seed: int
 
 
 @st.composite
 def rows(draw_: st.DrawFn, count: int, size: int) -> Tensor:
-    """Distributions, holes and all."""
+    """Draw distributions, some with zeros."""
     mass = draw_(
         st.lists(st.lists(st.integers(0, 9), min_size=size, max_size=size).filter(any), min_size=count, max_size=count)
     )
@@ -60,7 +60,7 @@ def rounds(draw_: st.DrawFn) -> Round:
 
 
 def q_rows(draft: Draft, size: int) -> Tensor:
-    """q̂ of each position, dense [γ, V]."""
+    """Return q̂ of each position, dense [γ, V]."""
     dense = torch.zeros(len(draft.tokens), size, dtype=torch.float64)
     for row, law in zip(dense, draft.probs, strict=True):
         row[law.ids] = law.weights.double() / law.weights.sum()
@@ -68,20 +68,20 @@ def q_rows(draft: Draft, size: int) -> Tensor:
 
 
 def normalised(masses: tuple[list[float], list[float]]) -> tuple[Tensor, Tensor]:
-    """p and q."""
+    """Return p and q."""
     p, q = (torch.tensor(mass, dtype=torch.float64) for mass in masses)
     return p / p.sum(), q / q.sum()
 
 
 def distributions(rows: int, seed: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    """[rows, VOCAB]; the same seed gives the same."""
+    """Return distributions [rows, VOCAB]. Equal seeds give equal rows."""
     generator = torch.Generator().manual_seed(seed)
     return (1.5 * torch.randn(rows, VOCAB, generator=generator)).to(dtype).softmax(-1)
 
 
 @given(MASSES)
 def test_a_draft_is_kept_with_the_overlap_of_p_and_q(masses: tuple[list[float], list[float]]) -> None:
-    """Σ q·P(keep) = Σ min(p, q), with P(keep) read off the decision by bisection."""
+    """Σ q·P(keep) = Σ min(p, q), where bisection reads P(keep) from the decision."""
     p, q = normalised(masses)
     p, q = p[q > 0][:, None], q[q > 0][:, None]
     low, high = torch.zeros_like(p), torch.ones_like(p)
@@ -133,7 +133,7 @@ def test_a_chain_gets_the_chain_rules_verdict(
 
 @given(rounds())
 def test_pi_of_the_block_rule_is_at_least_what_the_token_rule_keeps(each: Round) -> None:
-    """πᵢ, the mean chance of τ ≥ i, against the product of min(1, p/q̂), whatever the chain."""
+    """πᵢ, the mean probability of τ ≥ i, is at least the product of min(1, p/q̂) for any chain."""
     q = q_rows(each.draft, each.p.shape[1])
     at = torch.arange(len(q)), torch.tensor(each.draft.tokens)
     p_x, q_x = each.p[:-1][at][None], q[at][None]
@@ -177,7 +177,7 @@ def test_one_sibling_is_token_rejection(rule: object, each: Round, u: float) -> 
 @pytest.mark.parametrize("mode", [Mode.REJECTION, Mode.BLOCK])
 @given(each=rounds(), data=st.data())
 def test_other_names_for_the_ids_keep_as_many_drafts(mode: Mode, each: Round, data: st.DataObject) -> None:
-    """Permutation equivariance: which id is called what plays no part in what is kept."""
+    """Permutation equivariance: a renaming of the ids does not change what is kept."""
     names = torch.tensor(data.draw(st.permutations(range(each.p.shape[1]))))
     renamed = Draft(
         tuple(int(names[token]) for token in each.draft.tokens), tuple(_renamed(law, names) for law in each.draft.probs)

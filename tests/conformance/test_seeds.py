@@ -1,9 +1,9 @@
-"""A seed means tokens: alone or in company, with any drafter, at any γ, once or after a retry, as far as promised.
+"""Seeds determine tokens as far as documented: for any batch, drafter and γ, and after a retry.
 
-In modes coupled and off the output is a function of (seed, target). In modes rejection and block it is one of the
-rounds as well, so it repeats when γ is fixed and no draft is late; block mode needs a drafter that does not draft ahead
-too, because the numbers of a draft are keyed by where its chain began, and whether a chain outlives a full acceptance
-depends on how far ahead the drafter had come by then.
+In modes coupled and off the output is a function of (seed, target). In modes rejection and block it also depends on the
+rounds, so it repeats if γ is fixed and no draft is late. Block mode also needs a drafter that does not draft ahead. The
+random numbers of a draft are keyed by the start of its chain, and whether a chain survives a full acceptance depends on
+how far ahead the drafter was.
 """
 
 import asyncio
@@ -39,9 +39,9 @@ PROMPT = (40, 41, 42, 43, 44, 45, 46)
 LENGTH = 16
 COMPANY = 32
 FEW = 8
-"""How many of them are generated alone, which takes longest."""
+"""Number of generations run alone, which take longest."""
 GAMMAS: tuple[int | None, ...] = (0, 1, 2, 3, 4, 5, 6, None)
-"""None is automatic."""
+"""Draft lengths. None is automatic."""
 SAMPLING = (
     SamplingParams(),
     SamplingParams(temperature=0.7, top_p=0.9),
@@ -52,7 +52,7 @@ HASTY = {"timeout": 0.05, "probe": 0.3}
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A target, a drafter much like it, and one that is like it in nothing but its tokenizer."""
+    """Return a target, a drafter close to it, and a drafter that shares only its tokenizer."""
     folder = tmp_path_factory.mktemp("seeds")
     return {
         "target": make_tiny_model(folder / "target", seed=3),
@@ -63,7 +63,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def plain(folders: dict[str, Path]) -> list[tuple[int, ...]]:
-    """The tokens of seeds 0..31: plain decoding, one generation at a time, no drafter there."""
+    """Return the tokens of seeds 0..31 by plain decoding, one generation at a time, without a drafter."""
 
     async def run() -> list[Done]:
         async with running_verifier(folders["target"]) as client:
@@ -75,7 +75,7 @@ def plain(folders: dict[str, Path]) -> list[tuple[int, ...]]:
 
 
 def asks(mode: Mode, gammas: Sequence[int | None] = GAMMAS, committed: Sequence[tuple[int, ...]] = ()) -> list[Ask]:
-    """One generation of each seed."""
+    """Return one generation for each seed."""
     return [
         Ask(
             mode,
@@ -111,7 +111,7 @@ async def test_coupled_tokens_are_the_plain_ones_alone_and_in_company(
 
 
 async def test_five_repeats_of_concurrent_seeded_requests_are_identical(folders: dict[str, Path]) -> None:
-    """Which sessions share a pass, and which drafts come in time, differs from repeat to repeat; the tokens do not."""
+    """The repeats differ in which sessions share a pass and which drafts arrive in time. The tokens do not differ."""
     few = cycle(asks(Mode.COUPLED))
     many = [replace(ask, params=replace(ask.params, seed=seed)) for seed, ask in zip(range(48), few, strict=False)]
     async with pair(folders["target"], folders["good"]) as client:
@@ -142,7 +142,7 @@ async def test_a_retry_goes_on_from_half_of_the_tokens(
 
 
 def late(seen: Seen, gamma: int) -> Sequence[pb.DraftResponse]:
-    """A draft that nobody asked for any more, then one of another epoch."""
+    """Send a draft that is no longer wanted, then one of another epoch."""
     old = Seen(seen.session_id, seen.epoch + 1, seen.tokens, seen.prompt_len)
     return [drafts(seen, [7] * gamma, base_len=seen.prompt_len - 1), drafts(old, [7] * gamma)]
 
@@ -185,7 +185,7 @@ async def test_a_stream_that_breaks_and_comes_back_changes_no_coupled_token(
     by_start = {output[:3]: output for output in plain}
 
     def right(seen: Seen, gamma: int) -> Sequence[pb.DraftResponse]:
-        """Once three tokens are known, the next ones are too."""
+        """Send the correct next tokens once three tokens are known."""
         done = seen.tokens[seen.prompt_len :]
         following = by_start.get(tuple(done[:3]), ())[len(done) : len(done) + gamma]
         return [drafts(seen, following or [7] * gamma)]
@@ -214,7 +214,7 @@ async def test_ratio_modes_repeat_at_a_fixed_gamma_with_an_undisturbed_drafter(
 
 
 async def scripted(stack: AsyncExitStack, script: Script, dies_after: int | None = None) -> RunningDrafter:
-    """A scripted drafter with the target's tokenizer."""
+    """Run a scripted drafter with the target's tokenizer."""
     vocabulary = fingerprint(make_tokenizer(VOCAB_SIZE).get_vocab())
     running = await RunningDrafter.start(ScriptedDrafter(script, vocabulary, dies_after))
     stack.push_async_callback(running.server.stop, 0)

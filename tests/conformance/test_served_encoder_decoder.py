@@ -1,7 +1,10 @@
-"""What a verifier on the reference backend serves: encoder-decoders through both real services, and decoders.
+"""A verifier on the reference backend serves encoder-decoders through both real services, and decoders.
 
-Greedy tokens are those of transformers' `generate` in every mode, also where a generation goes on from committed tokens
-and a drafter of another kind is refused. Sampled outputs have the target's law: a G-test of joint outputs in each mode.
+Greedy tokens equal those of transformers' `generate` in every mode, including a generation that continues from
+committed
+tokens and a drafter of another kind, which is refused. Sampled outputs have the target's law, shown by a G-test of
+joint
+outputs in each mode.
 """
 
 import asyncio
@@ -36,7 +39,7 @@ BACKEND = {"backend": "transformers"}
 
 
 def answers(folder: Path) -> dict[Context, Context]:
-    """What transformers generates for each prompt."""
+    """Return the tokens that transformers generates for each prompt."""
     model = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32).eval()
     model.generation_config.eos_token_id = None
     found = {}
@@ -77,13 +80,13 @@ def test_greedy_tokens_are_those_of_generate_in_every_mode(architecture: str, tm
 
 
 class PlainEncoderDecoder(PlainModel):
-    """An encoder-decoder run by transformers: one forward over whole sequences, without cache, in float64."""
+    """An encoder-decoder run by transformers: one forward pass over whole sequences, without cache, in float64."""
 
     def __init__(self, folder: Path) -> None:
         self._model = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float64).eval()
 
     def logits(self, sequences: Sequence[Context]) -> Tensor:
-        """Logits after the last token of each sequence, of which the first tokens are PROMPT."""
+        """Return the logits after the last token of each sequence. The first tokens of a sequence are PROMPT."""
         outputs = [(END, *sequence[len(PROMPT) :]) for sequence in sequences]
         prompts = torch.tensor([PROMPT] * len(sequences))
         mask = torch.ones_like(prompts)

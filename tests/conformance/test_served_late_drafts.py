@@ -1,9 +1,11 @@
-"""The law of what is served while drafts are late and drafters are lost, in batches of 1, 2, 3 and 8 sessions.
+"""The served law with late drafts and lost drafters, in batches of 1, 2, 3 and 8 sessions.
 
-Two drafters stand behind links that stall and break by dice which see no draft. A verifier waits so shortly that some
-rounds have all their drafts, some a part of them and some none. Which rounds these are depends on the clock; the law
-must not. Outputs are whole sequences of four tokens, as in `test_served_law.py`, with the same bound: 8 cells, of which
-sound code fails one in 8e-6 of the runs.
+The links to two drafters stall and break at random times that do not depend on the drafts. The verifier's timeout is so
+short that some rounds have all their drafts, some have a part of them and some have none. Which rounds these are
+depends
+on the clock, but the law must not. Outputs are whole sequences of four tokens, as in `test_served_law.py`, with the
+same
+bound: one of the 8 cells of sound code fails in 8e-6 of the runs.
 """
 
 import asyncio
@@ -33,7 +35,7 @@ P_VALUE = 1e-6
 DRAFTERS = 2
 TITLE = f"G-tests with late and lost drafts: {SESSIONS} joint sequences of {LENGTH} tokens a cell"
 SHORT = {"timeout": 0.03, "probe": 0.01, "overload_pause": 0.02}
-"""Seconds: a round waits less long for its drafts than a link stalls."""
+"""Timeouts in seconds. A round waits less for its drafts than the longest stall of a link."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Cell:
 
     mode: Mode
     batch: int
-    """Number of sessions that are served at any time."""
+    """Number of sessions served at any time."""
 
     def __str__(self) -> str:
         return f"{self.mode}, {self.batch} at once"
@@ -55,7 +57,7 @@ Served = dict[Cell, list[Done]]
 
 @pytest.fixture(scope="module")
 def served() -> Served:
-    """What every cell's sessions generated; both modes share their batches."""
+    """Return the outputs of every cell's sessions. Both modes share their batches."""
     return asyncio.run(_serve())
 
 

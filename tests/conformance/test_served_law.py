@@ -1,17 +1,19 @@
-"""What VerifierService.Generate serves has the target's law: joint G-tests of four tokens through both real services.
+"""VerifierService.Generate serves the target's law: joint G-tests of four tokens through both real services.
 
 All cells of a drafter run as one workload: sessions of every mode, sampling and draft length, shuffled, 256 at a time,
-so that every batch mixes them. A cell is 250 sessions with seeds of its own. Language model, bigrams, prompt lookup,
-prompt lookup before a model, and chance draft; with lenience the law is the published one, which is not the target's:
-those cells are marked lossy.
+so that every batch mixes them. A cell is 250 sessions with seeds of its own. The drafters are a language model,
+bigrams,
+prompt lookup, prompt lookup before a model, and random tokens. With lenience the law is the published one, which
+differs
+from the target's, and those cells are marked lossy.
 
-The expected law comes from float64 forwards of transformers and a restatement of the sampling rules; an output ends
-with the end token or after four tokens, and outputs expected fewer than ten times are pooled with those of the same
-beginning.
+The expected law comes from float64 forward passes of transformers and a restatement of the sampling rules. An output
+ends with the end token or after four tokens. Outputs expected fewer than ten times are pooled with those of the same
+prefix.
 
-A cell fails below p = 1e-6. There are 40 of them, so sound code fails this file in 40 × 1e-6 = 4e-5 of its runs
-(Bonferroni, as far as G follows χ²; how far it does is measured below, on samples of the laws themselves, and printed).
-The planted bugs are caught at the same p.
+A cell fails below p = 1e-6. With 40 cells, sound code fails this file in 40 × 1e-6 = 4e-5 of its runs (Bonferroni, if
+G follows χ²; the false alarm rate on samples of the laws themselves is measured below and printed). The planted bugs
+are caught at the same p.
 """
 
 import asyncio
@@ -46,13 +48,13 @@ LOSSY = 1e-12
 AT_ONCE = 256
 TRIALS = 2_000
 SUPPORT = 3
-"""Ids in q̂: five of the eight are cut off."""
+"""Number of ids in q̂; the other five of the eight are cut off."""
 AHEAD = 2
 GAMMAS = (3, 1, 2, 0, 3)
 LENIENT_GAMMA = 2
 
 Kind = Literal["model", "counts", "prompt_lookup", "hybrid", "random"]
-"""What drafts."""
+"""Kind of drafter."""
 PARAMS = {
     "T=1": SamplingParams(),
     "T=0.7": SamplingParams(temperature=0.7),
@@ -85,18 +87,21 @@ class Cell:
 
     @property
     def prompt(self) -> Context:
-        """What is gone on from."""
+        """Return the prompt that the sessions continue."""
         return REPETITIVE if self.drafter in ("prompt_lookup", "hybrid") else PROMPT
 
     @property
     def gammas(self) -> Sequence[int | None]:
-        """By session; None is the verifier's choice. What lenience does depends on where rounds end."""
+        """Draft lengths by session. None is the verifier's choice.
+
+        The effect of lenience depends on where rounds end.
+        """
         if self.auto:
             return (None,)
         return GAMMAS if self.lenience == 1.0 else (LENIENT_GAMMA,)
 
     def law(self) -> Law:
-        """Of the target by transformers, or with lenience the published one."""
+        """Return the target's law by transformers, or with lenience the published law."""
         if self.lenience == 1.0:
             return law_of(self.params, self.prompt)
         models = small().plain, small().plain_drafter
@@ -123,23 +128,23 @@ SPECULATING = [
     and not cell.auto
     and cell.lenience == 1.0
     and cell.drafter in ("model", "counts")
-    and cell.params != "grammar"  # what a drafter has when a grammar is not compiled yet ends a draft early
+    and cell.params != "grammar"  # a drafter whose grammar is not compiled yet ends a draft early
 ]
 
 
 @cache
 def law_of(params: str, prompt: Context = PROMPT) -> Law:
-    """Of the target under these parameters, by transformers."""
+    """Return the target's law under these parameters, by transformers."""
     return small().plain.law(PARAMS[params], prompt, LENGTH, END)
 
 
 def folder_of(drafter: Kind) -> Path:
-    """Of what drafts; prompt lookup needs the tokenizer alone."""
+    """Return the drafter's folder. Prompt lookup needs only the tokenizer."""
     return small().counts if drafter == "counts" else small().drafter
 
 
 def asks(number: int, cell: Cell) -> list[Ask]:
-    """The sessions of a cell; no two of any cells share a seed."""
+    """Return the sessions of a cell. No two cells share a seed."""
     return [
         Ask(
             cell.mode,
@@ -156,7 +161,7 @@ def asks(number: int, cell: Cell) -> list[Ask]:
 
 @pytest.fixture(scope="module")
 def served() -> Served:
-    """What every cell's sessions generated."""
+    """Return the outputs of every cell's sessions."""
     results: Served = {cell: [] for cell in CELLS}
     for drafter in get_args(Kind):
         work = [(cell, ask) for at, cell in enumerate(CELLS) if cell.drafter == drafter for ask in asks(at, cell)]
@@ -185,7 +190,7 @@ def test_the_joint_law_is_the_targets_or_with_lenience_the_published_one(
 
 @pytest.mark.parametrize("params", PARAMS)
 def test_the_g_test_cries_wolf_as_rarely_as_it_says(params: str, note: Note) -> None:
-    """Samples of the law itself, at a p that 2,000 of them can measure; five standard errors."""
+    """Test samples of the law itself, at a p that 2,000 of them can measure, within five standard errors."""
     alarms = false_alarms(law_of(params), SESSIONS, below=0.01, trials=TRIALS)
     whole = len(CELLS) * P_VALUE
     note(TITLE, f"false alarms, {params}: {alarms:.2%} at p < 1%; of all cells at p < {P_VALUE:g}: {whole:.1e} a run")
@@ -206,7 +211,7 @@ def test_these_sessions_speculate_and_take_every_kind_of_token(cell: Cell, serve
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("cell", [cell for cell in CELLS if cell.lenience < 1.0], ids=str)
 def test_lenience_is_lossy(cell: Cell, served: Served) -> None:
-    """Were the published law the target's, lenience would be shown by nothing."""
+    """If the published law were the target's, the tests of lenience would show nothing."""
     assert p_value([done.tokens for done in served[cell]], law_of(cell.params)) < LOSSY
 
 

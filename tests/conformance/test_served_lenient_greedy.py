@@ -1,6 +1,7 @@
-"""Lenience at temperature 0, through the running services: the published rule leaves nothing to chance.
+"""Lenience at temperature 0 through the running services, where the published rule is deterministic.
 
-A draft x is kept when p(x) ≥ ℓ·max p (Leviathan et al., arXiv 2211.17192, §A.5); after one that is not, the argmax.
+A draft x is kept when p(x) ≥ ℓ·max p (Leviathan et al., arXiv 2211.17192, §A.5). A rejected draft is replaced by the
+argmax.
 """
 
 import random

@@ -1,9 +1,10 @@
-"""What is served has the target's law also where sources inside the verifier draft: joint G-tests of four tokens.
+"""Sources inside the verifier also serve the target's law: joint G-tests of four tokens.
 
-Drafts are point masses. Every kind of source drafts in every mode, and n-grams also under penalties, a bias and masks;
-a hybrid asks a drafter where its source has no answer, so that the rounds of a session differ in what drafted them.
-All cells run as one workload, so that suffixes of all sessions are in one store. Seeds are fixed; a cell is 250
-sessions and fails below p = 1e-6, so the 20 of them fail in 2e-5 of the runs of sound code.
+Drafts are point masses. Every kind of source drafts in every mode, and n-grams also under penalties, a bias and masks.
+A hybrid asks a drafter when its source has no answer, so that the rounds of a session differ in their draft source. All
+cells run as one workload, so that suffixes of all sessions are in one store. Seeds are fixed. A cell is 250 sessions
+and
+fails below p = 1e-6, so sound code fails one of the 20 cells in 2e-5 of the runs.
 """
 
 import asyncio
@@ -57,7 +58,7 @@ class Cell:
         return f"{self.drafter}, {self.mode}, {self.params}"
 
     def asks(self, number: int) -> list[Ask]:
-        """The sessions of the cell; no two of any cells share a seed."""
+        """Return the sessions of the cell. No two cells share a seed."""
         return [
             Ask(
                 self.mode,
@@ -83,13 +84,13 @@ Served = dict[Cell, list[Done]]
 
 @cache
 def law_of(params: str) -> Law:
-    """Of the target, by transformers."""
+    """Return the target's law, by transformers."""
     return small().plain.law(PARAMS[params], REPETITIVE, LENGTH, END)
 
 
 @pytest.fixture(scope="module")
 def served() -> Served:
-    """What every cell's sessions generated."""
+    """Return the outputs of every cell's sessions."""
     work = [(cell, ask) for number, cell in enumerate(CELLS) for ask in cell.asks(number)]
     random.Random(1).shuffle(work)
     results: Served = {cell: [] for cell in CELLS}

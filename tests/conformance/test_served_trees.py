@@ -1,8 +1,8 @@
-"""What is served with trees of drafts has the target's law: joint G-tests of four tokens, and greedy identity.
+"""Trees of drafts serve the target's law: joint G-tests of four tokens, and greedy identity.
 
 A real drafter grows the trees and a real verifier judges them, in batches that mix trees of every kind with chains:
 siblings drawn with and without replacement, likeliest children, and trees of two drafters that are judged as one.
-Generations are longer than what is tested of them, so that there is room for every node. Seeds are fixed; a cell is 80
+Generations are longer than the tested sequences, so that there is room for every node. Seeds are fixed. A cell is 80
 sessions and fails below p = 1e-6.
 """
 
@@ -57,7 +57,7 @@ class Cell:
         return f"{self.tree}, {self.mode}, {self.params}"
 
     def asks(self, number: int, sessions: int = SESSIONS) -> list[Ask]:
-        """The sessions of the cell; no two of any cells share a seed."""
+        """Return the sessions of the cell. No two cells share a seed."""
         tree = TREES[self.tree]
         return [
             Ask(
@@ -88,12 +88,12 @@ Served = tuple[dict[Cell, list[Done]], dict[str, list[Done]]]
 
 @cache
 def law_of(params: str) -> Law:
-    """Of the target under these parameters, by transformers."""
+    """Return the target's law under these parameters, by transformers."""
     return small().plain.law(PARAMS[params], REPETITIVE, TESTED, END)
 
 
 def greedy(tree: str) -> list[Ask]:
-    """Generations at temperature 0 from several prompts."""
+    """Return generations at temperature 0 from several prompts."""
     params, options = SamplingParams(temperature=0.0), TREES[tree]
     prompts = [(*REPETITIVE, 1 + number % 7, 1 + number // 7) for number in range(GREEDY)]
     mode = Mode.OFF if options is None else Mode.REJECTION
@@ -102,7 +102,7 @@ def greedy(tree: str) -> list[Ask]:
 
 @pytest.fixture(scope="module")
 def served() -> Served:
-    """What every cell's sessions generated, and what was generated greedily, by tree."""
+    """Return the outputs of every cell's sessions, and the greedy outputs by tree."""
     work: list[tuple[Cell | str, Ask]] = [(cell, ask) for at, cell in enumerate(CELLS) for ask in cell.asks(at)]
     work += [(tree, ask) for tree in TREES for ask in greedy(tree)]
     order = list(range(len(work)))

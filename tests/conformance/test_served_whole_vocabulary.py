@@ -14,7 +14,7 @@ pytestmark = pytest.mark.integration
 
 SESSIONS = 250
 P_VALUE = 1e-6
-"""Of two cells, each a G-test of 250 joint outputs: sound code fails in 2e-6 of all runs."""
+"""Bound for each of two cells, G-tests of 250 joint outputs. Sound code fails in 2e-6 of all runs."""
 LENGTH = 4
 
 

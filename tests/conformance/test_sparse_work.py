@@ -1,7 +1,7 @@
-"""q̂ stays sparse: what a verdict allocates for drafts grows with the support, not with the vocabulary.
+"""q̂ stays sparse: the memory that a verdict allocates for drafts grows with the support, not with the vocabulary.
 
-Elements of every tensor that any operation makes are counted, not time. A verdict may make a few rows as wide as the
-vocabulary per session, for the one token it adds; it must make none per drafted position beyond p itself.
+The tests count elements of every tensor that an operation makes, not time. A verdict may make a few rows as wide as the
+vocabulary per session, for the one token it adds. It must make none per drafted position beyond p itself.
 """
 
 from typing import Any
@@ -18,11 +18,11 @@ from specdec.rules.verification import verify
 SUPPORT = 8
 VOCAB = 4_096
 FINAL_ROWS = 12
-"""Rows as wide as the vocabulary that the last token's residual and draw make, rounded up."""
+"""Rows as wide as the vocabulary that the residual and draw of the last token make, rounded up."""
 
 
 class Elements(TorchDispatchMode):
-    """Counts what operations make; views cost nothing."""
+    """Count the elements that operations make. Views are free."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ def shares_memory(made: torch.Tensor, args: Any) -> bool:
 
 
 def wide_elements(mode: Mode, gamma: int) -> int:
-    """Of one session's verdict on γ drafts."""
+    """Return the wide elements of one session's verdict on γ drafts."""
     generator = torch.Generator().manual_seed(1)
     q, p = (torch.randn(rows, VOCAB, generator=generator).softmax(-1) for rows in (gamma, gamma + 1))
     tokens, probs = propose(mode, q, [1] * gamma, list(range(gamma)), SUPPORT, [0] * gamma)
@@ -54,7 +54,7 @@ def wide_elements(mode: Mode, gamma: int) -> int:
 
 @pytest.mark.parametrize("mode", [Mode.REJECTION, Mode.BLOCK])
 def test_a_longer_draft_makes_nothing_more_that_is_as_wide_as_the_vocabulary(mode: Mode) -> None:
-    """Checking p itself (that it is a distribution) makes one boolean or sum a row, which is not as wide."""
+    """The check that p is a distribution makes one boolean or sum a row, which is not as wide."""
     short, long = wide_elements(mode, 2), wide_elements(mode, 16)
     assert 0 < short <= FINAL_ROWS * VOCAB
     assert long == short

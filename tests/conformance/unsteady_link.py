@@ -1,4 +1,4 @@
-"""A link between a verifier and a drafter that stalls and breaks by dice which see no byte of it."""
+"""A link between a verifier and a drafter that stalls and breaks at random times, independent of its bytes."""
 
 import asyncio
 import random
@@ -11,19 +11,19 @@ from tests.chaos.proxy import Proxy
 
 @dataclass(frozen=True)
 class Weather:
-    """What the dice decide; times in seconds."""
+    """Parameters of the random stalls and cuts. Times are in seconds."""
 
     stall: float = 0.06
-    """Longest time in which nothing passes."""
+    """Longest stall, in which no byte passes."""
     flow: float = 0.12
     """Longest time between two stalls."""
     cut: float = 0.06
-    """Chance that a stall ends with every connection cut."""
+    """Probability that a stall ends by cutting every connection."""
 
 
 @asynccontextmanager
 async def unsteady(drafter: str, seed: int, weather: Weather) -> AsyncIterator[str]:
-    """The address of a link to the drafter at the address `drafter`."""
+    """Yield the address of a link to the drafter at the address `drafter`."""
     async with Proxy(drafter) as proxy:
         disturbed = asyncio.create_task(_disturb(proxy, random.Random(seed), weather))
         try:

@@ -1,4 +1,4 @@
-"""What a planted bug is, and how it replaces a function in every module that uses it."""
+"""Definition of a planted bug, and a helper that replaces a function in every module that imports it."""
 
 import sys
 from collections.abc import Callable
@@ -12,7 +12,7 @@ PRODUCT = ("specdec", "drafter_service", "verifier_service", "gateway")
 
 
 class Law(Enum):
-    """The rules that keep output exact; a bug breaks one of them."""
+    """Rules that keep the output exact. Each bug breaks one of them."""
 
     ONE_DISTRIBUTION = "one function makes p, for target, drafter and plain decoding, and sees the drafts before a row"
     Q_AS_SAMPLED = "q̂ on the wire is the very q̂ that was sampled"
@@ -42,16 +42,16 @@ class Bug:
     law: Law
     plant: Callable[[pytest.MonkeyPatch], None]
     caught_by: tuple[str, ...] = ()
-    """Names of the checks that must fail with it."""
+    """Names of the checks that must fail with the bug."""
     harmless_to: tuple[str, ...] = ()
-    """Names of the checks that must pass with it: a mistake of the drafter alone costs speed, but not exactness."""
+    """Names of the checks that must pass with the bug. A mistake in the drafter alone costs speed, not exactness."""
 
     def __str__(self) -> str:
         return self.name
 
 
 def everywhere(patch: pytest.MonkeyPatch, original: object, planted: Any) -> None:
-    """Replace a function of the product in every module of the product that has imported it."""
+    """Replace a function of the product in every product module that has imported it."""
     found = False
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in PRODUCT:

@@ -1,4 +1,4 @@
-"""Bugs of the drafts, and of the distributions that are sent with them."""
+"""Bugs in drafts and in the distributions sent with them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -39,7 +39,7 @@ def planted_propose(patch: pytest.MonkeyPatch, wrong: Propose) -> None:
 
 
 def raw_q(patch: pytest.MonkeyPatch) -> None:
-    """The verifier is told the q before truncation."""
+    """The drafter sends the verifier q before truncation."""
 
     def wrong(*arguments: object) -> Proposal:
         tokens, _ = propose(*arguments)  # type: ignore[arg-type]
@@ -50,7 +50,7 @@ def raw_q(patch: pytest.MonkeyPatch) -> None:
 
 
 def truncated_after_the_draw(patch: pytest.MonkeyPatch) -> None:
-    """The draft is from all of q, and q̂ is what is left of it; a draft that q̂ lacks is sent with all of q."""
+    """The draft is drawn from all of q and q̂ is the truncated q. A draft outside q̂ is sent with all of q."""
 
     def wrong(
         mode: Mode, q: Tensor, seeds: Sequence[int], at: Sequence[int], k: int, starts: Sequence[int] | None
@@ -65,7 +65,7 @@ def truncated_after_the_draw(patch: pytest.MonkeyPatch) -> None:
 
 
 def other_precision(patch: pytest.MonkeyPatch) -> None:
-    """q̂ is drawn from as it is and sent in half precision."""
+    """The draft is drawn from full-precision q̂, and q̂ is sent in half precision."""
 
     def wrong(*arguments: object) -> Proposal:
         tokens, sent = propose(*arguments)  # type: ignore[arg-type]
@@ -75,7 +75,7 @@ def other_precision(patch: pytest.MonkeyPatch) -> None:
 
 
 def argmax_with_its_q(patch: pytest.MonkeyPatch) -> None:
-    """The draft is q's argmax, and is verified as if it had been sampled from q."""
+    """The draft is q's argmax but is verified as a sample from q."""
 
     def wrong(
         mode: Mode, q: Tensor, seeds: Sequence[int], at: Sequence[int], k: int, starts: Sequence[int] | None
@@ -86,7 +86,7 @@ def argmax_with_its_q(patch: pytest.MonkeyPatch) -> None:
 
 
 def uniform_q_on_a_miss(patch: pytest.MonkeyPatch) -> None:
-    """Where the drafter has nothing, it sends token 0 and calls it a uniform draw."""
+    """A drafter without an answer sends token 0 and labels it a uniform draw."""
 
     def wrong(*arguments: object) -> Proposal:
         tokens, sent = propose(*arguments)  # type: ignore[arg-type]
@@ -101,7 +101,7 @@ def uniform_q_on_a_miss(patch: pytest.MonkeyPatch) -> None:
 
 
 def q_of_another_position(patch: pytest.MonkeyPatch) -> None:
-    """The distributions of a draft are one place off."""
+    """The distributions of a draft are shifted by one position."""
 
     def planted(mode: Mode, p: Tensor, drafts: Sequence[Draft], *others: object) -> list[Verdict]:
         moved = [Draft(draft.tokens, draft.probs[-1:] + draft.probs[:-1]) for draft in drafts]
@@ -111,7 +111,7 @@ def q_of_another_position(patch: pytest.MonkeyPatch) -> None:
 
 
 def low_confidence_dropped(patch: pytest.MonkeyPatch) -> None:
-    """A draft ends before the first token of which q̂ is not sure, once that token has been drawn."""
+    """A draft ends before the first token with a low probability in q̂, after that token has been drawn."""
     cut = Draft.cut
 
     def planted(draft: Draft, gamma: int) -> Draft:
@@ -126,7 +126,7 @@ def low_confidence_dropped(patch: pytest.MonkeyPatch) -> None:
 
 
 def numbers_of_the_chain_before(patch: pytest.MonkeyPatch) -> None:
-    """In block mode a new chain is drawn with the numbers of the one that was rejected."""
+    """In block mode a new chain reuses the random numbers of the rejected chain."""
     _generated(patch, chain_starts=False)
 
 
@@ -145,7 +145,7 @@ def _generated(patch: pytest.MonkeyPatch, **flags: bool) -> None:
 
 
 def no_fence(patch: pytest.MonkeyPatch) -> None:
-    """Every prefix has the same hash, so late drafts of another prefix are taken."""
+    """Every prefix has the same hash, so late drafts of another prefix are accepted into the buffer."""
     patch.setattr(PrefixHash, "value", 0)
 
 

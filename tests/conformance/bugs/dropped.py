@@ -1,4 +1,4 @@
-"""Bugs of drafts that are dropped, cut or taken for a reason that exactness does not allow."""
+"""Bugs that drop, cut or use drafts for a reason that exactness does not allow."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ from verifier_service.passes.engine_loop import EngineLoop
 
 
 def failed_session_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """A drafter that fails behind a draft refuses the session, and drops the draft."""
+    """A drafter that fails after a draft refuses the session and drops the draft."""
     apply = DraftRunner._apply
 
     def planted(runner: DraftRunner, stream: Stream, result: StepResult) -> None:
@@ -41,7 +41,7 @@ def failed_session_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def every_row_judged(patch: pytest.MonkeyPatch) -> None:
-    """A row without a distribution behind a rejected draft makes the target draw again without the draft."""
+    """If the row after a rejected draft has no distribution, the target draws again without the draft."""
 
     def planted(mass: Tensor, first: Sequence[int], reached: Sequence[int]) -> list[int]:
         judge(mass, range(len(mass)), [1] * len(mass))
@@ -58,7 +58,7 @@ def every_row_judged(patch: pytest.MonkeyPatch) -> None:
 
 
 def dropped_by_token(patch: pytest.MonkeyPatch) -> None:
-    """A chunk of drafts that holds a certain token is dropped."""
+    """A chunk of drafts that contains a certain token is dropped."""
     add = DraftBuffer.add
 
     def planted(buffer: DraftBuffer, chunk: DraftTokens) -> bool:
@@ -68,7 +68,7 @@ def dropped_by_token(patch: pytest.MonkeyPatch) -> None:
 
 
 def budget_by_token(patch: pytest.MonkeyPatch) -> None:
-    """The budget of a round ends before a draft of a certain token, which is then never judged."""
+    """The budget of a round ends before a draft of a certain token, so that draft is never judged."""
     take = DraftBuffer.take
 
     def planted(buffer: DraftBuffer, gamma: int) -> Draft:
@@ -79,13 +79,13 @@ def budget_by_token(patch: pytest.MonkeyPatch) -> None:
 
 
 def chain_start_of_the_opening(patch: pytest.MonkeyPatch) -> None:
-    """The start of a chain stays where the session was opened."""
+    """The start of a chain stays at the position where the session was opened."""
     opened = property(lambda session: session._prompt_len, lambda session, start: None)
     patch.setattr(DraftSession, "chain_start", opened, raising=False)
 
 
 def q_of_another_session(patch: pytest.MonkeyPatch) -> None:
-    """In a batch of more than two, each draft is judged by the q̂ of the next session with as many drafts."""
+    """In a batch of more than two, each draft is judged by the q̂ of the next session that has as many drafts."""
 
     def planted(mode: Mode, p: Tensor, drafts: Sequence[Draft], *others: object) -> list[Verdict]:
         alike: dict[int, list[int]] = defaultdict(list)
@@ -101,7 +101,7 @@ def q_of_another_session(patch: pytest.MonkeyPatch) -> None:
 
 
 def low_confidence_left_out(patch: pytest.MonkeyPatch) -> None:
-    """The token that a chain ends behind, because it was not sure of it, is left out itself."""
+    """A chain that ends after a token of low confidence omits that token."""
     extend = DraftSession.extend
 
     def planted(
@@ -116,7 +116,7 @@ def low_confidence_left_out(patch: pytest.MonkeyPatch) -> None:
 
 
 def verdict_reused(patch: pytest.MonkeyPatch) -> None:
-    """The group that a pass leaves out gets the verdicts that it had before."""
+    """The group that a pass leaves out receives its previous verdicts again."""
     take, last = EngineLoop._take, dict[str, Outcome]()
 
     def planted(loop: EngineLoop, step: ModelStep, *rest: Any, **options: Any) -> None:

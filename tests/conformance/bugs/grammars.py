@@ -1,4 +1,4 @@
-"""Bugs of grammars: which rows are masked, and which tokens a session's state has read."""
+"""Bugs in grammars: which rows are masked, and which tokens a session's state has consumed."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -18,7 +18,7 @@ Masks = list[bytes | None]
 
 
 def bonus_unmasked(patch: pytest.MonkeyPatch) -> None:
-    """The row behind all drafts may be any id."""
+    """The row after all drafts is not masked."""
     histories = target_pass._histories
 
     def planted(row: Row) -> Iterator[History]:
@@ -29,13 +29,13 @@ def bonus_unmasked(patch: pytest.MonkeyPatch) -> None:
 
 
 def drafts_unseen(patch: pytest.MonkeyPatch) -> None:
-    """Every row of a round has the mask of its first."""
+    """Every row of a round has the mask of the first row."""
     masks = GrammarState.masks
     patch.setattr(GrammarState, "masks", lambda self, output, drafts=(): masks(self, output) * (len(drafts) + 1))
 
 
 def rejected_drafts_kept(patch: pytest.MonkeyPatch) -> None:
-    """The state goes on from the drafts of the last round, kept or not, as if they had been committed."""
+    """The state advances from the drafts of the last round as if all of them had been committed."""
 
     def planted(self: GrammarState, output: Sequence[int]) -> bool:
         more = list(output)[len(self._read) :]
@@ -46,7 +46,7 @@ def rejected_drafts_kept(patch: pytest.MonkeyPatch) -> None:
 
 
 def state_of_another(patch: pytest.MonkeyPatch) -> None:
-    """A session is masked by where the session before it stands."""
+    """A session is masked by the grammar state of the session before it."""
     masks = GrammarState.masks
     last: list[Sequence[int]] = [()]
 
@@ -58,7 +58,7 @@ def state_of_another(patch: pytest.MonkeyPatch) -> None:
 
 
 def q_unmasked(patch: pytest.MonkeyPatch) -> None:
-    """The drafter does not know the grammar."""
+    """The drafter ignores the grammar."""
 
     def planted(self: GrammarMasks, session: DraftSession) -> History:
         return session.history
@@ -67,7 +67,7 @@ def q_unmasked(patch: pytest.MonkeyPatch) -> None:
 
 
 def behind_the_end(patch: pytest.MonkeyPatch) -> None:
-    """Drafts behind the end token are masked as if the end had not been drafted."""
+    """Drafts after the end token are masked as if the end token had not been drafted."""
     masks = GrammarState.masks
 
     def planted(self: GrammarState, output: Sequence[int], drafts: Sequence[int] = ()) -> Masks:
@@ -78,7 +78,7 @@ def behind_the_end(patch: pytest.MonkeyPatch) -> None:
 
 
 def drafts_not_thought(patch: pytest.MonkeyPatch) -> None:
-    """The budget of thinking counts what is committed, and no draft."""
+    """The thinking budget counts committed tokens but not drafts."""
     masks = BudgetState.masks
 
     def planted(self: BudgetState, output: Sequence[int], drafts: Sequence[int] = ()) -> Masks:
@@ -88,7 +88,7 @@ def drafts_not_thought(patch: pytest.MonkeyPatch) -> None:
 
 
 def rejected_thoughts_kept(patch: pytest.MonkeyPatch) -> None:
-    """The budget goes on from the drafts of the last round, kept or not."""
+    """The thinking budget keeps counting the drafts of the last round, including rejected ones."""
     behind = BudgetState._behind
     longest: list[Sequence[int]] = [()]
 

@@ -1,4 +1,4 @@
-"""Bugs of what is kept of a round: KV that others may share, and the sums over rounds."""
+"""Bugs in what a round leaves: KV that other sessions may share, and sums over rounds."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from tests.conformance.bugs.bug import Bug, Law
 
 
 def rejected_position_sealed(patch: pytest.MonkeyPatch) -> None:
-    """Blocks are sealed as soon as they are full, and stay so when the drafts in them are rejected."""
+    """Blocks are sealed as soon as they are full and stay sealed when drafts in them are rejected."""
     forward = NativeEngine.forward
 
     def planted(engine: NativeEngine, chunks: Sequence[Chunk]) -> Tensor:
@@ -25,7 +25,7 @@ def rejected_position_sealed(patch: pytest.MonkeyPatch) -> None:
 
 
 def fruitless_rounds_left_out(patch: pytest.MonkeyPatch) -> None:
-    """Rounds of which no draft was accepted are not counted."""
+    """Rounds with no accepted draft are not counted."""
     histogram = Summary.acceptance_histogram
 
     def planted(summary: Summary) -> tuple[int, ...]:

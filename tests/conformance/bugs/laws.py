@@ -1,4 +1,4 @@
-"""Bugs of the one function from logits to a distribution, of the draw from it, and of several drafts for a place."""
+"""Bugs in the function from logits to a distribution, in the draw from it, and in judging siblings."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -20,7 +20,7 @@ Params = Sequence[SamplingParams]
 
 
 def filters_before_temperature(patch: pytest.MonkeyPatch) -> None:
-    """Filter, then divide by the temperature: another support."""
+    """Filters run before the division by the temperature, which changes the support."""
 
     def planted(scores: Tensor, params: Params) -> Tensor:
         warm = torch.tensor([each.temperature for each in params], dtype=scores.dtype)[:, None]
@@ -30,7 +30,7 @@ def filters_before_temperature(patch: pytest.MonkeyPatch) -> None:
 
 
 def penalties_after_temperature(patch: pytest.MonkeyPatch) -> None:
-    """Penalties are scaled with the logits."""
+    """Penalties are applied after the temperature and so are scaled differently."""
     edited = sampling._edited
 
     def planted(scores: Tensor, params: Params, histories: Sequence[History]) -> Tensor:
@@ -59,7 +59,7 @@ def temperature_zero_is_one(patch: pytest.MonkeyPatch) -> None:
 
 
 def last_of_the_best(patch: pytest.MonkeyPatch) -> None:
-    """Of several best tokens the last one wins."""
+    """A tie between several best tokens goes to the last one."""
 
     def planted(logits: Tensor, params: Params, histories: Sequence[History]) -> Tensor:
         return probabilities(logits.flip(-1), params, histories).flip(-1)
@@ -68,7 +68,7 @@ def last_of_the_best(patch: pytest.MonkeyPatch) -> None:
 
 
 def edited_in_place(patch: pytest.MonkeyPatch) -> None:
-    """Penalties are written into the logits."""
+    """Penalties are written into the caller's logits."""
 
     def planted(logits: Tensor, params: Params, histories: Sequence[History]) -> Tensor:
         p = probabilities(logits, params, histories)
@@ -79,7 +79,7 @@ def edited_in_place(patch: pytest.MonkeyPatch) -> None:
 
 
 def min_p_on_the_bonus_alone(patch: pytest.MonkeyPatch) -> None:
-    """Only a round's last row is filtered by min-p; the rows of a session follow each other and share their params."""
+    """Min-p filters only the last row of a round. The rows of a session are consecutive and share their params."""
 
     def planted(logits: Tensor, params: Params, histories: Sequence[History]) -> Tensor:
         last = [after is not before for before, after in zip(params, [*params[1:], None], strict=True)]
@@ -93,12 +93,12 @@ def min_p_on_the_bonus_alone(patch: pytest.MonkeyPatch) -> None:
 
 
 def served_penalties_blind_to_drafts(patch: pytest.MonkeyPatch) -> None:
-    """In the target_pass, penalties see the committed output only."""
+    """In `target_pass`, penalties see only the committed output."""
     patch.setattr(target_pass, "_histories", lambda row: iter([row.history] * (len(row.draft.tokens) + 1)))
 
 
 def bonus_without_penalties(patch: pytest.MonkeyPatch) -> None:
-    """The bonus row's penalties do not see the drafts it follows."""
+    """The penalties of the bonus row do not see the drafts before it."""
     histories = target_pass._histories
 
     def planted(row: Row) -> Iterator[History]:
@@ -108,7 +108,7 @@ def bonus_without_penalties(patch: pytest.MonkeyPatch) -> None:
 
 
 def barred_by_its_end(patch: pytest.MonkeyPatch) -> None:
-    """A bad word is barred wherever the token before its last one was, whatever stood in front of that."""
+    """A bad word's last token is barred after its second-to-last token, even if the tokens before that do not match."""
 
     def planted(params: SamplingParams, output: Sequence[int]) -> list[int]:
         return [word[-1] for word in params.bad_words if tuple(output[-1:]) == word[:-1][-1:] or len(word) == 1]
@@ -117,12 +117,15 @@ def barred_by_its_end(patch: pytest.MonkeyPatch) -> None:
 
 
 def zero_can_be_drawn(patch: pytest.MonkeyPatch) -> None:
-    """The inverse CDF takes the first id whose sum reaches the number: at 0 that is id 0, possible or not."""
+    """The inverse CDF takes the first id whose sum reaches the number.
+
+    At 0 it returns id 0, even if its probability is 0.
+    """
     everywhere(patch, sample, lambda p, u: (p.cumsum(-1) >= (u * p.sum(-1))[:, None]).byte().argmax(-1))
 
 
 def wrong_form(patch: pytest.MonkeyPatch) -> None:
-    """Siblings drawn without replacement are judged as if with."""
+    """Siblings drawn without replacement are judged as if drawn with replacement."""
     everywhere(patch, without_replacement, with_replacement)
 
 

@@ -1,4 +1,4 @@
-"""Bugs of drafts that were looked up and not sampled: a point mass must be verified as one."""
+"""Bugs in drafts that are looked up rather than sampled. Such a draft must be verified as a point mass."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from tests.conformance.small_pair import VOCAB_SIZE
 
 
 def always_kept(patch: pytest.MonkeyPatch) -> None:
-    """A point mass is taken for q = p: it is kept wherever it is possible."""
+    """A point mass is treated as q = p and kept whenever its probability is positive."""
 
     def planted(p_x: Tensor, q_x: Tensor, u: Tensor, ell: Tensor | None = None) -> Tensor:
         return rejection(torch.where((q_x == 1.0) & (p_x > 0.0), 1.0, p_x), q_x, u, ell)
@@ -21,13 +21,13 @@ def always_kept(patch: pytest.MonkeyPatch) -> None:
 
 
 def flat_q(patch: pytest.MonkeyPatch) -> None:
-    """The token that was looked up is sent with a q̂ that holds every id alike."""
+    """The token that was looked up is sent with a uniform q̂."""
     flat = SparseProbs(torch.arange(VOCAB_SIZE), torch.ones(VOCAB_SIZE, dtype=torch.int64))
     patch.setattr(draft, "point_mass", lambda _: flat)
 
 
 def mass_left_in(patch: pytest.MonkeyPatch) -> None:
-    """After its rejection a point mass may be drawn again."""
+    """After its rejection the drafted token may be drawn again."""
 
     def planted(p: Tensor, scale: Tensor, ids: Tensor, q: Tensor) -> Tensor:
         return residual(p, scale, ids, q.masked_fill(q == 1.0, 0.0))

@@ -1,4 +1,4 @@
-"""Bugs of randomness: numbers that are shared, advanced or drawn again."""
+"""Bugs in randomness: random numbers that are shared, advanced or drawn again."""
 
 from collections.abc import Callable, Sequence
 from itertools import count
@@ -17,7 +17,7 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def sharing(one: Lane, other: Lane, back: int = 0) -> Plant:
-    """Lane `one` reads lane `other`, `back` positions earlier."""
+    """Make lane `one` read lane `other`, `back` positions earlier."""
 
     def planted(seeds: Keys, positions: Keys, lane: Lane | Sequence[Lane], *rest: object, **named: object) -> Tensor:
         honest = uniform(seeds, positions, lane, *rest, **named)  # type: ignore[arg-type]
@@ -29,7 +29,7 @@ def sharing(one: Lane, other: Lane, back: int = 0) -> Plant:
 
 
 def starts_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """Block verdicts reuse the accept numbers of the round before."""
+    """Block verdicts reuse the accept numbers of the previous round."""
 
     def planted(seeds: Keys, positions: Keys, lane: Lane, starts: object = None, indices: object = None) -> Tensor:
         kept = None if lane is Lane.ACCEPT else starts
@@ -39,7 +39,7 @@ def starts_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def one_stream(patch: pytest.MonkeyPatch) -> None:
-    """One generator for everybody, advanced by every draw."""
+    """One generator serves all sessions and advances with every draw."""
     calls = count()
 
     def planted(seeds: Keys, positions: Keys, lane: Lane, *rest: object, **named: object) -> Tensor:
@@ -49,7 +49,7 @@ def one_stream(patch: pytest.MonkeyPatch) -> None:
 
 
 def siblings_share_a_number(patch: pytest.MonkeyPatch) -> None:
-    """Every sibling of a place is judged by one number."""
+    """All siblings of a position are judged by one number."""
 
     def planted(seeds: Keys, positions: Keys, lane: Lane, *rest: object, **named: object) -> Tensor:
         shared = named | {"indices": None} if lane is Lane.ACCEPT else named
@@ -59,7 +59,7 @@ def siblings_share_a_number(patch: pytest.MonkeyPatch) -> None:
 
 
 def redrawn_after_a_mismatch(patch: pytest.MonkeyPatch) -> None:
-    """Coupled mode compares one draw of the target's and emits another."""
+    """Coupled mode compares the draft with one draw of the target and emits another draw."""
 
     def planted(p: Tensor, drafts: Sequence[Keys], seeds: Keys, positions: Keys) -> list[tuple[int, ...]]:
         emitted = coupled_on_host(p, drafts, seeds, positions)
@@ -76,7 +76,7 @@ def redrawn_after_a_mismatch(patch: pytest.MonkeyPatch) -> None:
 
 
 def draft_emitted(patch: pytest.MonkeyPatch) -> None:
-    """Coupled mode keeps the draft that differs instead of the target's own draw."""
+    """Coupled mode keeps a draft that differs from the target's own draw."""
 
     def planted(p: Tensor, drafts: Sequence[Keys], seeds: Keys, positions: Keys) -> list[tuple[int, ...]]:
         return [
@@ -88,7 +88,7 @@ def draft_emitted(patch: pytest.MonkeyPatch) -> None:
 
 
 def noise_of_the_round(patch: pytest.MonkeyPatch) -> None:
-    """Coupling noise is keyed by the round's parity and not by the position."""
+    """Coupling noise is keyed by the round's parity instead of the position."""
     everywhere(patch, choose, lambda p, ids, seeds, at: choose(p, ids, seeds, [position // 2 for position in at]))
     everywhere(patch, draw, lambda p, seeds, at, *rows: draw(p, seeds, [position // 2 for position in at], *rows))
 

@@ -1,4 +1,4 @@
-"""Bugs of a model's KV: what a failed pass leaves, what a drafter lacks, and attention to wrong keys."""
+"""Bugs in a model's KV: leftovers of a failed pass, positions missing in a drafter, and attention to the wrong keys."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -25,7 +25,7 @@ from verifier_service.drafts.session_drafts import RemoteDrafts
 
 
 def failure_kept(patch: pytest.MonkeyPatch) -> None:
-    """What a failed pass wrote stays, and the next try goes behind it."""
+    """KV written by a failed pass is kept, and the next attempt appends to it."""
 
     def planted(engine: Engine, batch: Sequence[ScheduledChunk]) -> list[Result]:
         try:
@@ -39,7 +39,7 @@ def failure_kept(patch: pytest.MonkeyPatch) -> None:
 
 
 def drafter_one_short(patch: pytest.MonkeyPatch) -> None:
-    """After a full acceptance the last draft has no KV in the drafter, and what follows takes its place."""
+    """After a full acceptance the drafter has no KV for the last draft, and the next token takes its position."""
     rolled_back(lambda held, wanted: min(wanted, held), load_engine)(patch)
 
     def planted(table: SessionTable, session: DraftSession, valid: int) -> None:
@@ -50,7 +50,7 @@ def drafter_one_short(patch: pytest.MonkeyPatch) -> None:
 
 
 def pause_untold(patch: pytest.MonkeyPatch) -> None:
-    """What rounds without drafts commit is not told to the drafter."""
+    """The drafter does not receive the tokens committed in rounds without drafts."""
     commit = RemoteDrafts.commit
 
     def planted(drafts: RemoteDrafts, tokens: Sequence[int], judged: int, gamma: int) -> None:
@@ -61,7 +61,7 @@ def pause_untold(patch: pytest.MonkeyPatch) -> None:
 
 
 def drafter_of_any_id(patch: pytest.MonkeyPatch) -> None:
-    """The drafter's q ignores which ids are allowed."""
+    """The drafter's q ignores the set of allowed ids."""
 
     def planted(logits: Tensor, params: Sequence[SamplingParams], histories: Sequence[History]) -> Tensor:
         return probabilities(logits, [SamplingParams(each.temperature) for each in params], histories)
@@ -70,7 +70,7 @@ def drafter_of_any_id(patch: pytest.MonkeyPatch) -> None:
 
 
 def attending(**changed: Any) -> Plant:
-    """Layers attend by another rule; the proof at load time, which refuses such an engine, is off."""
+    """Make layers attend by another rule. The proof at load time, which refuses such an engine, is off."""
 
     def planted(step: type[AttentionStep]) -> Callable[..., Tensor]:
         attend = step.attend

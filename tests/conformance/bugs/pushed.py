@@ -1,4 +1,4 @@
-"""Bugs of chains that are pushed for the likely outcomes of a verdict."""
+"""Bugs in chains that are pushed for the likely outcomes of a verdict."""
 
 from collections.abc import Iterator, Sequence
 
@@ -16,7 +16,7 @@ _IN_BLOCK = "simulated block of turns, pushed"
 
 
 class _AnyHash(dict[tuple[int, int], Draft]):
-    """Pushed chains that are found by the length of their prefix alone."""
+    """Pushed chains looked up by prefix length alone."""
 
     def __setitem__(self, key: tuple[int, int], chain: Draft) -> None:
         super().__setitem__((key[0], 0), chain)
@@ -26,7 +26,7 @@ class _AnyHash(dict[tuple[int, int], Draft]):
 
 
 def chosen_by_its_token(patch: pytest.MonkeyPatch) -> None:
-    """The verifier leaves pushed chains alone that begin with a certain token."""
+    """The verifier ignores pushed chains that begin with a certain token."""
     advance = DraftBuffer.advance
 
     def planted(buffer: DraftBuffer, tokens: Sequence[int], judged: int) -> bool:
@@ -37,7 +37,7 @@ def chosen_by_its_token(patch: pytest.MonkeyPatch) -> None:
 
 
 def chosen_by_a_rejected_draft(patch: pytest.MonkeyPatch) -> None:
-    """The verifier looks for a pushed chain only where the draft behind the rejected one was a certain token."""
+    """The verifier looks up a pushed chain only if the draft after the rejected one was a certain token."""
     advance = DraftBuffer.advance
 
     def planted(buffer: DraftBuffer, tokens: Sequence[int], judged: int) -> bool:
@@ -50,7 +50,7 @@ def chosen_by_a_rejected_draft(patch: pytest.MonkeyPatch) -> None:
 
 
 def prepared_by_later_drafts(patch: pytest.MonkeyPatch) -> None:
-    """The drafter prepares an outcome only where the draft behind its place is not a certain token."""
+    """The drafter prepares an outcome only if the draft after its position is not a certain token."""
     likely = outcomes._likely
 
     def planted(session: DraftSession, budget: int) -> Iterator[tuple[int, int]]:
@@ -72,7 +72,7 @@ def epochs_mixed(patch: pytest.MonkeyPatch) -> None:
 
 
 def chosen_by_its_length(patch: pytest.MonkeyPatch) -> None:
-    """A pushed chain is taken for any prefix of its length."""
+    """A pushed chain is used for any prefix of its length."""
     add = DraftBuffer.add
 
     def planted(buffer: DraftBuffer, *chunk: object) -> bool:

@@ -1,4 +1,4 @@
-"""Bugs of one session in a verifier's pass: its lenience, its bonus token, and the log probabilities of its tokens."""
+"""Bugs in one session of a verifier's pass: its lenience, its bonus token, and the log probabilities of its tokens."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,7 +19,7 @@ Params = Sequence[SamplingParams]
 
 
 def lenience_ignored(patch: pytest.MonkeyPatch) -> None:
-    """ℓ is taken and has no effect."""
+    """ℓ is accepted and has no effect."""
     everywhere(patch, rejection, lambda p_x, q_x, u, ell=None: rejection(p_x, q_x, u))
 
 
@@ -34,7 +34,7 @@ def lenience_of_the_batch(patch: pytest.MonkeyPatch) -> None:
 
 
 def bonus_of_any_id(patch: pytest.MonkeyPatch) -> None:
-    """A round's last row may be any id; the rows of a session follow each other and share their params."""
+    """The last row of a round is not masked. The rows of a session are consecutive and share their params."""
 
     def planted(logits: Tensor, params: Params, histories: Sequence[History]) -> Tensor:
         last = [after is not before for before, after in zip(params, [*params[1:], None], strict=True)]
@@ -45,7 +45,7 @@ def bonus_of_any_id(patch: pytest.MonkeyPatch) -> None:
 
 
 def masked_row_is_flat(patch: pytest.MonkeyPatch) -> None:
-    """Where no token is left, or the logits are no numbers, any id is as good as another."""
+    """If every id is masked or the logits are not finite, the token is drawn uniformly."""
 
     def planted(logits: Tensor, params: Params, histories: Sequence[History]) -> Tensor:
         p = probabilities(logits, params, histories)
@@ -55,7 +55,7 @@ def masked_row_is_flat(patch: pytest.MonkeyPatch) -> None:
 
 
 def logprobs_of_p(patch: pytest.MonkeyPatch) -> None:
-    """Log probabilities are those after temperature and filters."""
+    """Log probabilities are taken after temperature and filters."""
     scored = target_pass._scored
 
     def planted(
@@ -69,7 +69,7 @@ def logprobs_of_p(patch: pytest.MonkeyPatch) -> None:
 
 
 def logprobs_of_q(patch: pytest.MonkeyPatch) -> None:
-    """An accepted token comes with the log probability that the drafter gave it."""
+    """An accepted token has the drafter's log probability."""
     scored = target_pass._scored
 
     def planted(rows: Sequence[Row], *others: object) -> list[Verdict]:

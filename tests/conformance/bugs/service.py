@@ -1,4 +1,4 @@
-"""Bugs around the rules: KV, the cut of a round, the vocabulary, and text that spans rounds."""
+"""Bugs in the code around the rules: KV, the cut of a round, the vocabulary, and text that spans rounds."""
 
 from collections.abc import Callable, Container
 from dataclasses import replace
@@ -19,11 +19,11 @@ from verifier_service.passes.sequence import Sequence
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 SLACK = 16
-"""Positions more than a session asks for: what is not rolled back must not be what stops it."""
+"""Extra positions of KV for a session, so that a missing rollback does not exhaust its capacity."""
 
 
 def rolled_back(length: Callable[[int, int], int], load: Callable[[Any], NativeEngine] = load_engine) -> Plant:
-    """KV of the engine that `load` loads, the target's as a rule, is cut to `length(held, wanted)`."""
+    """Cut the KV of engines that `load` loads, by default the target's, to `length(held, wanted)` tokens."""
 
     def plant(patch: pytest.MonkeyPatch) -> None:
         def planted(settings: Any) -> NativeEngine:
@@ -49,16 +49,16 @@ def rolled_back(length: Callable[[int, int], int], load: Callable[[Any], NativeE
 
 
 kv_one_short = rolled_back(lambda held, wanted: min(wanted, held) - (wanted >= held))
-"""After a full acceptance the last draft has no KV in the target, and what follows takes its place."""
+"""After a full acceptance the target has no KV for the last draft, and the next token takes its position."""
 
 kv_never_rolled_back = rolled_back(lambda held, wanted: held)
-"""Later tokens attend to drafts that were rejected."""
+"""Later tokens attend to rejected drafts."""
 
 kv_cut_from_the_end = rolled_back(lambda held, wanted: len(range(held)[: -(held - wanted)]))
-"""`[:-0]`: dropping the last 0 positions drops them all."""
+"""`[:-0]`: dropping the last 0 positions drops all of them."""
 
 rejected_position_read = rolled_back(lambda held, wanted: min(wanted + 1, held))
-"""One rejected position stays readable behind the committed ones."""
+"""One rejected position stays readable after the committed ones."""
 
 
 def padding_unmasked(patch: pytest.MonkeyPatch) -> None:
@@ -72,7 +72,7 @@ def ends_overlooked(patch: pytest.MonkeyPatch) -> None:
 
 
 def counted_before_the_cut(patch: pytest.MonkeyPatch) -> None:
-    """Accepted drafts behind the end are counted."""
+    """Accepted drafts after the end token are counted."""
 
     def planted(verdict: Verdict, base_len: int, limit: int, stop_ids: Container[int]) -> Round:
         return replace(cut(verdict, base_len, limit, stop_ids), accepted=verdict.accepted)
@@ -81,7 +81,7 @@ def counted_before_the_cut(patch: pytest.MonkeyPatch) -> None:
 
 
 def limit_before_end(patch: pytest.MonkeyPatch) -> None:
-    """Where a round reaches the limit, an earlier end is not looked for."""
+    """A round that reaches the limit is not searched for an earlier end token."""
 
     def planted(verdict: Verdict, base_len: int, limit: int, stop_ids: Container[int]) -> Round:
         found = cut(verdict, base_len, limit, stop_ids)
@@ -92,17 +92,17 @@ def limit_before_end(patch: pytest.MonkeyPatch) -> None:
 
 
 def room_overshot(patch: pytest.MonkeyPatch) -> None:
-    """γ ignores the room left."""
+    """γ ignores the room left in the sequence."""
     patch.setattr(Sequence, "_next_gamma", lambda sequence: sequence._gamma.gamma())
 
 
 def stops_within_a_round(patch: pytest.MonkeyPatch) -> None:
-    """Text is shown although the next round could make a stop string of its end."""
+    """Text is shown although the next round could complete a stop string that begins at its end."""
     everywhere(patch, held_length, lambda text, stops: 0)
 
 
 def half_characters(patch: pytest.MonkeyPatch) -> None:
-    """Text is shown although its last character is not complete."""
+    """Text is shown although its last character is incomplete."""
     patch.setattr(Decode, "characters", lambda decode, data, final: (data.decode(errors="replace"), b""))
 
 

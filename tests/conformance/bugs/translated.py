@@ -1,6 +1,6 @@
-"""Bugs of drafts from another tokenizer: what becomes of the mass of tokens that the target does not have.
+"""Bugs in drafts from another tokenizer: the probability mass of tokens that the target lacks.
 
-Each first gives that mass to an id of the target's that is not shared.
+Each bug first assigns that mass to an id of the target that is not shared.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,14 +17,14 @@ from drafter_service.sessions.drafter import DraftedToken, NoGuess, ScheduledSes
 from tests.conformance.bugs.bug import Bug, Law
 
 STRANGE = 5
-"""An id of the target's for which the stranger of `small_pair` has no token."""
+"""An id of the target for which the stranger of `small_pair` has no token."""
 
 Step = Callable[[ModelDrafter, Tensor, Sequence[ScheduledSession]], Any]
 _propose: Step = ModelDrafter._propose
 
 
 def keep_the_mass(patch: pytest.MonkeyPatch, wrong: Step) -> None:
-    """Have STRANGE stand for all that is not shared, and draft with `wrong`."""
+    """Assign the mass of all tokens that are not shared to STRANGE, and draft with `wrong`."""
     translated = TranslatedModel._translated
 
     def planted(model: TranslatedModel, logits: Tensor, computed: Sequence[bool]) -> Tensor:
@@ -38,7 +38,7 @@ def keep_the_mass(patch: pytest.MonkeyPatch, wrong: Step) -> None:
 
 
 def not_normalised(patch: pytest.MonkeyPatch) -> None:
-    """The draft is drawn from the shared tokens alone, and q̂ still has the mass of the others."""
+    """The draft is drawn from the shared tokens alone, while q̂ includes the mass of the others."""
 
     def wrong(drafter: ModelDrafter, logits: Tensor, batch: Sequence[ScheduledSession]) -> list[DraftedToken]:
         shared = logits.clone()
@@ -50,7 +50,7 @@ def not_normalised(patch: pytest.MonkeyPatch) -> None:
 
 
 def dropped_after_the_draw(patch: pytest.MonkeyPatch) -> None:
-    """The draft is drawn from all tokens and dropped when it is not shared; q̂ is what it was drawn from."""
+    """The draft is drawn from all tokens and dropped if it is not shared. q̂ is the distribution before the drop."""
 
     def wrong(drafter: ModelDrafter, logits: Tensor, batch: Sequence[ScheduledSession]) -> list[Any]:
         drawn = _propose(drafter, logits, batch)

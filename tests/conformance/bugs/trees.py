@@ -1,4 +1,4 @@
-"""Bugs of trees: whose q̂ judges a draw, in what order, which proposals there are, and from which row a token is."""
+"""Bugs in trees: the q̂ that judges a draw, the order of proposals, the set of proposals, and the row of a token."""
 
 from collections.abc import Iterator, Sequence
 
@@ -16,7 +16,7 @@ drawn = TreeDraft.drawn
 
 
 def one_q(patch: pytest.MonkeyPatch) -> None:
-    """Every drafter's draws are judged by the q̂ of the first."""
+    """The draws of every drafter are judged by the q̂ of the first drafter."""
 
     def planted(draft: TreeDraft, node: int) -> tuple[Draws, ...]:
         return tuple(Draws(each.children, drawn(draft, node)[0].law) for each in drawn(draft, node))
@@ -26,7 +26,7 @@ def one_q(patch: pytest.MonkeyPatch) -> None:
 
 
 def order_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """Siblings are judged by their ids and not in the order of the draw."""
+    """Siblings are judged in the order of their ids instead of the order of the draw."""
 
     def planted(draft: TreeDraft, node: int) -> tuple[Draws, ...]:
         return tuple(
@@ -55,7 +55,7 @@ def second_proposal_dropped(patch: pytest.MonkeyPatch) -> None:
 
 
 def history_of_the_row_before(patch: pytest.MonkeyPatch) -> None:
-    """Penalties at a node see all the nodes before it, of whatever path."""
+    """Penalties at a node see all earlier nodes, including those on other paths."""
 
     def planted(row: Row) -> Iterator[History]:
         history, drafts = row.history, row.draft.tokens
@@ -65,7 +65,7 @@ def history_of_the_row_before(patch: pytest.MonkeyPatch) -> None:
 
 
 def row_by_depth(patch: pytest.MonkeyPatch) -> None:
-    """The token behind a path is drawn from the row that a chain of that length would have."""
+    """The token after a path is drawn from the row that a chain of that length would have."""
 
     rows = tree_verification._rows
 

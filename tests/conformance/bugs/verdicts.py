@@ -1,4 +1,4 @@
-"""Bugs of the rules: what is kept of a draft, and what the token after it is drawn from."""
+"""Bugs in the rules: the decision to keep a draft, and the distribution of the token after it."""
 
 from collections.abc import Sequence
 
@@ -18,37 +18,37 @@ Keys = Sequence[int]
 
 
 def ratio_inverted(patch: pytest.MonkeyPatch) -> None:
-    """Kept with q/p."""
+    """A draft is kept with probability q/p."""
     everywhere(patch, rejection, lambda p_x, q_x, u, ell=None: (u * p_x < q_x).cumprod(1).sum(1))
 
 
 def divided_by_q(patch: pytest.MonkeyPatch) -> None:
-    """u ≤ p/(q + ε), with the ε that keeps a division from failing."""
+    """A draft is kept if u ≤ p/(q + ε), where ε avoids a division by zero."""
     everywhere(patch, rejection, lambda p_x, q_x, u, ell=None: (u <= p_x / (q_x + 1e-10)).cumprod(1).sum(1))
 
 
 def or_equal(patch: pytest.MonkeyPatch) -> None:
-    """`<=`, which keeps a token of p = 0 at u = 0."""
+    """The comparison is `<=`, which keeps a token of p = 0 at u = 0."""
     everywhere(patch, rejection, lambda p_x, q_x, u, ell=None: (u * q_x <= p_x).cumprod(1).sum(1))
 
 
 def p_alone(patch: pytest.MonkeyPatch) -> None:
-    """A sampled draft is kept with p(x), which is the rule of a point mass."""
+    """A sampled draft is kept with probability p(x), the rule for a point mass."""
     everywhere(patch, rejection, lambda p_x, q_x, u, ell=None: (u < p_x).cumprod(1).sum(1))
 
 
 def lenient_unasked(patch: pytest.MonkeyPatch) -> None:
-    """ℓ = 0.9 for everybody."""
+    """ℓ = 0.9 applies to every session."""
     everywhere(patch, rejection, lambda p_x, q_x, u, ell=None: (0.9 * u * q_x < p_x).cumprod(1).sum(1))
 
 
 def lenience_inverted(patch: pytest.MonkeyPatch) -> None:
-    """Kept with ℓ·p/q: strict where it should be lenient, and still not exact."""
+    """A draft is kept with probability ℓ·p/q, which is strict instead of lenient and still not exact."""
     everywhere(patch, rejection, lambda p_x, q_x, u, ell=None: (u * q_x < p_x * ell[:, None]).cumprod(1).sum(1))
 
 
 def likeliest_kept(patch: pytest.MonkeyPatch) -> None:
-    """A draft of high p is kept outright, as a greedy check would."""
+    """A draft of high p is always kept, as in a greedy check."""
     everywhere(patch, rejection, lambda p_x, q_x, u, ell=None: ((u * q_x < p_x) | (p_x > 0.15)).cumprod(1).sum(1))
 
 
@@ -58,7 +58,7 @@ def no_residual(patch: pytest.MonkeyPatch) -> None:
 
 
 def residual_without_a_rest(patch: pytest.MonkeyPatch) -> None:
-    """(p - q)₊ is normalised even where it is 0."""
+    """(p - q)₊ is normalised even if it is 0."""
 
     def planted(p: Tensor, scale: Tensor, ids: Tensor, q: Tensor) -> Tensor:
         left = (scale[:, None] * p).scatter_add(1, ids, -q).clamp_min(0.0)
@@ -68,12 +68,12 @@ def residual_without_a_rest(patch: pytest.MonkeyPatch) -> None:
 
 
 def residual_of_unfiltered_p(patch: pytest.MonkeyPatch) -> None:
-    """What the filters took out of p comes back in the residual."""
+    """The residual includes mass of p that the filters removed."""
     everywhere(patch, residual, lambda p, scale, ids, q: residual(p.clamp_min(0.02), scale, ids, q))
 
 
 def p_without_the_draft(patch: pytest.MonkeyPatch) -> None:
-    """With only q(x) known, the residual is taken as p without x."""
+    """If only q(x) is known, the residual is p without x."""
 
     def planted(mode: Mode, p: Tensor, drafts: Sequence[Draft], seeds: Keys, at: Keys, *rest: object) -> list[Verdict]:
         verdicts = verify(mode, p, drafts, seeds, at, *rest)  # type: ignore[arg-type]
@@ -91,7 +91,7 @@ def p_without_the_draft(patch: pytest.MonkeyPatch) -> None:
 
 
 def bonus_after_a_rejection(patch: pytest.MonkeyPatch) -> None:
-    """The recovered token is followed by one from the next row, which stands behind the rejected draft."""
+    """The recovered token is followed by a token from the next row, which belongs to the rejected draft."""
 
     def planted(mode: Mode, p: Tensor, drafts: Sequence[Draft], seeds: Keys, at: Keys, *rest: object) -> list[Verdict]:
         verdicts = verify(mode, p, drafts, seeds, at, *rest)  # type: ignore[arg-type]
@@ -108,7 +108,7 @@ def bonus_after_a_rejection(patch: pytest.MonkeyPatch) -> None:
 
 
 def bonus_from_the_row_before(patch: pytest.MonkeyPatch) -> None:
-    """After a full acceptance the token is from p at the last draft's own position."""
+    """After a full acceptance the token is drawn from p at the last draft's own position."""
 
     def planted(mode: Mode, p: Tensor, drafts: Sequence[Draft], *rest: object) -> list[Verdict]:
         sizes = torch.tensor([len(draft.tokens) + 1 for draft in drafts])
@@ -126,7 +126,7 @@ def first_failure(patch: pytest.MonkeyPatch) -> None:
 
 
 def unscaled_block_residual(patch: pytest.MonkeyPatch) -> None:
-    """Block verification with the residual of the token rule."""
+    """Block verification uses the residual of the token rule."""
     everywhere(patch, residual, lambda p, scale, ids, q: residual(p, torch.ones_like(scale), ids, q))
 
 
@@ -140,7 +140,7 @@ def unclamped_pi(patch: pytest.MonkeyPatch) -> None:
 
 
 def token_rule_h(patch: pytest.MonkeyPatch) -> None:
-    """Every h is π, as if each place were the last."""
+    """Every h is π, as if each position were the last."""
     everywhere(patch, block_h, lambda pi, p_s, q_s: pi[:, 1:])
 
 

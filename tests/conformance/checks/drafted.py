@@ -1,4 +1,4 @@
-"""Checks of what is drafted: behind the committed tokens, within the room left, and again after a pause."""
+"""Checks of drafts: they follow the committed tokens, fit into the room left, and resume after a pause."""
 
 from collections.abc import Sequence
 from unittest.mock import patch
@@ -18,26 +18,26 @@ from verifier_service.passes import sequence
 
 LENGTH = 12
 PAUSES = 3
-"""Every committed length that it divides is followed by a round without drafts."""
+"""A committed length divisible by this is followed by a round without drafts."""
 
 
 def overshooting_rounds() -> float:
-    """Rounds drafted past the room left."""
+    """Count rounds with drafts beyond the room left."""
     limit = len(PROMPT) + 6
     rounds = [each for done in Workload(Mode.REJECTION, 60, gammas=(8,), length=6).run() for each in done.rounds]
     return sum(each.base_len + len(each.draft_tokens) // 4 >= limit for each in rounds)
 
 
 def strayed_drafts(sessions: int, ahead: int) -> float:
-    """Draft tokens that are not what the drafter's model says after the very tokens before them.
+    """Count draft tokens that differ from the prediction of the drafter's model at their prefix.
 
-    With one candidate a coupled drafter proposes its argmax, whatever the noise.
+    With one candidate, a coupled drafter proposes its argmax for any noise.
     """
     return sum(map(_strayed, _sure(sessions, ahead)))
 
 
 def late_drafts() -> float:
-    """Draft tokens that stray where drafts of a rejected prefix arrive behind every verdict."""
+    """Count draft tokens that stray if drafts of a rejected prefix arrive after every verdict."""
     commit = RemoteDrafts.commit
 
     def then_late(drafts: RemoteDrafts, tokens: Sequence[int], judged: int, gamma: int) -> None:
@@ -45,7 +45,7 @@ def late_drafts() -> float:
         commit(drafts, tokens, judged, gamma)
         behind, late = drafted[: len(tokens)], drafted[len(tokens) :]
         if behind != tuple(tokens):
-            # As many as a round can want: a verifier that takes them waits for no others.
+            # The largest number that a round can want: a verifier that accepts them waits for no others.
             drafts.drafted(_chunk(drafts, committed + behind, (late * LENGTH)[:MOST_DRAFTS]))
 
     with patch.object(RemoteDrafts, "commit", then_late):
@@ -53,7 +53,7 @@ def late_drafts() -> float:
 
 
 def lost_drafts() -> float:
-    """Rounds that wanted drafts and had none, and drafts that strayed, where rounds with γ = 0 lie between."""
+    """Count rounds that wanted drafts and had none, and drafts that strayed, with rounds of γ = 0 in between."""
 
     def gamma(own: sequence.Sequence) -> int:
         committed = len(own._tokens)
@@ -82,7 +82,7 @@ def _strayed(done: Done) -> int:
 
 
 def _best(committed: tuple[int, ...], draft: Sequence[int]) -> list[int]:
-    """The drafter's favourite at each place of the draft."""
+    """Return the drafter's argmax at each position of the draft."""
     places = [(*committed, *draft[:step]) for step in range(len(draft))]
     return [int(small().plain_drafter.logits([place]).argmax()) for place in places]
 

@@ -1,4 +1,4 @@
-"""Checks of single decisions that no law shows: ties, zeros, the cut of a round, text that spans rounds."""
+"""Checks of single decisions that no law shows: ties, zeros, the cut of a round, and text that spans rounds."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -28,7 +28,7 @@ STOP = "nd"
 
 
 def impossible_tokens() -> float:
-    """Tokens of probability 0 that are committed when every uniform is 0."""
+    """Count tokens of probability 0 that are committed when every uniform is 0."""
     p = torch.tensor([[0.0, 0.5, 0.0, 0.5]], dtype=torch.float64).repeat(3, 1)
     q = SparseProbs(torch.arange(4), torch.tensor([9, 1, 1, 1]))
     bad = 0
@@ -44,21 +44,21 @@ def impossible_tokens() -> float:
 
 
 def empty_residuals() -> float:
-    """Residuals of p against itself that nothing can be drawn from."""
+    """Count residuals of p against itself from which nothing can be drawn."""
     p = torch.tensor([[0.25, 0.75], [1.0, 0.0]], dtype=torch.float64)
     left = acceptance.residual(p, torch.ones(2, dtype=torch.float64), torch.tensor([[0, 1]] * 2), p.clone())
     return sum(not bool(row.isfinite().all() and row.sum() > 0) for row in left)
 
 
 def broken_ties() -> float:
-    """Greedy rows that do not choose the lowest id of several equal ones."""
+    """Count greedy rows that do not choose the lowest id of several equal ones."""
     logits = torch.tensor([[1.0, 3.0, 3.0, 3.0], [2.0, 2.0, 0.0, 2.0], [0.0, 0.0, 0.0, 5.0]])
     p = sampling.probabilities(logits, [SamplingParams(temperature=0.0)] * 3, [History()] * 3)
     return sum(int(row.argmax()) != expected for row, expected in zip(p, (1, 0, 3), strict=True))
 
 
 def tokens_from_nothing() -> float:
-    """Rows of numbers that are none, or with every id masked, that a token is drawn from all the same."""
+    """Count rows with non-finite logits or with every id masked from which a token is still drawn."""
     nan, inf = torch.full((1, 3), torch.nan), torch.full((1, 3), torch.inf)
     masked = SamplingParams(allowed_token_ids=(0, 2), banned_token_ids=(0, 2))
     rows = [(nan, SamplingParams()), (inf, SamplingParams(temperature=0.0)), (torch.zeros(1, 3), masked)]
@@ -72,7 +72,10 @@ def tokens_from_nothing() -> float:
 
 
 def edited_logits() -> float:
-    """Largest change that making a distribution makes to the logits, which logprobs are read from."""
+    """Return the largest change to the logits made by computing a distribution.
+
+    Log probabilities are read from them.
+    """
     logits = torch.tensor([[1.0, -2.0, 0.5]])
     params = SamplingParams(repetition_penalty=1.5, presence_penalty=1.0, logit_bias={2: 1.0}, top_k=2)
     before = logits.clone()
@@ -81,7 +84,7 @@ def edited_logits() -> float:
 
 
 def wrong_cuts() -> float:
-    """Cuts that differ from a loop over the tokens, over all small verdicts, end ids and room."""
+    """Count cuts that differ from a loop over the tokens, for all small verdicts, end ids and rooms."""
     bad = 0
     for drafted, room in product(range(4), range(1, 5)):
         for accepted in range(drafted + 1):
@@ -92,7 +95,10 @@ def wrong_cuts() -> float:
 
 
 def _cut(tokens: tuple[int, ...], accepted: int, drafted: int, room: int) -> Round:
-    """Token by token: the earliest of an end and the last place ends it, an end first where both are."""
+    """Cut token by token.
+
+    The round ends at an end token or at the last free position; an end token takes precedence.
+    """
     kept: list[int] = []
     finish = None
     for token in tokens:
@@ -106,7 +112,7 @@ def _cut(tokens: tuple[int, ...], accepted: int, drafted: int, room: int) -> Rou
 
 
 def wrong_texts() -> float:
-    """Ways to split a text of long characters and a stop string over rounds that change what is shown."""
+    """Count the splits over rounds, of a text with long characters and a stop string, that change the text shown."""
     from gateway.text.detokenizer import Detokenizer
     from gateway.text.output import OutputText
 

@@ -1,4 +1,4 @@
-"""Checks of the engine: greedy tokens of plain `transformers` under rollback, and what a failed pass leaves behind."""
+"""Checks of the engine: greedy tokens of plain `transformers` under rollback, and the state after a failed pass."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,31 +21,31 @@ from verifier_service.backends import target_pass
 from verifier_service.backends.batch_plan import Row, ScheduledChunk
 
 PADDING = 7
-"""Rows of the models' matrices beyond their tokenizers' ids."""
+"""Rows of the models' matrices beyond the ids of their tokenizers."""
 SESSIONS = 8
 
 
 @cache
 def tiny(architecture: str) -> Path:
-    """The folder of a three-layer model of that architecture."""
+    """Return the folder of a three-layer model of that architecture."""
     return make_tiny_model(root() / architecture, architecture, seed=1, layers=3, padding=PADDING)
 
 
 @cache
 def plain(architecture: str) -> dict[str, list[int]]:
-    """What transformers generates."""
+    """Return the greedy tokens that transformers generates."""
     return answers(tiny(architecture))
 
 
 def wrong_tokens(architecture: str) -> float:
-    """Greedy tokens of ours that are not those of transformers."""
+    """Count greedy tokens that differ from those of transformers."""
     expected = plain(architecture)
     engine = NativeEngine.load(tiny(architecture), dtype="float32", device="cpu", kv_bytes=1 << 22, threads=1)
     return differing(engine, expected)
 
 
 def wrong_after_a_failure() -> float:
-    """Verdicts and lengths of sessions that change because one in their pass has a draft that cannot be judged."""
+    """Count verdicts and lengths of sessions that change because another draft in the pass cannot be judged."""
     flat = SparseProbs(torch.arange(VOCAB_SIZE), torch.ones(VOCAB_SIZE, dtype=torch.int64))
     elsewhere = SparseProbs(torch.tensor([0]), torch.tensor([9]))
     rows = [_row(seed, Draft((seed % 7, 1), (flat, flat))) for seed in range(SESSIONS)]
@@ -67,7 +67,7 @@ def _row(seed: int, draft: Draft) -> Row:
 
 
 def _judged(rows: Sequence[Row]) -> list[tuple[target_pass.Result, int]]:
-    """Each row's verdict and the length of its KV after that."""
+    """Return each row's verdict and the resulting length of its KV."""
     engine = NativeEngine.load(small().target, dtype="float32", device="cpu", kv_bytes=1 << 22, threads=1)
     for row in rows:
         engine.admit(row.kv_name, row.limit)

@@ -1,4 +1,4 @@
-"""Checks by enumeration, small enough to be run against every planted bug."""
+"""Checks by enumeration, small enough to run against every planted bug."""
 
 from collections.abc import Sequence
 
@@ -36,13 +36,13 @@ BOUND = SamplingParams(grammar=BUDGET)
 
 
 def joint_error(tables: Tables, mode: Mode, gamma: int, support: int = 3, drafter: Drafter | None = None) -> float:
-    """Largest difference between the law of a round and the target's joint."""
+    """Return the largest difference between the law of a round and the target's joint law."""
     law = outcome(tables, mode, drafter or proposed(tables, mode, support), gamma).law
     return float((law - tables.joint(gamma + 1)).abs().max())
 
 
 def lookup(contexts: Sequence[Context]) -> list[list[Drawn]]:
-    """A drafter that does not sample."""
+    """Draft without sampling."""
     return [
         [Drawn((sum(context) + 1) % 3, 1.0, SparseProbs(torch.tensor([(sum(context) + 1) % 3]), torch.tensor([9])))]
         for context in contexts
@@ -50,25 +50,25 @@ def lookup(contexts: Sequence[Context]) -> list[list[Drawn]]:
 
 
 def at_temperature_zero() -> float:
-    """In both ratio modes; the drafter has the target's parameters."""
+    """Return the error at temperature 0 in both ratio modes. The drafter has the target's parameters."""
     tables = pair(4, 1, SamplingParams(temperature=0.0))
     return max(joint_error(tables, mode, 2) for mode in (Mode.REJECTION, Mode.BLOCK))
 
 
 def races() -> float:
-    """Of coupled mode's choice."""
+    """Return the error of coupled mode's choice."""
     return max(float((chances(row) - row).abs().max()) for row in pair(4, 1).p([(), (1,)]))
 
 
 def draws() -> float:
-    """Of `sample`, also where p has holes."""
+    """Return the error of `sample`, including rows where p has zeros."""
     p = pair(5, 1).p([(), (1,), (2, 3)])
     p[:, 0] = 0.0
     return float((sample_law(p) - p / p.sum(1, keepdim=True)).abs().max())
 
 
 def restated() -> float:
-    """Of `probabilities` against its restatement, over logits of which some are negative."""
+    """Return the error of `probabilities` against its restatement, for logits of both signs."""
     worst = 0.0
     for params in PARAMS:
         for output in [(), (1, 1), (0, 3, 3)]:
@@ -80,7 +80,7 @@ def restated() -> float:
 
 
 def lenient() -> float:
-    """From the published law."""
+    """Return the error of lenience against its published law."""
     tables = pair(3, 1)
     drafter = proposed(tables, Mode.REJECTION, 3)
     law = outcome(tables, Mode.REJECTION, drafter, 2, LENIENCE).law
@@ -88,7 +88,7 @@ def lenient() -> float:
 
 
 def siblings() -> float:
-    """Of one position with two draws."""
+    """Return the error at one position with two draws."""
     tables = pair(4, 1)
     p, q = tables.p([()])[0], compress(tables.q([()]), 4)[0]
     node = Node(rule_of(Siblings.WITH_REPLACEMENT), p, q, drawn_with_replacement(q, 2))
@@ -96,7 +96,7 @@ def siblings() -> float:
 
 
 def tree() -> float:
-    """Of a forked round whose siblings were drawn without replacement."""
+    """Return the error of a forked round whose siblings are drawn without replacement."""
     form = Siblings.WITHOUT_REPLACEMENT
     return Enumeration(form, form, TREES["one branch goes on"], Models(seed=1)).error()
 

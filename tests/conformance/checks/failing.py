@@ -1,6 +1,7 @@
-"""Checks of models that have no distribution behind some tokens: a draft must not be dropped because of its own token.
+"""Checks of models that have no distribution after some tokens.
 
-Behind token 1 the failing model's logits are NaN. A draft of 1 that is dropped for that shows in the law.
+The failing model's logits are NaN after token 1. A draft must not be dropped because of its own token: a draft of 1
+that is dropped for this reason shows in the law.
 """
 
 from collections.abc import Sequence
@@ -36,11 +37,11 @@ GAMMA = 2
 PROMPT = (0, 0)
 P, Q = torch.tensor([0.5, 0.5]), torch.tensor([0.4, 0.6])
 FAILED = 2
-"""Stands, in an output, for the error behind token 1."""
+"""Placeholder in an output for the error after token 1."""
 
 
 class Failing(PrefixModel):
-    """The same distribution behind every sequence, and none behind those that end with 1."""
+    """A model with one distribution after every sequence, and none after sequences that end with 1."""
 
     vocab_size = 2
 
@@ -59,7 +60,7 @@ class Failing(PrefixModel):
 
 
 def failing_drafter() -> float:
-    """The p-value of the first tokens of sessions whose drafter fails behind token 1."""
+    """Return the p-value of the first tokens of sessions whose drafter fails after token 1."""
     drafts, p = _drafts_of_a_failing_drafter(), P[None].double()
     outputs = []
     for seed in range(SESSIONS):
@@ -72,7 +73,7 @@ def failing_drafter() -> float:
 
 
 def _drafts_of_a_failing_drafter() -> dict[str, Draft]:
-    """What each session gets before the end of its draft, or until it is refused."""
+    """Return the draft that each session receives before the end of its draft or its refusal."""
     room = {"max_sessions": SESSIONS, "max_sessions_per_verifier": SESSIONS}
     settings = DrafterSettings(model=ModelSettings(path=root()), chunk_tokens=10**6, ahead=0, **room)
     runner = DraftRunner(ModelDrafter("d", Failing(Q), 8), settings, DrafterMetrics(CollectorRegistry()))
@@ -92,7 +93,7 @@ def _drafts_of_a_failing_drafter() -> dict[str, Draft]:
 
 
 def failing_target(name: str, mode: Mode) -> Check:
-    """A check of the law of outputs of two tokens of a target that fails behind token 1."""
+    """Return a check of the law of two-token outputs for a target that fails after token 1."""
     law = torch.zeros(3, 3, dtype=torch.float64)
     law[1, FAILED] = P[1]
     law[0, :FAILED] = P[0] * P

@@ -1,4 +1,4 @@
-"""A check of sessions in two groups that the real loop lets take turns: every verdict is on the row it is for."""
+"""A check of two groups that alternate in the real loop: every verdict is for the row of its own session."""
 
 import asyncio
 from collections.abc import Callable
@@ -28,7 +28,7 @@ LIMIT = 64
 
 
 def strayed_tokens() -> float:
-    """Tokens that are not the target's, and 1 more where no pass was of half of the sessions."""
+    """Count tokens that differ from the target's, plus 1 if no pass contained half of the sessions."""
     engine = TableEngine()
     strayed = asyncio.run(_serve(engine))
     return strayed + (SESSIONS // 2 not in map(len, engine.batches))
@@ -50,7 +50,7 @@ async def _serve(engine: TableEngine) -> int:
 
 
 class NextToken(Drafts):
-    """The next token as a draft, which passes wait for, and which is there a turn of the event loop later."""
+    """Drafts of the next token. Passes wait for them, and they arrive one iteration of the event loop later."""
 
     def __init__(self) -> None:
         self.last = 0
@@ -73,7 +73,7 @@ class NextToken(Drafts):
 
 
 class Drafting:
-    """A sequence of some rounds with drafts, which counts the tokens that do not follow those before them."""
+    """A sequence of a number of rounds with drafts. It counts the tokens that do not follow those before them."""
 
     def __init__(self, loop: EngineLoop, number: int) -> None:
         self.row = make_row(f"s{number}", (number,), 0, limit=LIMIT)
@@ -100,7 +100,7 @@ class Drafting:
         self._loop.submit(self, make_row(self.row.kv_name, tuple(self._tokens), draft=proposal.draft, limit=LIMIT))
 
     def tell(self) -> None:
-        """Tell nobody."""
+        """Do nothing."""
 
     def fail(self, error: Exception) -> None:
         if not self.strayed.done():

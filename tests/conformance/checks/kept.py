@@ -1,4 +1,4 @@
-"""Checks of the KV that outlives a sequence whose last drafts were rejected, and of the sums over rounds."""
+"""Checks of KV that outlives a sequence whose last drafts were rejected, and of sums over rounds."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -15,14 +15,14 @@ from tests.conformance.checks.check import Check, count
 from tests.conformance.small_pair import VOCAB_SIZE, small
 
 ROUNDING = 1e-5
-"""What float32 may take from a logit."""
+"""Largest float32 rounding error of a logit."""
 TOKENS = tuple((3 * at * at + at) % VOCAB_SIZE for at in range(2 * BLOCK_TOKENS))
 BEHIND = BLOCK_TOKENS - 2
 """Committed tokens before the rejected drafts, which reach into the next block."""
 
 
 def wrong_restored_kv() -> float:
-    """Blocks that are missing or restored with other logits, after drafts over a block's end were rejected."""
+    """Count blocks that are missing or restore to other logits after drafts across a block boundary were rejected."""
     source = _engine()
     source.admit("s", 3 * BLOCK_TOKENS)
     rejected = tuple((token + 1) % VOCAB_SIZE for token in TOKENS[BEHIND : BEHIND + 5])
@@ -36,7 +36,7 @@ def wrong_restored_kv() -> float:
 
 
 def _differs(source: NativeEngine, tokens: Sequence[int]) -> bool:
-    """Whether what the engine holds of these tokens, if anything, is not what a fresh engine computes."""
+    """Whether the KV that the engine holds for these tokens, if any, differs from that of a fresh engine."""
     kv = source.export_known(0, tokens)
     if kv is None:
         return False
@@ -44,7 +44,7 @@ def _differs(source: NativeEngine, tokens: Sequence[int]) -> bool:
 
 
 def _next(tokens: Sequence[int], kv: Tensor | None) -> Tensor:
-    """The logits behind the tokens and one more, from restored or from computed KV."""
+    """Return the logits after the tokens and one more, from restored or computed KV."""
     engine = _engine()
     engine.admit("s", len(tokens) + 1)
     if kv is None:
@@ -59,7 +59,7 @@ def _engine() -> NativeEngine:
 
 
 def wrong_sums() -> float:
-    """Sums over two rounds that are not those of the rounds, with none, some or all of a draft accepted."""
+    """Count sums that differ from those of two single rounds, with none, some or all of a draft accepted."""
     bad = 0
     for rounds in product([(3, accepted) for accepted in range(4)], repeat=2):
         counts = Counter((drafted, accepted, "") for drafted, accepted in rounds)

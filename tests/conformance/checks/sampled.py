@@ -17,12 +17,12 @@ SESSIONS = 2_500
 LENGTH = 4
 P_VALUE = 1e-6
 SHORT = (1, 2, 1, 0, 3)
-"""Draft lengths, by session and round, that leave many bonus tokens."""
+"""Draft lengths by session and round. They produce many bonus tokens."""
 PENALTIES = SamplingParams(presence_penalty=0.8, frequency_penalty=0.4, repetition_penalty=1.3)
 
 
 class Flat(TableModel):
-    """A model with the same distribution after every context: what is drawn twice from one number shows most."""
+    """A model with one distribution after every context, which makes two draws from one number most visible."""
 
     def __init__(self, *probabilities: float) -> None:
         super().__init__(len(probabilities), seed=0)
@@ -33,7 +33,7 @@ class Flat(TableModel):
 
 
 class Turns(TableModel):
-    """Distributions that take turns with the place."""
+    """A model whose distribution alternates with the position."""
 
     def __init__(self, *laws: Sequence[float]) -> None:
         super().__init__(len(laws[0]), seed=0)
@@ -44,27 +44,30 @@ class Turns(TableModel):
 
 
 def p_value(service: Service, outputs: Sequence[Context]) -> float:
-    """Of the first tokens of sessions."""
+    """Return the p-value of the first tokens of sessions."""
     return g_test(outputs, joint(service.target, service.params, PROMPT, LENGTH), service.target.vocab_size)
 
 
 def flat(mode: Mode, **changes: object) -> Service:
-    """A drafter whose third token is cut off by a support of two."""
+    """Return a service with a drafter whose third token is cut off by a support of two."""
     return Service(mode, SamplingParams(), Flat(0.5, 0.3, 0.2), Flat(0.3, 0.3, 0.4), **changes)  # type: ignore[arg-type]
 
 
 def rejecting() -> Service:
-    """Block verification that often rejects a whole draft, so that the next round drafts the same positions again."""
+    """Return block verification that often rejects a whole draft.
+
+    The next round then drafts the same positions again.
+    """
     return Service(Mode.BLOCK, SamplingParams(), Flat(0.5, 0.5), Flat(0.8, 0.2), gammas=(3,))
 
 
 def tables(params: SamplingParams) -> Service:
-    """Models whose every distribution differs."""
+    """Return a service whose models have a different distribution in every context."""
     return Service(Mode.REJECTION, params, TableModel(3, seed=1), TableModel(3, seed=2))
 
 
 def other_outputs() -> float:
-    """Coupled outputs that change with the drafter or γ."""
+    """Count coupled outputs that change with the drafter or γ."""
     target, found = TableModel(4, seed=5), []
     for seed, support, gammas in [(6, 4, (3, 1, 2)), (7, 1, (2,)), (5, 4, (1, 3))]:
         service = Service(Mode.COUPLED, SamplingParams(), target, TableModel(4, seed), support=support, gammas=gammas)
@@ -73,7 +76,7 @@ def other_outputs() -> float:
 
 
 def other_company() -> float:
-    """Outputs of 8 sessions alone that differ from theirs among 64."""
+    """Count outputs of 8 sessions alone that differ from theirs in a batch of 64."""
     service = tables(SamplingParams())
     company = service.generate(64, LENGTH)
     return sum(service.generate(1, LENGTH, first_seed=seed) != [company[seed]] for seed in range(8))

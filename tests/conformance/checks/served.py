@@ -1,4 +1,4 @@
-"""Checks of the law that the running services give: a real drafter and a real verifier, with gRPC between them."""
+"""Checks of the law that the running services produce: a real drafter and a real verifier, connected by gRPC."""
 
 import asyncio
 import random
@@ -38,10 +38,10 @@ BOUND = SamplingParams(grammar=BUDGET)
 FILTERED = SamplingParams(temperature=0.7, top_k=4)
 TOP = 3
 ROUNDING = 1e-4
-"""What float32 may take from a log probability."""
+"""Largest float32 rounding error of a log probability."""
 
 Served = dict[int, Done]
-"""The answers by the numbers of their sessions, which are their seeds."""
+"""The answers, keyed by the number of the session, which is its seed."""
 
 
 @dataclass(frozen=True)
@@ -57,21 +57,21 @@ class Workload:
     ahead: int = AHEAD
     prompt: Context = PROMPT
     lookup: bool = False
-    """Whether the prompt itself drafts, and no model."""
+    """Whether drafts come from prompt lookup instead of a model."""
     leniences: tuple[float | None, ...] = (None,)
     logprobs: int | None = None
 
     def run(self) -> list[Done]:
-        """Serve them, shuffled, at once; the answers come in order of the seeds."""
+        """Serve all sessions concurrently in shuffled order, and return the answers in order of the seeds."""
         served = asyncio.run(self._served([self._order()]))
         return [served[number] for number in sorted(served)]
 
     def p_value(self) -> float:
-        """Of a G-test of the joint sequences; where some are lenient, of the first kind alone."""
+        """Return the p-value of a G-test of the joint sequences. With lenient sessions, test the first kind only."""
         return self._value(dict(enumerate(self.run())), self._law())
 
     def look(self, enough: Enough) -> float:
-        """As `p_value`, in parts until it is enough."""
+        """Like `p_value`, but cumulative by parts, until a number is enough."""
         law, order, found = self._law(), self._order(), 0.0
 
         def seen(served: Served) -> bool:
@@ -106,7 +106,7 @@ class Workload:
     async def _served(
         self, groups: Sequence[Sequence[int]], seen: Callable[[Served], bool] = lambda served: False
     ) -> Served:
-        """Serve one group of sessions after the other, until it has been seen enough."""
+        """Serve one group of sessions after another until `enough` holds."""
         served: Served = {}
         async with self._services() as client:
             for group in groups:
@@ -133,7 +133,7 @@ class Workload:
 
 
 def wrong_logprobs() -> float:
-    """Largest difference of a log probability, of a committed token or a likely one, from the target's own."""
+    """Return the largest difference from the target's log probability, over committed tokens and likely ones."""
     worst = 0.0
     for done in Workload(Mode.REJECTION, 40, FILTERED, logprobs=TOP).run():
         for each in done.rounds:
@@ -149,7 +149,7 @@ def wrong_logprobs() -> float:
 
 
 def _or_zero(p_value: Callable[[], float]) -> float:
-    """A generation that fails, because its output has left the grammar, is no sample at all."""
+    """Return the p-value, or 0 if a generation fails because its output has left the grammar."""
     try:
         return p_value()
     except* grpc.aio.AioRpcError:
@@ -158,7 +158,7 @@ def _or_zero(p_value: Callable[[], float]) -> float:
 
 
 def law_check(name: str, workload: Workload) -> Check:
-    """A check of the law of what a workload is served."""
+    """Return a check of the law that a workload is served with."""
     return Check(name, Kind.P_VALUE, P_VALUE, workload.p_value, workload.look, crosses_a_border=True)
 
 

@@ -1,4 +1,4 @@
-"""Checks by simulation: drafts that are late, partial, cut and lost, through the real parts of both services."""
+"""Checks by simulation: late, partial, cut and lost drafts, through the real parts of both services."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,12 +21,12 @@ LENGTH = 4
 
 
 def tables(mode: Mode, params: SamplingParams | None = None) -> Simulation:
-    """Models whose every distribution differs."""
+    """Return a simulation whose models have a different distribution in every context."""
     return Simulation(mode, params or SamplingParams(), TableModel(3, seed=1), TableModel(3, seed=2))
 
 
 def coins(mode: Mode, chances: Chances | None = None) -> Simulation:
-    """Models that disagree so often that most chains are drawn again."""
+    """Return a simulation whose models disagree so often that most chains are drawn again."""
     return Simulation(mode, SamplingParams(), Flat(0.5, 0.5), Flat(0.8, 0.2), chances or Chances())
 
 
@@ -42,36 +42,36 @@ def _simulated(name: str, simulation: Simulation, sessions: int = SESSIONS) -> C
 
 
 def small_batches(mode: Mode) -> Simulation:
-    """Sessions judged alone, in twos, threes and eights; q̂ has every id, so that any q̂ fits any draft."""
+    """Judge sessions alone and in batches of two, three and eight. q̂ has every id, so that any q̂ fits any draft."""
     models = TableModel(2, seed=1, scale=3.0), TableModel(2, seed=2, scale=3.0)
     return Simulation(mode, SamplingParams(), *models, replace(CALM, batch=(1, 2, 3, 8)))
 
 
 def policed(mode: Mode, policy: GammaPolicy) -> Simulation:
-    """Chains that end behind the side of the coin that the drafter is not sure of."""
+    """End chains after the side of the coin in which the drafter has low confidence."""
     return replace(coins(mode, CALM), policy=policy)
 
 
 PUSHED = Chances(gammas=(2,), drafts=1.0, sends=1.0, arrives=1.0, lost=0.0, budget=1.0, late=True)
-"""Only pushed chains are in time, and all of them."""
+"""Only pushed chains arrive in time, and all of them do."""
 
 
 def pushed(simulation: Simulation, lost: float = 0.0) -> Simulation:
-    """Chains are pushed for four outcomes of each verdict; nothing else is there in time."""
+    """Push chains for four outcomes of each verdict. No other draft arrives in time."""
     return replace(simulation, outcomes=4, chances=replace(PUSHED, lost=lost))
 
 
 def turns(mode: Mode, lost: float = 0.0) -> Simulation:
-    """Where the first token of two is nearly never the draft and the second always accepted.
+    """Return a simulation in which the first of two tokens almost never matches the draft and the second always does.
 
-    So most rounds go on with a pushed chain, and to choose it by what was drawn shows at once.
+    Most rounds then continue with a pushed chain, so a choice that depends on the drawn token shows at once.
     """
     models = Turns((0.1, 0.9), (0.5, 0.5)), Turns((0.9, 0.1), (0.5, 0.5))
     return pushed(Simulation(mode, SamplingParams(), *models), lost)
 
 
 def foreign_drafts(simulation: Simulation, sessions: int) -> float:
-    """Drafts judged that the drafter's session of the present epoch did not draw behind the very tokens before them."""
+    """Count judged drafts that the drafter's session of the current epoch did not draw after exactly their prefix."""
     verdicts, found = Simulation._verdicts, 0
 
     def counting(simulation: Simulation, batch: Sequence[Generation], rows: Rows) -> list[Verdict]:

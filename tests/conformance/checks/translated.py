@@ -1,4 +1,4 @@
-"""Checks of the law that services give whose drafter has another tokenizer than their target."""
+"""Checks of the law of services whose drafter has a different tokenizer than their target."""
 
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -15,10 +15,10 @@ from tests.integration.verifier.client import Client
 
 
 class Translated(Workload):
-    """Sessions for which a stranger drafts, whose q̂ may have every token that is shared."""
+    """Sessions drafted by a drafter with a foreign tokenizer. Its q̂ may contain every shared token."""
 
     def _value(self, served: Served, law: Law) -> float:
-        """As of any workload; 0 when its drafts were not judged, of which some are kept and some are not."""
+        """Return the p-value of the workload, or 0 unless drafts were judged with some accepted and some rejected."""
         origins = Counter(origin for each in served.values() for round in each.rounds for origin in round.origins)
         judged = min(origins[common.TOKEN_ORIGIN_ACCEPTED], origins[common.TOKEN_ORIGIN_RECOVERED])
         return super()._value(served, law) if judged > len(served) / 40 else 0.0

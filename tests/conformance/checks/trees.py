@@ -18,13 +18,13 @@ from verifier_service.backends.target_pass import verify_batch
 LOGITS = torch.tensor([0.0, -1.0, -2.0, -3.0])
 PENALTY = SamplingParams(temperature=0.0, presence_penalty=1.5)
 GREEDY = (0, 1, 0, 0)
-"""What these logits give when each token of the output loses 1.5 from then on."""
+"""Greedy output of these logits when each token loses 1.5 after it has been output."""
 DRAFT = TreeDraft(Tree((ROOT, ROOT, 0, 1, 3)), (1, 0, 2, 1, 0))
-"""The second child begins the path of the argmaxes, and nodes of the first child's path lie between its own."""
+"""The second child begins the argmax path, and nodes of the first child's path lie between its own."""
 
 
 class SameLogits:
-    """An engine that says the same after every token."""
+    """An engine that returns the same logits after every token."""
 
     def __init__(self) -> None:
         self.kept: list[int] = []
@@ -33,14 +33,14 @@ class SameLogits:
         return LOGITS.repeat(sum(chunk.logits for chunk in chunks), 1)
 
     def truncate(self, session: str, length: int) -> None:
-        """Nothing is kept of a failed pass."""
+        """Do nothing: no state remains of a failed pass."""
 
     def keep(self, session: str, base_len: int, path: Sequence[int]) -> None:
         self.kept = list(path)
 
 
 def wrong_paths() -> float:
-    """1 unless a greedy pass commits the path of the argmaxes, and keeps it."""
+    """Return 0 if a greedy pass commits the argmax path and keeps it, otherwise 1."""
     call = GenerationCall(
         tokens=(3,),
         prompt_len=1,
