@@ -1,6 +1,6 @@
-"""The drafter: a service that drafts tokens for the sessions of many verifiers, which check them.
+"""The drafter: a service that drafts tokens for the sessions of many verifiers.
 
-`service` answers the one RPC, `app` puts the parts together, `config` holds the settings, `metrics` the metrics and
-`check` the drafter's part of `specdec doctor`. The sessions are in `sessions`, the sources of drafts in `drafters`.
-Verifiers send opens, commits and closes of sessions; draft tokens with their distributions leave, and refusals.
+`service` implements the RPC, `app` wires the parts together, `config` defines the settings, `metrics` the metrics and
+`check` the drafter's checks in `specdec doctor`. `sessions` holds the sessions, `drafters` the sources of drafts.
+Verifiers open, commit to and close sessions. The drafter replies with draft tokens and their distributions, or refuses.
 """

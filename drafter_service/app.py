@@ -1,4 +1,4 @@
-"""The composition root: settings in, a running drafter out."""
+"""The composition root: builds a running drafter from settings."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
@@ -32,7 +32,7 @@ from specdec.sources.counts import COUNTS_FILE, load_counts
 from specdec.sources.maker import SourceKind, SourceMaker
 
 _GRACE_SECONDS = 2.0
-"""How long the server waits for its streams, which have been ended before it stops."""
+"""Seconds that the server waits for its streams to end, which are closed before it stops."""
 
 _log = structlog.get_logger()
 
@@ -51,7 +51,7 @@ async def serve(settings: DrafterSettings, stop: asyncio.Event) -> None:
 
 
 class RunningDrafter:
-    """A drafter that listens; it serves once its model is loaded."""
+    """A listening drafter. It serves once its model is loaded."""
 
     def __init__(self, server: GrpcServer, http: str, worker: Worker) -> None:
         self.address = server.address
@@ -60,7 +60,7 @@ class RunningDrafter:
         self._worker = worker
 
     async def ready(self) -> None:
-        """Wait until the model is loaded, and report the service as healthy from then on.
+        """Wait until the model is loaded, then report the service as healthy.
 
         Raises:
             ModelRefused: the model cannot be served.
@@ -70,13 +70,13 @@ class RunningDrafter:
         _log.info("drafter_ready", model=info.model, step_seconds=info.step_seconds)
 
     async def ended(self) -> None:
-        """Wait until the worker has ended; raises the error that ended it, when there was one."""
+        """Wait until the worker has ended. Raise the error that ended it, if any."""
         await asyncio.shield(asyncio.wrap_future(self._worker.ended))
 
 
 @asynccontextmanager
 async def drafter(settings: DrafterSettings) -> AsyncIterator[RunningDrafter]:
-    """A drafter that listens inside the context and loads its model in the background."""
+    """Run a drafter that listens inside the context and loads its model in the background."""
     metrics = DrafterMetrics(process_registry("drafter"))
     worker = Worker(partial(load_drafter, settings), settings, metrics)
     service = DrafterService(worker, metrics)
@@ -104,7 +104,7 @@ async def drafter(settings: DrafterSettings) -> AsyncIterator[RunningDrafter]:
 
 
 def load_drafter(settings: DrafterSettings) -> Drafter:
-    """Load the drafter of the settings; blocks until it is loaded."""
+    """Load the drafter that the settings select. Blocks until it is loaded."""
     name, path = settings.model.served_name, settings.model.path
     match settings.kind:
         case "model":
@@ -128,7 +128,7 @@ def _model_drafter(settings: DrafterSettings) -> ModelDrafter:
 
 
 def load_engine(settings: DrafterSettings) -> NativeEngine | ReferenceEngine:
-    """The engine with the model that drafts."""
+    """Load the engine with the draft model."""
     model = settings.model
     if settings.backend == "transformers":
         return ReferenceEngine.load(
@@ -149,7 +149,7 @@ def _reader(settings: DrafterSettings, kind: SourceKind) -> SourceReader:
 
 
 async def _until(stop: asyncio.Event, work: Coroutine[None, None, None]) -> None:
-    """Wait for `work`, or until `stop` is set."""
+    """Wait until `work` finishes or `stop` is set."""
     working, stopped = asyncio.create_task(work), asyncio.create_task(stop.wait())
     try:
         await asyncio.wait((working, stopped), return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""The drafter's part of `specdec doctor`: whether its model loads and drafts, and whether its ports are free."""
+"""The drafter's checks in `specdec doctor`: the model loads and drafts, and the ports are free."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from specdec.serving.checks import Check, port_check, write_checks
 
 
 async def check(settings: DrafterSettings, write: Callable[[str], object]) -> bool:
-    """Write the result of each check as one line of JSON; returns False when a check failed."""
+    """Write the result of each check as one line of JSON. Return False if a check fails."""
     lines = [*_model(settings), port_check("http", settings.http), port_check("address", settings.address)]
     return write_checks(lines, write)
 

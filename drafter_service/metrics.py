@@ -1,4 +1,4 @@
-"""The drafter's metrics. Bytes per round are `bytes_sent` divided by the rounds that the verifiers count."""
+"""The drafter's metrics. For bytes per round, divide `bytes_sent` by the rounds that the verifiers count."""
 
 from functools import partial
 
@@ -9,7 +9,7 @@ _BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class DrafterMetrics:
-    """Every metric of the drafter, on one registry."""
+    """All metrics of the drafter, on one registry."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry

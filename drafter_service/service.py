@@ -1,4 +1,4 @@
-"""The gRPC service: the handshake, then one Connection for every verifier."""
+"""The gRPC service: the handshake, then one Connection for each verifier."""
 
 import asyncio
 import itertools
@@ -24,13 +24,13 @@ _log = structlog.get_logger()
 
 
 class DrafterService(pb_grpc.DrafterServiceServicer):
-    """Serves every verifier that has the drafter's tokenizer, or brings its own vocabulary."""
+    """Serves every verifier that has the drafter's tokenizer or sends its own vocabulary."""
 
     def __init__(self, worker: Worker, metrics: DrafterMetrics) -> None:
-        """Serve what `worker` drafts.
+        """Serve the drafts of `worker`.
 
         Args:
-            worker: need not have loaded its drafter yet; handshakes wait for it.
+            worker: may still be loading its drafter; handshakes wait until it is loaded.
         """
         self._worker = worker
         self._metrics = metrics
@@ -40,7 +40,7 @@ class DrafterService(pb_grpc.DrafterServiceServicer):
     async def Draft(  # noqa: N802 - gRPC's name
         self, request_iterator: Requests, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[pb.DraftResponse]:
-        """One verifier's stream, from its Hello to its end."""
+        """Handle one verifier's stream, from its Hello to its end."""
         info = await asyncio.shield(asyncio.wrap_future(self._worker.loaded))
         first = await anext(aiter(request_iterator), None)
         if first is None:
@@ -48,7 +48,7 @@ class DrafterService(pb_grpc.DrafterServiceServicer):
         info = await self._greet(first, info)
         verifier = first.hello.verifier_id
         connection = Connection(next(self._numbers), verifier, self._worker, self._metrics, info.vocabulary)
-        # The verifier may go while a frame is being written, when nothing here is running.
+        # The verifier may disconnect while a frame is being written, when no code of this coroutine runs.
         context.add_done_callback(cast("Any", lambda _: connection.end()))
         self._connections.add(connection)
         try:
@@ -74,17 +74,17 @@ class DrafterService(pb_grpc.DrafterServiceServicer):
         pb_grpc.add_DrafterServiceServicer_to_server(self, server)
 
     def disconnect(self) -> None:
-        """End every stream, so that the verifiers go on elsewhere."""
+        """End every stream, so the verifiers fail over to other drafters."""
         for connection in list(self._connections):
             connection.responses.close(Draining("the drafter is shutting down"))
 
     async def _greet(self, first: pb.DraftRequest, info: DrafterInfo) -> DrafterInfo:
-        """Check the first frame, and translate where it asks for that; returns what the verifier is told.
+        """Check the first frame and set up translation if requested. Return the drafter's info for this verifier.
 
         Raises:
             FieldRequired: it holds no Hello.
-            ProtocolMismatch: the verifier's messages would not be understood.
-            TokenizerMismatch: the drafts could not be used.
+            ProtocolMismatch: the verifier uses another version of the protocol.
+            TokenizerMismatch: the verifier could not use the drafts.
         """
         if not first.HasField("hello"):
             raise FieldRequired("the first frame must hold a hello", "hello")

@@ -1,7 +1,7 @@
-"""Room of the sources of drafts: each module implements the Drafter protocol of `sessions.drafter`, or a part of one.
+"""Sources of drafts: each module implements the Drafter protocol of `sessions.drafter`, or a part of it.
 
-A batch of sessions comes in, each with the number of tokens to compute; drafts of the complete sessions go out.
-ModelDrafter drafts with a language model, or with the UniformModel in place of one; CountsDrafter with the counts of a
-corpus; SourceDrafter with a source of `specdec.sources`, and HybridDrafter with such a source before a model. A new
-kind is added here and to `app.load_drafter`.
+A drafter takes a batch of sessions, each with a number of tokens to compute, and drafts for the complete ones.
+ModelDrafter drafts with a language model or UniformModel, CountsDrafter with counts of a corpus. SourceDrafter uses a
+source of `specdec.sources`; HybridDrafter tries such a source before a model. A new kind is added here and to
+`app.load_drafter`.
 """

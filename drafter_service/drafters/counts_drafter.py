@@ -1,4 +1,4 @@
-"""Drafts from counts of a corpus: of what followed the last token there, without a vector over the vocabulary."""
+"""Drafts from corpus counts of what followed the last token, without a vector over the vocabulary."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -31,25 +31,25 @@ from specdec.sources.counts import Counts
 _BACK_OFF = 1.0
 """Weight of the unigram distribution in a bigram row, in counts (Dirichlet smoothing)."""
 _ALONE = Siblings.WITH_REPLACEMENT
-"""Any rule: a chain has no siblings."""
+"""Any rule works here, because a chain has no siblings."""
 
 
 class CountsDrafter:
-    """A Drafter whose q̂ comes from counts, through the request's own sampling parameters."""
+    """A Drafter whose q̂ is made from counts and the request's sampling parameters."""
 
     def __init__(self, name: str, counts: Counts, support: int) -> None:
-        """Prepare; q̂ has at most `support` ids."""
+        """Create the drafter. q̂ has at most `support` ids."""
         self._counts = counts
         self._support = support
         self._lengths = SequenceLengths()
         self._unigram = (counts.single + 1.0) / (counts.single + 1.0).sum()
         self._common = self._unigram.topk(min(support, len(self._unigram))).indices
-        """The most frequent ids of all, int64 [at most `support`]."""
+        """Most frequent ids of the corpus, int64 [at most `support`]."""
         self.sequences: SequenceMemory = self._lengths
         self.info = DrafterInfo(name, counts.tokenizer_hash, len(counts.single), UNBOUNDED, 0.0, "counts")
 
     def step(self, batch: Sequence[ScheduledSession]) -> list[StepResult]:
-        """Draft one token for each session whose tokens are read."""
+        """Draft one token for each session whose tokens have all been read."""
         results: list[StepResult] = []
         for scheduled in batch:
             session = scheduled.session
@@ -63,11 +63,11 @@ class CountsDrafter:
             return DraftedToken(session, *self._drawn(session))
         except NoDistribution:  # none of the candidates may be drawn
             return NoGuess(session)
-        except Exception as error:  # noqa: BLE001 - whatever one row does must not reach the others
+        except Exception as error:  # noqa: BLE001 - a failing row must not affect the others
             return DraftFailure(session, error)
 
     def _drawn(self, session: DraftSession) -> tuple[int, SparseProbs | None]:
-        """A token, and its q̂ in a mode that sends one."""
+        """Return a token, and its q̂ if the mode sends one."""
         ids, mass = self.candidates(session.tokens_from(len(session) - 1)[0])
         params, history = among(ids, session.params, session.history)
         q = probabilities(mass.log()[None], [params], [history])
@@ -84,7 +84,8 @@ class CountsDrafter:
         return int(ids[token]), SparseProbs(ids[probs.ids], probs.weights)
 
     def candidates(self, last: int) -> tuple[Tensor, Tensor]:
-        """The ids that may follow `last`, ascending, and the mass of each: what followed most, and what is frequent."""
+        """Return the candidate ids after `last`, ascending, and their mass: its top followers and the most frequent
+        ids."""
         if self._counts.order == 1:
             ids = self._common.sort().values
             return ids, self._unigram[ids]
@@ -100,7 +101,7 @@ class CountsDrafter:
 
 
 def among(ids: Tensor, params: SamplingParams, history: History) -> tuple[SamplingParams, History]:
-    """Parameters and history that mean the same where token i is ids[i]; other tokens are left out.
+    """Map parameters and history to the vocabulary in which token i is ids[i]. Other tokens are left out.
 
     Args:
         ids: ascending.

@@ -1,4 +1,4 @@
-"""Drafts from a small language model: one packed pass a step for all sessions, one token for each."""
+"""Drafts from a small language model: each step is one packed pass that drafts one token for every session."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -42,13 +42,13 @@ from specdec.sampling.vocabulary import Vocabulary
 
 _log = structlog.get_logger()
 _MOST = 8
-"""Most rivals of one draft."""
+"""Maximum number of alternatives to one draft."""
 _TRIAL = "trial"
 _TRIAL_STEPS = 8
 
 
 class ModelDrafter:
-    """A language model as a Drafter; q is made from its logits by the request's own sampling parameters."""
+    """A language model as a Drafter. q is made from its logits with the request's sampling parameters."""
 
     def __init__(
         self,
@@ -59,14 +59,14 @@ class ModelDrafter:
         grammars: GrammarCompiler | None = None,
         tokenizer: Callable[[], ByteTokenizer] | None = None,
     ) -> None:
-        """Measure the model's step.
+        """Create the drafter and measure the duration of a step.
 
         Args:
-            model: nobody else may use it from now on.
-            support: most ids of a q̂.
-            kind: what verifiers are told of what drafts.
-            grammars: compiles grammars over the model's tokens; without it, q is not masked by a grammar.
-            tokenizer: reads the model's own, for targets with another one; None cannot draft for those.
+            model: engine that the drafter uses exclusively from now on.
+            support: maximum number of ids in a q̂.
+            kind: kind of drafter that verifiers see.
+            grammars: compiler of grammars over the model's tokens; without it, no grammar masks q.
+            tokenizer: loads the model's tokenizer, to draft for targets with another one; None rejects those targets.
         """
         self._model = model
         self._support = support
@@ -85,10 +85,11 @@ class ModelDrafter:
         )
 
     def translated(self, target: Vocabulary) -> "ModelDrafter":
-        """The same model for targets of another vocabulary; both may be used, in turn.
+        """Return a drafter with the same model for targets with another vocabulary. The two must not run at the same
+        time.
 
         Raises:
-            TokenizerMismatch: the tokens of the model are not known as bytes.
+            TokenizerMismatch: the bytes of the model's tokens are unknown, or it shares no token with the target.
         """
         if self._tokenizer is None:
             raise TokenizerMismatch(f"the drafts of {self.info.model} cannot be translated: its tokenizer has no bytes")
@@ -104,7 +105,7 @@ class ModelDrafter:
         return drafter
 
     def step(self, batch: Sequence[ScheduledSession]) -> list[StepResult]:
-        """Compute the scheduled tokens in one pass, and draft for each session that is complete with them."""
+        """Compute the scheduled tokens in one pass, and draft for each session that this completes."""
         chunks: list[Chunk] = []
         complete: list[ScheduledSession] = []
         for scheduled in batch:
@@ -122,7 +123,7 @@ class ModelDrafter:
         return self._mixed(complete, logits.split_with_sizes([chunk.logits for chunk in chunks if chunk.logits]))
 
     def _mixed(self, batch: Sequence[ScheduledSession], logits: Sequence[Tensor]) -> list[StepResult]:
-        """What is drafted for sessions of which some get trees; `logits` are those of each."""
+        """Draft for a batch that includes tree sessions. `logits` holds the rows of each session."""
         results: list[StepResult] = []
         chains: list[tuple[ScheduledSession, Tensor]] = []
         trees: list[tuple[TreeSession, Tensor]] = []
@@ -131,9 +132,9 @@ class ModelDrafter:
             if not isinstance(session, TreeSession):
                 chains.append((scheduled, rows))
                 continue
-            # The last token of the sequence is computed again with the next level, which hangs from it.
+            # The last token of the sequence is computed again with the next level, whose root it is.
             self._model.truncate(session.key, len(session) - 1)
-            if session.chain:  # another source began it, and it is not gone on with
+            if session.chain:  # another source began the chain; the model does not extend it
                 results.append(NoGuess(session))
             else:
                 trees.append((session, rows))
@@ -142,23 +143,23 @@ class ModelDrafter:
         return results + self._levels(trees)
 
     def _levels(self, trees: Sequence[tuple[TreeSession, Tensor]]) -> list[StepResult]:
-        """The next level of each tree; when a session is at fault, only that one fails."""
+        """Draft the next level of each tree. A session that raises fails alone."""
         if not trees:
             return []
         sessions, logits = zip(*trees, strict=True)
         try:
             levels = next_levels(sessions, logits, self._support)
-        except Exception as error:  # noqa: BLE001 - whatever one session does must not reach the others
+        except Exception as error:  # noqa: BLE001 - a failing session must not affect the others
             if len(trees) == 1:
                 return [DraftFailure(sessions[0], error)]
             return [result for each in trees for result in self._levels([each])]
         return [DraftedLevel(*each) for each in zip(sessions, levels, strict=True)]
 
     def _drafts(self, logits: Tensor, batch: Sequence[ScheduledSession]) -> list[DraftedToken | DraftFailure]:
-        """A draft per row; when a row's own parameters or logits are at fault, only that row fails."""
+        """Draft one token per row. A row whose parameters or logits raise fails alone."""
         try:
             return self._propose(logits, batch)
-        except Exception as error:  # noqa: BLE001 - whatever one row does must not reach the others
+        except Exception as error:  # noqa: BLE001 - a failing row must not affect the others
             if len(batch) == 1:
                 return [DraftFailure(batch[0].session, error)]
             return [self._drafts(logits[row : row + 1], [each])[0] for row, each in enumerate(batch)]
@@ -180,7 +181,7 @@ class ModelDrafter:
     def _drawn(
         self, logits: Tensor, sessions: Sequence[DraftSession], histories: Sequence[History]
     ) -> list[tuple[int, SparseProbs | None]]:
-        """The draft of each row; where all are greedy, no distribution is made for it on the host."""
+        """Return the draft of each row. If all rows are greedy, no distribution is computed on the host."""
         params, modes = [session.params for session in sessions], [session.mode for session in sessions]
         if logits.is_cpu and all(each.temperature == 0.0 for each in params):
             return propose_certain(modes, *certain_tokens(logits, params, histories))
@@ -194,7 +195,7 @@ class ModelDrafter:
         )
 
     def _measure(self) -> float:
-        """Median seconds of a step for one session; 0 when there is no memory to try."""
+        """Return the median duration of a one-session step, in seconds; 0 if there is no memory to try."""
         steps = min(_TRIAL_STEPS, self._model.context_length)
         if not self._model.admit(_TRIAL, steps, [0] * steps):
             return 0.0
@@ -213,9 +214,9 @@ class ModelDrafter:
 def _certainties(
     logits: Tensor, sessions: Sequence[DraftSession], histories: Sequence[History], tokens: Sequence[int]
 ) -> dict[int, Certainty]:
-    """How sure the model was of each row's token, for the sessions that ask for it.
+    """Return the certainty of each row's token, for the sessions that ask for it.
 
-    A greedy session's q holds one token, so it is asked at temperature 1.
+    The q of a greedy session holds a single token, so its certainty is taken at temperature 1.
     """
     asking = [row for row, session in enumerate(sessions) if session.reads_certainty]
     if not asking:
@@ -227,7 +228,7 @@ def _certainties(
 
 
 def _tree_chunk(session: TreeSession, pending: list[int]) -> Chunk:
-    """The tokens that are not computed, and all of the tree behind them, of which the last level needs logits."""
+    """Return a chunk with the uncomputed tokens and the whole tree after them. Only the last level needs logits."""
     growth = session.growth
     if not growth.tokens:
         return Chunk(session.key, pending, logits=1)
@@ -241,10 +242,10 @@ def rivals(
     tokens: Sequence[int],
     history: Callable[[DraftSession], History],
 ) -> Mapping[int, Sequence[int]]:
-    """The rivals of each row's draft, for the sessions that push chains, the likeliest first.
+    """Return the alternatives to each row's draft, most likely first, for the sessions that push chains.
 
-    A target whose distribution is near q draws one of q's likely tokens. In mode coupled it draws by the noise that the
-    draft was drawn by, so there the rivals are those that come next in the race that the draft has won.
+    A target whose distribution is near q draws one of q's likely tokens. In mode coupled it draws with the draft's
+    noise, so the alternatives are the runners-up of the race that the draft won.
     """
     rows = [row for row, session in enumerate(sessions) if session.outcomes]
     if not rows:
@@ -269,16 +270,16 @@ def rivals(
 
 
 class GrammarMasks:
-    """The grammars of all sessions; they are compiled on a thread, so that no step waits for one."""
+    """Grammar masks of all sessions. A thread compiles the grammars, so no step waits for one."""
 
     def __init__(self, compiler: GrammarCompiler | None) -> None:
-        """Without a compiler, nothing is masked."""
+        """Create the masks; without a compiler, nothing is masked."""
         self._compiler = compiler
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammars")
         self._states: WeakKeyDictionary[DraftSession, Future[TokenMasks]] = WeakKeyDictionary()
 
     def history(self, session: DraftSession) -> History:
-        """What the distribution of the session's next draft depends on."""
+        """Return the history, with the grammar's mask, that the session's next draft distribution depends on."""
         grammar, history = session.params.grammar, session.history
         if self._compiler is None or grammar is None:
             return history

@@ -1,4 +1,4 @@
-"""A text of the target's tokens, written with the drafter's tokens."""
+"""A text in the target's tokens, rewritten in the drafter's tokens."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -8,58 +8,58 @@ from specdec.rules.prefix import common_length
 from specdec.sampling.vocabulary import Vocabulary
 
 _AGAIN = 16
-"""Tokens at the end of a text that are written again with what follows them, which may join a word that they began."""
+"""Number of tokens at the end of a text to re-encode with what follows, because a word may continue."""
 
 
 class Translation:
-    """The way from a target's vocabulary to a drafter's."""
+    """Mapping from a target's vocabulary to a drafter's."""
 
     def __init__(self, tokenizer: ByteTokenizer, target: Vocabulary) -> None:
         self.tokenizer = tokenizer
         self.target = target
         self.same = target.shared(tokenizer.vocabulary)
-        """The drafter's id of each token that both have, by the target's id."""
+        """Drafter id of each shared token, by target id."""
         self.overlap = target.overlap(tokenizer.vocabulary)
-        """Tokens in common over those of the smaller vocabulary."""
+        """Number of shared tokens divided by the size of the smaller vocabulary."""
 
 
 class Retokenized:
     """One sequence in the drafter's tokens.
 
-    However the drafter's tokens divide the text, q̂ stays what a draft is drawn from; tokens that the drafter's model
-    is not used to only make worse drafts.
+    The split into drafter tokens does not affect correctness: q̂ is always the distribution that a draft is drawn from.
+    An unusual split only makes the drafts worse.
     """
 
     def __init__(self, translation: Translation) -> None:
         self._way = translation
         self.ids = list(translation.tokenizer.beginning)
-        """The text in the drafter's tokens."""
+        """Text in the drafter's tokens."""
         self._ends = [0] * len(self.ids)
-        """Byte of the text at which each of these ends."""
+        """End of each of these tokens, as a byte offset in the text."""
         self._fixed = len(self.ids)
-        """How many of these are never written again."""
+        """Number of leading tokens that are never re-encoded."""
         self._text = bytearray()
-        """The bytes of the target's tokens; a special token that the drafter has too takes one, which is never read."""
+        """Bytes of the target's tokens. A shared special token takes one placeholder byte."""
         self._marks = [0]
-        """Byte at which each of the target's tokens ends, behind the beginning of the text."""
+        """End of each target token, as a byte offset, after the offset of the text's start."""
 
     def __len__(self) -> int:
-        """How many of the target's tokens it has read."""
+        """Return the number of target tokens read."""
         return len(self._marks) - 1
 
     def position(self, count: int) -> int:
-        """How many of `ids` lie within the first `count` of the target's tokens."""
+        """Return the number of `ids` within the first `count` target tokens."""
         return len(self.ids) if count == len(self) else bisect_right(self._ends, self._marks[count])
 
     def covered(self, count: int) -> int:
-        """How many of the target's tokens the first `count` of `ids` hold as a whole."""
+        """Return the number of target tokens that the first `count` of `ids` cover completely."""
         return bisect_right(self._marks, self._ends[count - 1]) - 1 if count else 0
 
     def read(self, tokens: Sequence[int]) -> int:
-        """Read more of the target's tokens; returns how many of `ids` have stayed as they were.
+        """Append target tokens. Return the number of leading `ids` that did not change.
 
-        A single token that the drafter has too becomes the same token, so that a chain of drafts is read as it was
-        drafted. The others are written anew as text, from a word before them.
+        A single shared token maps to the drafter's own token, so a chain of drafts is read back as it was drafted. The
+        others are re-encoded as text, starting from an earlier word.
         """
         same = self._way.same.get(tokens[0]) if len(tokens) == 1 and self._ends[-1] == len(self._text) else None
         if same is not None and tokens[0] not in self._way.target.special:
@@ -73,7 +73,7 @@ class Retokenized:
         return first + common_length(before, self.ids[first:])
 
     def truncate(self, count: int) -> None:
-        """Forget all but the first `count` of the target's tokens."""
+        """Drop all but the first `count` target tokens."""
         del self._marks[count + 1 :]
         del self._text[self._marks[-1] :]
         kept = bisect_right(self._ends, self._marks[-1])
@@ -91,14 +91,14 @@ class Retokenized:
         self._encode()
 
     def _add_special(self, same: int | None) -> None:
-        """Add a special token; one that the drafter does not have, or has put there itself, is left out."""
+        """Add a special token. One that the drafter lacks, or has already added at the start, is left out."""
         if same is not None and self.ids != [same]:
             self._text.append(0)
             self._add([same])
         self._fixed = len(self.ids)
 
     def _encode(self) -> None:
-        """Write the end of the text anew, from a word that begins some tokens before it."""
+        """Re-encode the end of the text, from the start of a word some tokens earlier."""
         first = self._beginning_of_word()
         start = self._ends[first - 1]
         del self.ids[first:], self._ends[first:]

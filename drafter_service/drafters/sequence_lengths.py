@@ -1,4 +1,4 @@
-"""Sequences of which nothing but their length is kept, so that there is always memory for one more."""
+"""Sequences of which only the length is kept, so there is always memory for one more."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from specdec.engine.kv.pool import KvMemory
 from specdec.errors import InternalError
 
 UNBOUNDED = 2**31 - 1
-"""Context length of a drafter that reads no more than the last tokens."""
+"""Context length of a drafter that reads only the last tokens."""
 
 
 class SequenceLengths:

@@ -15,29 +15,29 @@ from specdec.sampling.vocabulary import Vocabulary
 from specdec.sources.source import DraftSource
 
 MakeSource = Callable[[str, int], DraftSource]
-"""Makes the source of a sequence from its domain and the tokens of its beginning, which was not generated here."""
+"""Creates the source of a sequence from its domain and the number of leading tokens that were not generated here."""
 _DRAFTED = 256
-"""More drafts than a session can have: tokens that were computed as drafts are read once they are committed."""
+"""Upper bound on the drafts of a session. Tokens computed as drafts are read when they are committed."""
 
 
 class SourceReader:
-    """A source for each session, which reads what its session commits."""
+    """One source per session, which reads the tokens that its session commits."""
 
     def __init__(self, make_source: MakeSource, ahead: int) -> None:
-        """`ahead` is how far drafts may go past what was asked for."""
+        """Allow drafts of up to `ahead` tokens beyond the requested draft."""
         self._make = make_source
         self._ahead = ahead
         self._read: WeakKeyDictionary[DraftSession, tuple[DraftSource, int]] = WeakKeyDictionary()
         """Each session's source, and how many tokens it has read."""
 
     def apart(self, name: str) -> "SourceReader":
-        """A reader whose domains are not this one's."""
+        """Return a reader whose domains are separate from this reader's."""
         return SourceReader(lambda domain, known: self._make(f"{name}/{domain}", known), self._ahead)
 
     def drafts(self, session: DraftSession, count: int) -> list[StepResult]:
-        """The drafts that are wanted, as far as the source has an answer; none while tokens are left to be read.
+        """Return the wanted drafts that the source can guess; none while committed tokens are still unread.
 
-        A step reads about `count` tokens, so that a long prompt does not hold up the other sessions.
+        A step reads about `count` tokens, so a long prompt does not delay the other sessions.
         """
         source, read = self._read.get(session) or (self._make(session.domain, session.committed), 0)
         piece = session.tokens_from(read)[: min(count + _DRAFTED, session.committed - read)]
@@ -55,14 +55,14 @@ class SourceDrafter:
     """A Drafter without a model."""
 
     def __init__(self, name: str, kind: str, ids: Mapping[str, int], reader: SourceReader) -> None:
-        """`ids` is the tokenizer's vocabulary."""
+        """Create the drafter; `ids` is the tokenizer's vocabulary."""
         self._lengths = SequenceLengths()
         self._reader = reader
         self.sequences: SequenceMemory = self._lengths
         self.info = DrafterInfo(name, vocabulary.fingerprint(ids), max(ids.values()) + 1, UNBOUNDED, 0.0, kind)
 
     def step(self, batch: Sequence[ScheduledSession]) -> list[StepResult]:
-        """Draft all that is wanted for each session whose tokens are read."""
+        """Draft all wanted tokens for each session whose tokens have been read."""
         results: list[StepResult] = []
         for scheduled in batch:
             session = scheduled.session
@@ -76,10 +76,10 @@ class SourceDrafter:
 
 
 class HybridDrafter:
-    """Drafts from a source where it has an answer, else from a language model.
+    """Drafts from a source if it has a guess, else from a language model.
 
-    Which of the two drafts is decided by the tokens before the draft alone, and each draft is sent with the
-    distribution that it was made by: a point mass, or the model's q̂.
+    The choice depends only on the tokens before the draft. Each draft carries the distribution that it was drawn from:
+    a point mass, or the model's q̂.
     """
 
     def __init__(self, model: ModelDrafter, reader: SourceReader) -> None:
@@ -89,13 +89,13 @@ class HybridDrafter:
         self.info = replace(model.info, kind="hybrid", outcomes=False)
 
     def translated(self, target: Vocabulary) -> "HybridDrafter":
-        """The same for targets of another vocabulary; its source shares nothing with this one's."""
+        """Return such a drafter for targets with another vocabulary; its source is separate from this one's."""
         return HybridDrafter(self._model.translated(target), self._reader.apart(target.digest))
 
     def step(self, batch: Sequence[ScheduledSession]) -> list[StepResult]:
-        """Draft from the source, and compute for the sessions without an answer.
+        """Draft from the source, and run the model for the sessions without a guess.
 
-        The model computes the tokens of the others when it is asked for them again.
+        The model computes the tokens of the other sessions when it next drafts for them.
         """
         results: list[StepResult] = []
         left: list[ScheduledSession] = []

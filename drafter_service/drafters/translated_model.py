@@ -1,8 +1,8 @@
-"""A draft model as if it had the target's vocabulary (TLI; Timor et al. 2025, arXiv 2502.05202).
+"""An adapter that gives a draft model the target's vocabulary (TLI; Timor et al. 2025, arXiv 2502.05202).
 
-The tokens that a target commits are written as text in the model's own tokens. Of its logits, those of tokens that both
-vocabularies have are moved to the target's ids, and no other id has any chance. So q is q restricted to the shared
-tokens and normalised again before anything is drawn: q̂ is what the draft was drawn from, in the target's ids.
+Tokens that a target commits are re-encoded as text in the model's own tokens. Logits of shared tokens move to the
+target's ids, and every other id gets probability 0. The distribution is therefore q restricted to the shared tokens and
+normalised before a draft is drawn: q̂ is the distribution of the draft, in the target's ids.
 """
 
 from collections.abc import Sequence
@@ -16,23 +16,23 @@ from specdec.engine import Chunk, Engine
 from specdec.engine.kv.pool import KvMemory
 
 _LONGER = 2
-"""Tokens of the drafter for each of the target's, for which memory may be taken; no more are ever computed."""
+"""Maximum number of drafter tokens per target token that memory is taken for and that are computed."""
 
 
 @dataclass(slots=True)
 class _Sequence:
     text: Retokenized
     limit: int
-    """Most tokens that the model may compute."""
+    """Maximum number of tokens that the model may compute."""
     done: int
-    """How many of the target's tokens are computed."""
+    """Number of target tokens that are computed."""
 
 
 class TranslatedModel:
-    """An Engine over the target's tokens, of which a chunk has logits for its last token at most."""
+    """An Engine over the target's tokens. A chunk has logits for its last token at most."""
 
     def __init__(self, model: Engine, translation: Translation) -> None:
-        """`model` may also be used otherwise, for other sequences."""
+        """Create the adapter. `model` may also serve other sequences directly."""
         self._model = model
         self._translation = translation
         self.vocab_size = len(translation.target.tokens)
@@ -40,7 +40,8 @@ class TranslatedModel:
         self.tokenizer_hash = translation.target.digest
         self._sequences: dict[str, _Sequence] = {}
         self._places = torch.full((self.vocab_size,), model.vocab_size)
-        """Where the logit of each of the target's ids is, int64 [V]: in the column behind the model's own for none."""
+        """Column of each target id's logit, int64 [V]; ids without a drafter token point to the column after the
+        model's own."""
         same = translation.same
         self._places[list(same)] = torch.tensor(list(same.values()), dtype=torch.int64)
 
@@ -62,7 +63,7 @@ class TranslatedModel:
         return True
 
     def reserve(self, session: str, length: int) -> bool:
-        """Take memory for about as many tokens as are needed; `forward` takes the rest."""
+        """Reserve memory for about as many tokens as are needed; `forward` reserves the rest."""
         known = self._sequences[session]
         expected = len(known.text.ids) + _LONGER * max(0, length - len(known.text))
         return self._model.reserve(session, min(expected, known.limit))
@@ -81,7 +82,7 @@ class TranslatedModel:
         self._model.truncate(session, min(self._model.length(session), len(known.text.ids)))
 
     def forward(self, chunks: Sequence[Chunk]) -> Tensor:
-        """Logits in the target's ids; those of a sequence that the model has no more room for are not a number.
+        """Return logits in the target's ids; NaN for a sequence that the model has no more room for.
 
         Returns:
             float32 [Σ chunk.logits, V].
@@ -94,7 +95,7 @@ class TranslatedModel:
         return self._translated(logits, computed)
 
     def _chunk(self, chunk: Chunk) -> Chunk | None:
-        """The model's part of a chunk; None when it computes nothing, or has no room."""
+        """Return the model's part of a chunk, or None if it computes nothing or has no room."""
         session, known = chunk.session, self._sequences[chunk.session]
         end = known.done + len(chunk.tokens)
         computed = self._model.length(session)
@@ -109,7 +110,7 @@ class TranslatedModel:
         return Chunk(session, known.text.ids[computed:wanted], logits=chunk.logits)
 
     def _translated(self, logits: Tensor, computed: Sequence[bool]) -> Tensor:
-        """Logits of the model [rows that are computed, its V] as logits of the target [rows, V]."""
+        """Map the model's logits [computed rows, model V] to the target's [rows, V]."""
         self._places = self._places.to(logits.device)
         none = logits.new_full((len(logits), 1), -torch.inf)
         moved = torch.cat((logits, none), dim=1)[:, self._places]
@@ -120,7 +121,8 @@ class TranslatedModel:
         return rows
 
     def _limit(self, limit: int) -> int:
-        """The model's limit for a sequence of up to `limit` tokens of the target: more, where that much fits."""
+        """Return the model's limit for a sequence of up to `limit` target tokens: more than `limit` if that fits in
+        memory."""
         own = min(limit, self.context_length)
         more = min(_LONGER * limit + len(self._translation.tokenizer.beginning), self.context_length)
         return more if self._model.can_ever_admit(more) else own

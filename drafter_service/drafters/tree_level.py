@@ -1,4 +1,5 @@
-"""The next level of several trees from a model's logits: q behind each node, how many children it gets, their draws."""
+"""Drafts the next level of several trees from a model's logits: q after each node, its number of children, their
+draws."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -16,15 +17,15 @@ from specdec.rules.proposal import propose_siblings
 from specdec.sampling.distribution import probabilities
 
 Drawn = tuple[Sequence[int], SparseProbs | None]
-"""The draws behind a node, in their order, and their q̂."""
+"""Draws after a node, in order, and their q̂."""
 
 
 def next_levels(sessions: Sequence[TreeSession], logits: Sequence[Tensor], support: int) -> list[list[TreeFamily]]:
-    """For each session, the children of each node of its frontier.
+    """Return, for each session, the children of each frontier node.
 
     Args:
-        logits: of each session, behind each node of the last level, or behind the sequence for the root [rows, V].
-        support: most ids of q̂.
+        logits: for each session, rows after each node of the last level, or after the sequence for the root [rows, V].
+        support: maximum number of ids in q̂.
 
     Raises:
         NoDistribution: a row has no distribution.
@@ -49,7 +50,7 @@ def next_levels(sessions: Sequence[TreeSession], logits: Sequence[Tensor], suppo
 
 
 def _draw(sessions: Sequence[TreeSession], q: Tensor, support: int, widths: Sequence[int]) -> Iterator[Drawn]:
-    """What is drawn behind each row of q, by the session of the row and as many as its width says."""
+    """Draw after each row of q, with the row's session, as many tokens as the row's width."""
     groups: dict[tuple[Siblings, bool, int], list[int]] = defaultdict(list)
     for row, session in enumerate(sessions):
         siblings = Siblings.of(session.mode, replacement=session.plan.replacement)

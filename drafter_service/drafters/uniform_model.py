@@ -1,4 +1,4 @@
-"""Every token alike: the drafter of which nothing can be expected, for theory and tests."""
+"""A uniform draft model: the worst drafter, for theory and tests."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,10 +11,10 @@ from specdec.sampling import vocabulary
 
 
 class UniformModel(SequenceLengths):
-    """An Engine whose logits are all equal; its q̂ is uniform over as many ids as a q̂ may hold."""
+    """An Engine whose logits are all equal. Its q̂ is uniform over as many ids as a q̂ may hold."""
 
     def __init__(self, ids: Mapping[str, int]) -> None:
-        """`ids` is the tokenizer's vocabulary."""
+        """Create the model; `ids` is the tokenizer's vocabulary."""
         super().__init__()
         self.vocab_size = max(ids.values()) + 1
         self.context_length = UNBOUNDED

@@ -1,4 +1,4 @@
-"""One verifier's stream of frames while it lasts, between protobuf and the worker."""
+"""The stream of one connected verifier: converts frames from and to protobuf, and passes messages to the worker."""
 
 import asyncio
 import threading
@@ -15,29 +15,29 @@ from specdec.wire.session import CLOSE, COMMIT, END, LOAD, NACK, OPEN, DraftEnd
 
 T = TypeVar("T")
 _LOAD_SECONDS = 1.0
-"""Time between two messages that say how busy the drafter is."""
+"""Interval between load reports, in seconds."""
 _FULL_BYTES = 256 * 1024
-"""What may wait for a verifier that does not read before nothing more is drafted for it."""
+"""Maximum size of the queue of a slow verifier, in bytes, before drafting for it pauses."""
 _UNTAKEN_FRAMES = 64
-"""Frames of one verifier that are read before the worker must have taken them."""
+"""Number of frames read from one verifier before the worker must catch up."""
 
 Requests = AsyncIterator[pb.DraftRequest]
 
 
 class Connection:
-    """Hands the verifier's messages to the worker, and the worker's replies to gRPC."""
+    """Passes the verifier's messages to the worker, and the worker's replies to gRPC."""
 
     def __init__(
         self, number: int, verifier_id: str, worker: Worker, metrics: DrafterMetrics, vocabulary: str = ""
     ) -> None:
-        """Belong to the running event loop; `number` is different for every connection of this process."""
+        """Bind to the running event loop. `number` is unique among the connections of this process."""
         self.number = number
         self.verifier_id = verifier_id
-        """The name that the verifier gave itself."""
+        """Name that the verifier gave itself."""
         self.vocabulary = vocabulary
-        """Digest of the vocabulary that the verifier's sessions are in; empty for the drafter's own."""
+        """Digest of the vocabulary of the verifier's sessions; empty for the drafter's own."""
         self.responses: SendQueue[pb.DraftResponse] = SendQueue(_FULL_BYTES, worker.wake)
-        """The frames to send, in order."""
+        """Frames to send, in order."""
         self._worker = worker
         self._metrics = metrics
         self._tasks: list[asyncio.Task[None]] = []
@@ -46,27 +46,27 @@ class Connection:
 
     @property
     def full(self) -> bool:
-        """Whether the verifier reads so slowly that nothing more should be drafted for it now."""
+        """Whether the verifier reads so slowly that drafting for it should pause."""
         return self.responses.full
 
     def send(self, response: pb.DraftResponse) -> None:
-        """Count a frame and queue it; from any thread."""
+        """Count a frame and queue it. Thread-safe."""
         size = response.ByteSize()
         self._metrics.frames_sent.inc()
         self._metrics.bytes_sent.inc(size)
         self.responses.put(response, size)
 
     def deliver(self, replies: Sequence[Reply]) -> None:
-        """Encode the replies on the worker's thread, and queue them as one frame."""
+        """Encode the replies and queue them as one frame. Called on the worker's thread."""
         self.send(replies_to_pb(replies))
 
     def start(self, first: pb.DraftRequest, requests: Requests) -> None:
-        """Begin to read; `first` is the frame that held the Hello."""
+        """Start to read frames. `first` is the frame with the Hello."""
         self._take(first)
         self._tasks = [asyncio.create_task(self._read(requests)), asyncio.create_task(self._report_load())]
 
     def end(self) -> None:
-        """Release everything; a second time does nothing."""
+        """Release all resources. Idempotent."""
         if self._ended:
             return
         self._ended = True
@@ -76,7 +76,7 @@ class Connection:
         self._metrics.streams.dec()
 
     async def _read(self, requests: Requests) -> None:
-        """Take frames until the verifier sends no more or breaks the protocol, then end the responses."""
+        """Read frames until the verifier ends its stream or breaks the protocol, then end the responses."""
         try:
             count = 0
             async for request in requests:
@@ -107,7 +107,7 @@ class Connection:
 
 
 def messages_from_pb(request: pb.DraftRequest) -> Iterator[Message]:
-    """The messages of a frame: opens, then commits, then closes; one that cannot be read becomes a MalformedMessage."""
+    """Yield the messages of a frame: opens, then commits, then closes. An unreadable one becomes a MalformedMessage."""
     kinds: tuple[tuple[Callable[[Any], Message], Iterable[Any]], ...] = (
         (OPEN.from_pb, request.opens),
         (COMMIT.from_pb, request.commits),
@@ -122,7 +122,7 @@ def messages_from_pb(request: pb.DraftRequest) -> Iterator[Message]:
 
 
 def replies_to_pb(replies: Iterable[Reply]) -> pb.DraftResponse:
-    """One frame with all the replies."""
+    """Encode all replies as one frame."""
     response = pb.DraftResponse()
     for reply in replies:
         match reply:
@@ -136,14 +136,14 @@ def replies_to_pb(replies: Iterable[Reply]) -> pb.DraftResponse:
 
 
 class SendQueue(Generic[T]):
-    """A queue whose `put` never blocks; while it is `full`, nothing more should be made for it."""
+    """A queue whose `put` never blocks. Producers should pause while it is `full`."""
 
     def __init__(self, limit_bytes: int, on_room: Callable[[], None]) -> None:
-        """Belong to the running event loop.
+        """Bind to the running event loop.
 
         Args:
-            limit_bytes: the queue is full while more than this waits.
-            on_room: called on the loop when a full queue has room again.
+            limit_bytes: size of the waiting messages above which the queue is full.
+            on_room: callback, run on the loop when a full queue has room again.
         """
         self._loop = asyncio.get_running_loop()
         self._limit = limit_bytes
@@ -161,16 +161,16 @@ class SendQueue(Generic[T]):
         return self._bytes > self._limit
 
     def put(self, message: T, size: int) -> None:
-        """Add a message of `size` bytes; from any thread."""
+        """Add a message of `size` bytes. Thread-safe."""
         with self._lock:
             self._bytes += size
         self._loop.call_soon_threadsafe(self._add, message, size)
 
     def close(self, error: Exception | None = None) -> None:
-        """End the iteration after what waits, by raising `error` when there is one; on the loop."""
+        """End the iteration after the waiting messages, with `error` if given. Must be called on the loop."""
         if not self._closed:
             self._closed, self._error = True, error
-            self._loop.call_soon(self._waiting.put_nowait, None)  # behind what was put before
+            self._loop.call_soon(self._waiting.put_nowait, None)  # after messages put earlier
 
     async def room(self) -> None:
         await self._room.wait()

@@ -1,4 +1,4 @@
-"""Drafting for all sessions, one step at a time, on the worker's thread."""
+"""Drafts for all sessions, one step at a time, on the worker's thread."""
 
 import time
 from collections import defaultdict
@@ -28,15 +28,16 @@ from specdec.serving.telemetry.tracing import record_span
 from specdec.wire.session import DraftEnd, Load, Nack, NackReason
 
 _SMOOTHING = 0.1
-"""Weight of the newest step in the number of sessions of one."""
+"""Weight of the latest step in the moving average of sessions per step."""
 _SPREAD = 0.25
-"""How far from the mean steps have to lie, in means, to show what a token costs; before that it costs nothing."""
+"""Minimum spread of step sizes around the mean, as a share of the mean, to estimate the cost of a token. Below it the
+cost is 0."""
 
 _log = structlog.get_logger()
 
 
 class DraftRunner:
-    """Takes messages, runs steps and collects the replies until they are sent."""
+    """Takes messages, runs steps, and collects the replies until they are sent."""
 
     def __init__(self, drafter: Drafter, settings: DrafterSettings, metrics: DrafterMetrics) -> None:
         self._drafter = drafter
@@ -46,23 +47,24 @@ class DraftRunner:
         self._planner = StepPlanner(settings.step_sessions, settings.chunk_tokens)
         self._replies: dict[Stream, list[Reply]] = defaultdict(list)
         self._steps, self._sessions = Line(), 1.0
-        """Seconds of steps by the tokens that they compute, and the sessions of a step."""
+        """Fit of step duration, in seconds, over tokens computed; average sessions per step."""
         self._steps.observe(1, drafter.info.step_seconds)
 
     @property
     def load(self) -> Load:
-        """How busy the drafter is."""
+        """Current load of the drafter."""
         return Load(len(self._table), self._step_seconds)
 
     @property
     def _step_seconds(self) -> float:
-        """A step that drafts a token for each session and reads none before it, so what a longer draft costs more."""
+        """Duration, in seconds, of a step that drafts one token for each session and reads none: the cost of one more
+        draft token."""
         tokens, _ = self._steps.mean
         base, token = self._steps.fit(0.0, _SPREAD * tokens)
         return base + token * self._sessions
 
     def take(self, stream: Stream, messages: Iterable[Message]) -> None:
-        """Do what the messages of one frame say; a message that cannot be honoured is answered with a Nack."""
+        """Apply the messages of one frame. A message that cannot be applied is answered with a Nack."""
         for message in messages:
             try:
                 session = self._table.take(stream, message)
@@ -78,12 +80,12 @@ class DraftRunner:
         self._nack_evicted()
 
     def end_stream(self, stream: Stream) -> None:
-        """Remove a stream's sessions, and send it nothing more."""
+        """Remove a stream's sessions and its pending replies."""
         self._table.remove_stream(stream)
         self._replies.pop(stream, None)
 
     def step(self) -> bool:
-        """Run one pass for the sessions that want drafts; returns False when there are none."""
+        """Run one pass for the sessions that want drafts. Return False if there are none."""
         streams = {session: stream for stream, session in self._table if not stream.full}
         streams |= {
             each: streams[session] for session in list(streams) for each in self._table.outcomes.prepare(session)
@@ -105,7 +107,7 @@ class DraftRunner:
         return True
 
     def send(self) -> None:
-        """Send every stream its replies in one frame, and set the gauges of memory."""
+        """Send each stream its replies in one frame, and update the memory gauges."""
         memory = self._drafter.sequences.memory
         for state, size in (("live", memory.live), ("cached", memory.cached), ("budget", memory.budget)):
             self._metrics.kv_bytes.labels(state).set(size)
@@ -116,7 +118,7 @@ class DraftRunner:
     def _draft(self, batch: list[ScheduledSession]) -> Sequence[StepResult]:
         try:
             return self._drafter.step(batch)
-        except Exception as error:  # noqa: BLE001 - the thread must go on, whatever the pass died of
+        except Exception as error:  # noqa: BLE001 - the thread must survive any failure of a pass
             _log.error("draft_step_failed", sessions=len(batch), exc_info=error)
             return [DraftFailure(scheduled.session, error) for scheduled in batch]
 
@@ -133,15 +135,15 @@ class DraftRunner:
             result.session.growth.add(result.families)
             self._metrics.tokens.inc(len(result.session.growth) - before)
         else:
-            # A failure may be due to the last draft. The chain is sent all the same: a Nack would drop drafts because
-            # of which tokens were drawn, and so bias the output.
+            # The last draft may have caused the failure. The chain is still sent: a Nack would drop drafts depending on
+            # the tokens drawn, which would bias the output.
             session.stop_drafting()
-        # A verifier waits for a whole draft: its parts, one by one, would only keep both sides' event loops busy.
+        # A verifier waits for a whole draft. Sending it in parts would only load both event loops.
         if session.is_due(self._settings.ahead):
             self._reply(stream, session)
 
     def _refuse(self, stream: Stream, failure: DraftFailure) -> None:
-        """Remove a session for which nothing can be drafted, and say so."""
+        """Remove a session that cannot be drafted for, and send a Nack."""
         reason = NackReason.MALFORMED if isinstance(failure.error, RequestError) else NackReason.INTERNAL
         self._table.remove(stream, failure.session)
         self._nack(stream, failure.session, reason, str(failure.error))

@@ -1,4 +1,4 @@
-"""One session's tokens: the committed ones first, then the chain of drafts that continues them."""
+"""One session's tokens: the committed ones, then the chain of drafts that continues them."""
 
 import time
 from collections.abc import Sequence
@@ -14,17 +14,17 @@ from specdec.wire.draft import DraftTokens
 from specdec.wire.session import Commit, NackReason, Open
 
 _LIKELY = 0.4
-"""Least chance of being used at which drafts are made that nobody has asked for."""
+"""Minimum probability of use at which the drafter drafts ahead of a request."""
 
 
 class DraftSession:
-    """What is known of a sequence, what has been drafted behind it, and how much more is wanted."""
+    """A session's committed tokens, its draft chain, and the number of drafts still wanted."""
 
     def __init__(self, key: str, opened: Open, context_length: int) -> None:
-        """Begin without drafts; `key` is the session's name in this process, unique among all streams.
+        """Start without drafts. `key` names the session in this process, unique among all streams.
 
         Raises:
-            SessionRefused: the message makes no sense.
+            SessionRefused: the message is invalid.
         """
         check_open(opened)
         self.key = key
@@ -34,27 +34,28 @@ class DraftSession:
         self.params = opened.params
         self.mode = opened.mode
         self.domain = opened.cache_salt
-        """Computed prefixes are shared only among sessions of one domain."""
+        """Domain of the session. Only sessions of one domain share computed prefixes."""
         self.traceparent = opened.traceparent
-        """The span that its drafts belong to; empty for none."""
+        """Trace context of the span that the drafts belong to; empty for none."""
         self.asked_at = time.time_ns()
-        """When the draft that comes next was asked for or begun, in nanoseconds of Unix time."""
+        """Time at which the next draft was requested or begun, in nanoseconds of Unix time."""
         self.last_message = 0.0
-        """When the last message of its verifier came, in seconds of the session table's clock."""
+        """Time of the verifier's last message, in seconds of the session table's clock."""
         self.limit = min(opened.max_len, context_length)
-        """Most tokens, committed and drafted together."""
+        """Maximum number of tokens, committed and drafted together."""
         self.chain_start = len(opened.tokens)
-        """Committed length at which the chain of drafts began."""
+        """Committed length at which the draft chain began."""
         self.admitted = False
-        """Whether the drafter has let the sequence in; without that, nothing can be drafted for it."""
+        """Whether the drafter has admitted the sequence; otherwise nothing can be drafted for it."""
         self.outcomes = 0 if opened.policy.reads_certainty or opened.params.grammar else opened.outcomes
-        """Most outcomes of a verdict that chains are pushed for. A chain whose end depends on what was drawn has none:
-        which outcomes it has would depend on draws that are made again behind them. Grammars take long to compile."""
+        """Maximum number of verdict outcomes to push chains for. It is 0 for a chain whose end depends on the draws,
+        since its set of outcomes would depend on draws that are repeated later. It is also 0 with a grammar, which
+        takes long to compile."""
         self.rivals: list[Sequence[int]] = []
-        """Of each draft, the other tokens that were likely in its place."""
+        """For each draft, the other likely tokens at its position."""
         self.prompt_len = opened.prompt_len
         self.gamma = opened.gamma
-        """Length of the draft that is asked for."""
+        """Length of the requested draft, in tokens."""
         self._tokens = list(opened.tokens)
         self._committed = len(opened.tokens)
         self._committed_hash = self._hash = self._sent_hash = PrefixHash(opened.tokens)
@@ -64,15 +65,15 @@ class DraftSession:
         self._stopped = False
         self._length = ChainLength(opened.policy)
         self.guesses = AcceptanceEstimate(prior=1.0)
-        """How many of the drafts were what was committed in their places, the token behind the draft asked for too."""
+        """Estimated acceptance of drafts, counting the token after the requested draft too."""
 
     def __len__(self) -> int:
-        """Committed and drafted tokens."""
+        """Return the number of committed and drafted tokens."""
         return len(self._tokens)
 
     @property
     def drafted(self) -> int:
-        """Length of the chain of drafts."""
+        """Length of the draft chain."""
         return len(self._tokens) - self._committed
 
     @property
@@ -82,46 +83,46 @@ class DraftSession:
 
     @property
     def history(self) -> History:
-        """The tokens that penalties count; empty without penalties, to spare copying a long sequence every step."""
+        """Tokens that penalties count. Empty without penalties, to avoid copying a long sequence in every step."""
         if not self.params.needs_history:
             return History()
         return History(self._tokens[: self.prompt_len], self.output)
 
     @property
     def output(self) -> list[int]:
-        """The tokens behind the prompt."""
+        """Tokens after the prompt."""
         return self._tokens[self.prompt_len :]
 
     @property
     def branches(self) -> int:
-        """Tokens that a step computes behind the sequence's own."""
+        """Number of tokens that a step computes in addition to the sequence's own."""
         return 0
 
     @property
     def verifier_waits(self) -> bool:
-        """Whether the draft that the verifier asked for is not complete and can still grow."""
+        """Whether the requested draft is incomplete and can still grow."""
         return self.drafted < self.gamma and not self._at_end
 
     def wants_draft(self, ahead: int) -> bool:
-        """Whether the chain may grow, up to `ahead` tokens past the draft that was asked for."""
+        """Whether the chain may grow, up to `ahead` tokens beyond the requested draft."""
         return self.wanted(ahead) > 0 and not self._stopped
 
     def wanted(self, ahead: int) -> int:
-        """How many tokens the chain may still grow, up to `ahead` past the draft that was asked for.
+        """Return the number of tokens that the chain may still grow, up to `ahead` beyond the requested draft.
 
-        The next round can use the bonus token and as long a draft again, so the chain never gets longer than that. It
-        can use them only where all drafts before them and the bonus token are guessed right, so where that has become
-        unlikely nothing is drafted ahead: it would only take time from other work.
+        The next round can use at most the bonus token and another draft of length γ. It can use them only if all
+        earlier drafts and the bonus token were guessed right. When that is unlikely, nothing is drafted ahead, to
+        leave time for other work.
         """
         unasked = min(ahead, self.gamma + 1) if self.gamma and (self._is_likely or self.outcomes) else 0
         return min(self.gamma + unasked - self.drafted, self.limit - len(self._tokens))
 
     def is_due(self, ahead: int) -> bool:
-        """Whether to send the drafts now: the draft asked for is just complete, or the chain grows no more."""
+        """Whether to send the drafts now: the requested draft is just complete, or the chain cannot grow."""
         return self.drafted == self.gamma or not self.wants_draft(ahead)
 
     def stop_drafting(self) -> None:
-        """Draft nothing more until the next commit, because the drafter has no token for what follows."""
+        """Stop drafting until the next commit, because the drafter has no next token."""
         self._stopped = True
 
     def tokens_from(self, position: int) -> list[int]:
@@ -129,7 +130,7 @@ class DraftSession:
 
     @property
     def reads_certainty(self) -> bool:
-        """Whether the certainty of a draft can end the chain behind it."""
+        """Whether the certainty of a draft can end the chain after it."""
         return self._length.policy.reads_certainty
 
     def extend(
@@ -139,12 +140,12 @@ class DraftSession:
         certainty: Certainty | None = None,
         rivals: Sequence[int] = (),
     ) -> None:
-        """Add a draft token, and end the chain behind it where the policy says so.
+        """Add a draft token, and end the chain after it if the policy says so.
 
         Args:
-            probs: the distribution it was drawn from, None in a mode that sends none.
-            certainty: how sure the model was, None where that is unknown and ends nothing.
-            rivals: the other tokens that are likely in its place, the likeliest first.
+            probs: distribution that the token was drawn from; None in a mode that sends none.
+            certainty: certainty of the model; None if unknown, which never ends the chain.
+            rivals: other likely tokens at this position, most likely first.
         """
         self._tokens.append(token)
         self.rivals.append(rivals)
@@ -155,7 +156,7 @@ class DraftSession:
             self.stop_drafting()
 
     def take_unsent(self) -> DraftTokens | None:
-        """The drafts that have not been handed out, fenced by all tokens before them; None when there are none."""
+        """Return the unsent drafts, fenced by the hash of all tokens before them, or None if there are none."""
         if not self._unsent:
             return None
         probs = tuple(law for law, _ in self._unsent if law is not None)
@@ -166,22 +167,22 @@ class DraftSession:
         return chunk
 
     def take_end(self) -> bool:
-        """Whether to say, once per commit, that the draft asked for cannot be completed."""
+        """Return True, once per commit, if the requested draft cannot be completed."""
         ended = self.drafted < self.gamma and self._at_end
         sent, self._end_sent = self._end_sent, ended
         return ended and not sent
 
     def commit(self, message: Commit) -> int:
-        """Commit tokens; drafts behind them stay when the committed tokens are the ones that were drafted.
+        """Commit tokens. Later drafts stay valid if the committed tokens are the drafted ones.
 
-        A verifier that must not use the rest of the chain opens the session again instead of committing: in block mode
-        a draft that a verdict has looked at and not committed must never be looked at again.
+        A verifier that must not use the rest of the chain reopens the session instead of committing. In block mode, a
+        draft that a verdict examined without committing must never be verified again.
 
         Returns:
-            How many of the tokens known before are still valid; what was computed of the others is void.
+            Number of earlier tokens that are still valid. Computed state of the others must be discarded.
 
         Raises:
-            SessionRefused: an epoch that is not the session's, or tokens that do not continue the committed ones.
+            SessionRefused: the epoch is not the session's, or the tokens do not continue the committed ones.
         """
         self._check_epoch(message.epoch)
         tokens = self._new_tokens(message)
@@ -192,7 +193,7 @@ class DraftSession:
         return self._advance(tokens)
 
     def adopt(self, outcome: "DraftSession") -> None:
-        """Go on with the chain of an outcome that has come true; the outcome gets this session's memory in exchange."""
+        """Take over the chain of an outcome that came true. The outcome gets this session's memory in exchange."""
         self.key, outcome.key = outcome.key, self.key
         self.admitted, outcome.admitted = outcome.admitted, self.admitted
         self._tokens, self._hash = outcome._tokens, outcome._hash
@@ -201,12 +202,12 @@ class DraftSession:
 
     @property
     def _is_likely(self) -> bool:
-        """Whether the draft asked for and the token behind it are likely to be what is committed next."""
+        """Whether the target will probably commit the requested draft and the token after it."""
         return self.guesses.alpha ** (self.gamma + 1) >= _LIKELY
 
     @property
     def _at_end(self) -> bool:
-        """Whether the chain cannot grow any more."""
+        """Whether the chain cannot grow further."""
         return self._stopped or len(self._tokens) >= self.limit
 
     def _mark_sent(self) -> None:
@@ -220,7 +221,7 @@ class DraftSession:
             raise SessionRefused(NackReason.UNKNOWN, f"epoch {epoch} was never opened, the session is at {self.epoch}")
 
     def _new_tokens(self, message: Commit) -> tuple[int, ...]:
-        """The tokens that are not committed yet; those that were sent before must be the same as then."""
+        """Return the tokens not committed yet. Tokens that were sent before must not have changed."""
         known = self._committed - message.base_len
         if known < 0:
             raise SessionRefused(
@@ -232,7 +233,7 @@ class DraftSession:
         return message.tokens[known:]
 
     def _advance(self, tokens: tuple[int, ...]) -> int:
-        """Commit tokens that are new; returns how many of the tokens known before are still valid."""
+        """Commit new tokens. Return the number of earlier tokens that are still valid."""
         same = common_length(self._tokens[self._committed :], tokens)
         self.guesses = self.guesses.observed(min(len(tokens), self.drafted), same)
         valid = self._committed + same
@@ -252,18 +253,18 @@ class DraftSession:
 
 
 class ChainLength:
-    """The policy of one session, and the entropies that it has seen."""
+    """Draft-length policy of one session, with its entropy average."""
 
     def __init__(self, policy: GammaPolicy) -> None:
         self.policy = policy
         self._entropy: float | None = None
-        """Exponential moving average of H_norm, over all drafts of the session."""
+        """Exponential moving average of H_norm over all drafts of the session."""
 
     def step(self, gamma: int, certainty: Certainty) -> DraftStep | None:
-        """Add the entropy of one more draft to the average; None unless γ is chosen by entropy.
+        """Add the entropy of one more draft to the average. Return None unless the policy chooses γ by entropy.
 
         Args:
-            gamma: most drafts that are asked for.
+            gamma: maximum number of requested drafts.
         """
         policy, earlier, newest = self.policy, self._entropy, min(certainty.entropy, 1.0)
         if policy.policy is not PolicyKind.EGAG:
@@ -272,14 +273,14 @@ class ChainLength:
         return DraftStep(newest, self._most(gamma, self._entropy))
 
     def ends(self, drafted: int, certainty: Certainty, step: DraftStep | None) -> bool:
-        """Whether a chain of `drafted` tokens ends.
+        """Whether a chain of `drafted` tokens ends here.
 
         Args:
-            certainty: that of the last token.
-            step: the value of `step` for that token.
+            certainty: certainty of the last token.
+            step: result of `step` for that token.
         """
         return certainty.confidence < self.policy.min_confidence or (step is not None and drafted >= step.gamma)
 
     def _most(self, gamma: int, entropy: float) -> int:
-        """γ = γ_min + (γ_max - γ_min)(1 - H_norm), rounded; γ_max is what is asked for."""
+        """Return γ = γ_min + (γ_max - γ_min)(1 - H_norm), rounded; γ_max is the requested length."""
         return round(self.policy.min + (gamma - self.policy.min) * (1.0 - entropy))

@@ -1,4 +1,4 @@
-"""What the sessions need of a source of drafts; the sources themselves are in `drafter_service.drafters`."""
+"""The interface between sessions and sources of drafts. `drafter_service.drafters` implements it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,26 +15,26 @@ from specdec.sampling.vocabulary import Vocabulary
 
 @dataclass(frozen=True, slots=True)
 class DrafterInfo:
-    """What verifiers are told of a drafter, and what their messages are checked against."""
+    """Properties of a drafter that its handshake reports, and the limits that messages are checked against."""
 
     model: str
-    """Name that verifiers show."""
+    """Model name that verifiers display."""
     tokenizer_hash: str
     """Fingerprint of the drafter's tokenizer."""
     vocab_size: int
-    """Valid ids are 0..vocab_size-1."""
+    """Number of token ids; valid ids are 0..vocab_size-1."""
     context_length: int
-    """Most tokens of a sequence."""
+    """Maximum length of a sequence, in tokens."""
     step_seconds: float
-    """Seconds of one draft step for one session, measured at load."""
+    """Duration of one draft step for one session, in seconds, measured at load."""
     kind: str = "model"
-    """What drafts."""
+    """Kind of drafter: `model`, `hybrid`, `counts`, `random`, or the kind of a source."""
     overlap: float = 1.0
-    """Share of the smaller vocabulary that drafter and target have in common; 1 where they have one tokenizer."""
+    """Share of the smaller vocabulary that drafter and target have in common; 1 if they have one tokenizer."""
     outcomes: bool = False
-    """Whether it can say what else is likely where it has drafted, so that chains can be pushed."""
+    """Whether the drafter reports alternatives to its drafts, so that chains can be pushed."""
     encoder_decoder: bool = False
-    """Whether it is a language model whose encoder reads the prompt."""
+    """Whether the drafter is a language model whose encoder reads the prompt."""
     vocabulary: str = ""
     """Digest of the target's vocabulary that drafts are translated to; empty for the drafter's own."""
 
@@ -45,7 +45,8 @@ class ScheduledSession:
 
     session: DraftSession
     count: int
-    """How many of its tokens are computed in this step; the step that computes the last of them drafts one more."""
+    """Number of the session's tokens to compute in this step. The step that computes the last of them drafts one
+    more."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,11 +56,11 @@ class DraftedToken:
     session: DraftSession
     token: int
     probs: SparseProbs | None
-    """The distribution q̂ that the token was drawn from; None in a mode that sends none."""
+    """Distribution q̂ that the token was drawn from; None in a mode that sends none."""
     certainty: Certainty | None = None
-    """How sure the model was, where the session asks for it."""
+    """Certainty of the model, if the session asks for it."""
     rivals: Sequence[int] = ()
-    """The other tokens that are likely in this place, the likeliest first, where the session asks for them."""
+    """Other likely tokens at this position, most likely first, if the session asks for them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,14 +69,14 @@ class DraftedLevel:
 
     session: TreeSession
     families: Sequence[TreeFamily]
-    """The children of each node of the tree's frontier."""
+    """Children of each frontier node of the tree."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DraftFailure:
-    """A session whose next token could not be drafted; the other sessions of the step are not affected.
+    """A session whose next token could not be drafted. The other sessions of the step are not affected.
 
-    Drafts that were drawn before are sent all the same, because the failure may be due to one of them.
+    Earlier drafts are still sent, because one of them may have caused the failure.
     """
 
     session: DraftSession
@@ -84,7 +85,7 @@ class DraftFailure:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NoGuess:
-    """A session that the drafter cannot continue until more of it is committed."""
+    """A session that the drafter cannot continue until more tokens are committed."""
 
     session: DraftSession
 
@@ -93,16 +94,15 @@ StepResult = DraftedToken | DraftedLevel | DraftFailure | NoGuess
 
 
 class Drafter(Protocol):
-    """A source of draft tokens; only the worker's thread uses it."""
+    """A source of draft tokens, used only by the worker's thread."""
 
     info: DrafterInfo
     sequences: SequenceMemory
-    """The memory of the sequences that are drafted for, by `DraftSession.key`."""
+    """Memory of the sequences that are drafted for, keyed by `DraftSession.key`."""
 
     def step(self, batch: Sequence[ScheduledSession]) -> Sequence[StepResult]:
-        """Compute the scheduled tokens in one pass, and draft for each session that is complete with them.
-
-        That is one token, or one level of a tree.
+        """Compute the scheduled tokens in one pass. Draft one token, or one tree level, for each session that this
+        completes.
 
         Raises:
             Exception: the pass failed as a whole; nothing was computed.
@@ -114,8 +114,8 @@ class TranslatableDrafter(Protocol):
     """A drafter that can also draft for targets with another tokenizer."""
 
     def translated(self, target: Vocabulary) -> Drafter:
-        """A drafter of the target's tokens, which shares this one's memory; both may be used, in turn.
+        """Return a drafter of the target's tokens that shares this one's memory. The two must not run at the same time.
 
         Raises:
-            TokenizerMismatch: it cannot be made.
+            TokenizerMismatch: the drafter cannot be translated to that vocabulary.
         """

@@ -1,8 +1,8 @@
-"""Chains for the likely outcomes of the verdicts under way: drafted in idle time, and sent before anybody asks.
+"""Chains for the likely outcomes of pending verdicts, drafted in idle time and sent before they are requested.
 
-Which outcomes are prepared depends on the tokens before the one that an outcome guesses, on that draft, on γ, on the
-acceptance of earlier rounds and on the clock. It must not depend on drafts behind: the chain of an outcome is drawn by
-the same numbers as those, and a chain that is there only if its own numbers are such would bias the output.
+The choice of outcomes depends on the tokens before the guessed token, on the draft at its position, on γ, on the
+acceptance of earlier rounds and on the clock. It must not depend on later drafts. The chain of an outcome uses the same
+random numbers as those drafts, so a chain that exists only for some of these numbers would bias the output.
 """
 
 from collections.abc import Iterator
@@ -15,14 +15,14 @@ from drafter_service.sessions.draft_session import DraftSession
 from specdec.engine import SequenceMemory
 
 _MISSES = 1.5
-"""r: how fast guesses of one token get better with their number."""
+"""r: exponent of the improvement of guesses of one token with their number."""
 
 _LEAST, _MOST = 0.1, 0.9
-"""Acceptance that is believed: a few rounds can show any, and no outcome is to go without a guess for that."""
+"""Bounds of the assumed acceptance. A few rounds can show any rate, and every outcome should get a guess."""
 
 
 class OutcomeSession(DraftSession):
-    """A session as it may be behind the verdict under way: nobody waits for its chain."""
+    """A session as it would be after one outcome of the pending verdict. No verifier waits for its chain."""
 
     @property
     @override
@@ -39,16 +39,17 @@ class OutcomeSession(DraftSession):
 
 
 class Outcomes:
-    """The outcomes that are prepared for each session, and their memory."""
+    """The prepared outcomes of each session, and their memory."""
 
     def __init__(self, sequences: SequenceMemory, most: int) -> None:
-        """Have at most `most` outcomes of each session."""
+        """Prepare at most `most` outcomes for each session."""
         self._sequences = sequences
         self._most = most
         self._of: dict[DraftSession, list[OutcomeSession]] = {}
 
     def prepare(self, session: DraftSession) -> list[OutcomeSession]:
-        """The outcomes of a session whose draft is complete, made when first asked for; none where none are wanted."""
+        """Return the outcomes of a session with a complete draft, created on the first call; empty if none are
+        wanted."""
         budget = min(self._most, session.outcomes)
         if not (budget and session.admitted and session.drafted) or session.verifier_waits:
             return []
@@ -64,7 +65,7 @@ class Outcomes:
         return [outcome for outcome in made if outcome.admitted]
 
     def settle(self, session: DraftSession) -> None:
-        """Let the session go on with the outcome that its commit made true, and forget the others."""
+        """Continue the session with the outcome that its commit made true, and forget the others."""
         committed = session.tokens_from(0)[: session.committed]
         for outcome in self._of.get(session, ()) if not session.drafted else ():
             if outcome.admitted and outcome.tokens_from(0)[: outcome.committed] == committed:
@@ -77,21 +78,21 @@ class Outcomes:
             self.drop(outcome)
 
     def give_back(self) -> bool:
-        """Free the memory of all outcomes, for a session that needs it; returns whether there was any."""
+        """Free the memory of all outcomes for a session that needs it. Return whether there was any."""
         held = [outcome for made in self._of.values() for outcome in made if outcome.admitted]
         for outcome in held:
             self.drop(outcome)
         return bool(held)
 
     def drop(self, outcome: OutcomeSession) -> None:
-        """Free the memory of an outcome, which gets no more drafts."""
+        """Free the memory of an outcome, which then gets no more drafts."""
         if outcome.admitted:
             outcome.admitted = False
             self._sequences.release(outcome.key)
 
 
 def _likely(session: DraftSession, budget: int) -> Iterator[tuple[int, int]]:
-    """The number of drafts that an outcome accepts, and the token behind them, in an order that does not change."""
+    """Yield each likely outcome, in a fixed order: the number of accepted drafts, and the token after them."""
     shares = fan_out(budget, session.gamma, session.guesses.alpha)
     for accepted, (share, rivals) in enumerate(zip(shares, session.rivals, strict=False)):
         for token in rivals[:share]:
@@ -99,7 +100,7 @@ def _likely(session: DraftSession, budget: int) -> Iterator[tuple[int, int]]:
 
 
 def fan_out(budget: int, gamma: int, alpha: float) -> list[int]:
-    """The number of outcomes for each k in 0..γ; their sum is the budget."""
+    """Return the number of outcomes for each k in 0..γ accepted drafts; they sum to the budget."""
     root = 1.0 / (1.0 + _MISSES)
     alpha = min(max(alpha, _LEAST), _MOST)
     worth = [alpha ** (k * root) for k in range(gamma)] + [alpha ** (gamma * root) * (1.0 - alpha) ** -root]

@@ -1,11 +1,11 @@
-"""Messages that cannot be honoured."""
+"""Refusal of messages that cannot be served."""
 
 from specdec.rules.speculation import Mode
 from specdec.wire.session import NackReason, Open
 
 
 class SessionRefused(Exception):
-    """A message cannot be honoured: its session is answered with a Nack, and no other session is affected."""
+    """A message cannot be served. Its session is answered with a Nack; no other session is affected."""
 
     def __init__(self, reason: NackReason, detail: str) -> None:
         super().__init__(detail)
@@ -14,7 +14,7 @@ class SessionRefused(Exception):
 
 
 def check_open(opened: Open) -> None:
-    """Refuse a session that makes no sense.
+    """Refuse an invalid session.
 
     Raises:
         SessionRefused: always with the reason MALFORMED.

@@ -1,4 +1,4 @@
-"""The table of all open sessions: it does what the verifiers' messages say, and frees memory when it runs out."""
+"""The table of open sessions: applies the verifiers' messages, and evicts sessions when memory runs out."""
 
 import time
 from collections import Counter
@@ -16,13 +16,13 @@ from specdec.rules.prefix import common_length
 from specdec.wire.session import Close, Commit, NackReason, Open
 
 Owned = Collection[tuple[str, DraftSession]]
-"""Sessions with the verifier that each belongs to."""
+"""Sessions, each with its verifier."""
 _IDLE_SECONDS = 2.0
-"""A session without messages for so long may be evicted for one that is opened."""
+"""Idle time, in seconds, after which a session may be evicted for a new one."""
 
 
 class SessionTable:
-    """All sessions by stream and name: two verifiers may use the same name for different sessions."""
+    """Sessions by stream and name. Two verifiers may use the same name for different sessions."""
 
     def __init__(
         self, drafter: Drafter, settings: DrafterSettings, clock: Callable[[], float] = time.monotonic
@@ -30,28 +30,28 @@ class SessionTable:
         self._info = drafter.info
         self._sequences = drafter.sequences
         self.outcomes = Outcomes(drafter.sequences, settings.outcomes)
-        """What is prepared for the verdicts under way."""
+        """Outcomes prepared for the pending verdicts."""
         self._settings = settings
         self._clock = clock
         self._streams: dict[Stream, dict[str, DraftSession]] = {}
         self._evicted: list[tuple[Stream, DraftSession]] = []
 
     def __len__(self) -> int:
-        """Open sessions."""
+        """Return the number of open sessions."""
         return sum(map(len, self._streams.values()))
 
     def __iter__(self) -> Iterator[tuple[Stream, DraftSession]]:
         return ((stream, session) for stream, sessions in self._streams.items() for session in sessions.values())
 
     def take(self, stream: Stream, message: Message) -> DraftSession | None:
-        """Do what a message says.
+        """Apply a message.
 
         Returns:
-            The session that was opened or continued; None after a Close.
+            Session that was opened or continued; None after a Close.
 
         Raises:
-            SessionRefused: it cannot be done.
-            Exception: the drafter failed. On either error the session is removed, unless the message is of an older
+            SessionRefused: the message cannot be applied.
+            Exception: the drafter failed. On either error the session is removed, unless the message has an older
                 epoch.
         """
         try:
@@ -66,10 +66,10 @@ class SessionTable:
         return session
 
     def reserve(self, batch: Sequence[ScheduledSession]) -> list[ScheduledSession]:
-        """Have memory for a step; returns the batch without the sessions that there is no memory for.
+        """Reserve memory for a step. Return the batch without the sessions for which there is none.
 
-        A session that grows evicts one of the verifier that holds most, where its own holds less; else the sessions
-        that no verifier waits for, the least recently used first; when there are none, it is evicted itself.
+        A session that grows evicts a session of the verifier that holds most, if its own verifier holds less. Otherwise
+        it evicts the least recently used session that no verifier waits for. If there is none, it is evicted itself.
         """
         for scheduled in batch:
             session = scheduled.session
@@ -84,7 +84,7 @@ class SessionTable:
         return [scheduled for scheduled in batch if scheduled.session.admitted]
 
     def take_evicted(self) -> list[tuple[Stream, DraftSession]]:
-        """The sessions that were evicted since the last call."""
+        """Return the sessions evicted since the last call."""
         evicted, self._evicted = self._evicted, []
         return evicted
 
@@ -132,7 +132,7 @@ class SessionTable:
         return session
 
     def _replace(self, stream: Stream, earlier: DraftSession, session: DraftSession) -> None:
-        """Let in a session that is opened again; what was computed of the tokens that are the same is kept."""
+        """Reopen a session, and keep the computed state of the common prefix."""
         self.outcomes.forget(earlier)
         if earlier.admitted and session.limit <= earlier.limit:
             session.admitted = True
@@ -143,13 +143,13 @@ class SessionTable:
         self._admit(stream, session)
 
     def _make_room(self, stream: Stream) -> None:
-        """Have room for one more session of a verifier, which loses an idle one when it has as many as it may.
+        """Make room for one more session of a verifier. At its session limit, the verifier loses an idle session.
 
-        Without that, the sessions of a stream that broke without a sign would count until its end is noticed. Where
-        all sessions are taken, the verifier with most of them gives one back to a verifier that has fewer.
+        Otherwise, sessions of a stream that broke silently would count until the drafter detects its end. At the limit
+        of all sessions, the verifier with the most sessions gives one up to a verifier with fewer.
 
         Raises:
-            SessionRefused: there is no room.
+            SessionRefused: no session can be evicted.
         """
         verifier, most = stream.verifier_id, self._settings.max_sessions_per_verifier
         own = [session for owner, session in self._owned() if owner == verifier]
@@ -167,7 +167,7 @@ class SessionTable:
         self._evict(idle)
 
     def _admit(self, stream: Stream, session: DraftSession) -> None:
-        """Let a session in, unless it is already too long to be drafted for; idle sessions are evicted for it."""
+        """Admit a session, unless it is already too long to draft for. Idle sessions are evicted for it."""
         if len(session) >= session.limit:
             return
         tokens = session.tokens_from(0)
@@ -186,12 +186,12 @@ class SessionTable:
         session.admitted = True
 
     def _read_prompt(self, session: DraftSession) -> None:
-        """Tell an engine that reads prompts apart which tokens are the session's prompt."""
+        """Pass the prompt's length to an engine that reads prompts separately."""
         if isinstance(self._sequences, PromptReader):
             self._sequences.read_prompt(session.key, session.prompt_len)
 
     def _room_for(self, session: DraftSession, more: int) -> DraftSession | None:
-        """The session that goes so that this one can grow."""
+        """Return the session to evict so that this one can grow, or None."""
         verifier = next(owner for owner, each in self._owned() if each is session)
         others = (each for _, each in self if each is not session)
         return owed(self._owned(), verifier, more, _held) or least_recent(others, self._clock())
@@ -200,7 +200,7 @@ class SessionTable:
         return [(stream.verifier_id, session) for stream, session in self]
 
     def _evict(self, session: DraftSession) -> None:
-        """Remove a session because another one needs its memory."""
+        """Remove a session whose memory another one needs."""
         stream = next(stream for stream, each in self if each is session)
         self.remove(stream, session)
         self._evicted.append((stream, session))
@@ -221,7 +221,7 @@ class SessionTable:
             self.remove(stream, session)
 
     def _truncate(self, session: DraftSession, valid: int) -> None:
-        """Keep what was computed of the first `valid` tokens; the last token is always left to compute."""
+        """Keep the computed state of the first `valid` tokens. The last token always remains to be computed."""
         if session.admitted:
             computed = self._sequences.length(session.key)
             self._sequences.truncate(session.key, min(valid, len(session) - 1, computed))
@@ -237,12 +237,13 @@ class SessionTable:
 
 
 def _held(session: DraftSession) -> int:
-    """Tokens that a session has memory for."""
+    """Return the number of tokens that a session holds memory for."""
     return len(session) if session.admitted else 0
 
 
 def least_recent(sessions: Iterable[DraftSession], before: float) -> DraftSession | None:
-    """The session longest unheard of, since `before`, that holds memory and that no verifier waits for."""
+    """Return the least recently used session, idle since `before`, that holds memory and has no pending request, or
+    None."""
     candidates = [
         session
         for session in sessions
@@ -252,13 +253,13 @@ def least_recent(sessions: Iterable[DraftSession], before: float) -> DraftSessio
 
 
 def owed(sessions: Owned, verifier: str, more: int, size: Callable[[DraftSession], int]) -> DraftSession | None:
-    """What the verifier that holds most gives back to one that holds less, even with `more`; None when none does.
+    """Return the session that the verifier with the largest share gives up to `verifier`, or None if it need not.
 
-    A verifier may use what nobody else needs, and keeps no more than the others want to have, too. It gives back what
-    it waits for last of all.
+    It gives one up only if `verifier` would still hold less with `more`. A verifier may use spare capacity, and gives
+    it up when others need it. It gives up sessions that it waits for last.
 
     Args:
-        size: what a session holds, in the unit of `more`.
+        size: amount that a session holds, in the unit of `more`.
     """
     held = Counter[str]()
     for owner, session in sessions:

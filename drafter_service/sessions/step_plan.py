@@ -1,4 +1,4 @@
-"""Which sessions take part in the next step, and with how many tokens, so that no verifier takes another's share."""
+"""Selection of the sessions and token counts of the next step, with a fair share for each verifier."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -13,27 +13,27 @@ class Wanting:
     """A session that wants a draft."""
 
     verifier: str
-    """Whose session it is."""
+    """Verifier that owns the session."""
     session: DraftSession
     pending: int
-    """Its tokens that are not computed yet."""
+    """Number of the session's tokens that are not computed yet."""
 
 
 class Credits:
-    """Divides what a step can do among the verifiers that want some of it, evenly over time.
+    """Divides the capacity of a step among the verifiers that want it, evenly over time.
 
-    While there is enough for all, everyone gets what they want, and nothing is counted.
+    While capacity suffices for all, each verifier gets what it wants and no use is recorded.
     """
 
     def __init__(self) -> None:
         self._used: dict[str, int] = {}
-        """Credits that each verifier has used since credits were last short, of those that still want some."""
+        """Credits used by each active verifier since capacity was last short."""
 
     def divide(self, wanted: Mapping[str, int], room: int) -> dict[str, int]:
-        """How much of `room` each verifier gets.
+        """Return each verifier's share of `room`.
 
-        Those who have used least come first, and what one does not need is left to the others. A verifier that comes
-        back has used as little as anyone there: it is owed nothing for the time when it wanted nothing.
+        Verifiers that have used least come first, and unused shares go to the others. A returning verifier starts at
+        the lowest recorded use, so it gets no credit for its idle time.
         """
         if sum(wanted.values()) <= room:
             return dict(wanted)
@@ -45,7 +45,7 @@ class Credits:
 
 
 def _filled(wanted: Mapping[str, int], used: Mapping[str, int], room: int) -> dict[str, int]:
-    """Fill everyone's use up to one level, as far as they want, so that all of `room` is given."""
+    """Raise every verifier's use to one level, as far as it wants, so that all of `room` is given."""
 
     def up_to(level: int) -> dict[str, int]:
         return {each: min(max(level - used[each], 0), wanted[each]) for each in wanted}
@@ -62,14 +62,14 @@ def _filled(wanted: Mapping[str, int], used: Mapping[str, int], room: int) -> di
 
 
 class StepPlanner:
-    """Chooses the batch of each step; verifiers share it by credits, one for each token that is computed."""
+    """Chooses the batch of each step. Verifiers share it by credits, one for each computed token."""
 
     def __init__(self, step_sessions: int, chunk_tokens: int) -> None:
-        """Begin with nothing used.
+        """Start with no recorded use.
 
         Args:
-            step_sessions: most sessions in one pass that need one token each.
-            chunk_tokens: most tokens in one pass beyond those.
+            step_sessions: maximum number of sessions in one pass that need one token each.
+            chunk_tokens: maximum number of further tokens in one pass.
         """
         self._step_sessions = step_sessions
         self._chunk_tokens = chunk_tokens
@@ -78,10 +78,9 @@ class StepPlanner:
     def plan(self, wanting: Iterable[Wanting]) -> list[ScheduledSession]:
         """Choose the batch of the next step.
 
-        While any verifier waits for a draft, only the sessions that are waited for run; drafting ahead uses the time
-        that is left. Of the sessions that need one token, those go first that were asked for first. The others share
-        `chunk_tokens`, those that need least first, so that a long prompt delays nobody by more than its share of a
-        pass.
+        While any verifier waits for a draft, only sessions with a pending request run; drafting ahead uses idle time.
+        Sessions that need one token run in the order of their requests. The others share `chunk_tokens`, shortest
+        first, so that a long prompt delays the other sessions by no more than its share of a pass.
         """
         waiting = list(wanting)
         if any(each.session.verifier_waits for each in waiting):
@@ -95,7 +94,7 @@ class StepPlanner:
 
 
 def _batch(wanting: list[Wanting], credits: Credits, room: int) -> list[ScheduledSession]:
-    """What each session gets of its verifier's share of `room`, in the order given."""
+    """Schedule sessions, in the order given, within their verifiers' shares of `room`."""
     wanted = Counter[str]()
     for each in wanting:
         wanted[each.verifier] += each.pending

@@ -1,4 +1,4 @@
-"""A verifier's stream as the worker's thread sees it: what comes from it, and what goes to it."""
+"""A verifier's stream as the worker's thread sees it: its messages and its replies."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,10 +10,10 @@ from specdec.wire.session import Close, Commit, DraftEnd, Nack, Open, SessionMes
 
 @dataclass(frozen=True, slots=True)
 class MalformedMessage(SessionMessage):
-    """A message that could not be read; its session is refused."""
+    """An unreadable message; its session is refused."""
 
     detail: str
-    """What is wrong with the message."""
+    """Description of the error."""
 
 
 Message = Open | Commit | Close | MalformedMessage
@@ -25,19 +25,19 @@ class Stream(Protocol):
 
     @property
     def number(self) -> int:
-        """Different for every stream of this process."""
+        """Number of the stream, unique in this process."""
 
     @property
     def verifier_id(self) -> str:
-        """The name that the verifier gave itself."""
+        """Name that the verifier gave itself."""
 
     @property
     def vocabulary(self) -> str:
-        """Digest of the vocabulary that its sessions are in; empty for the drafter's own."""
+        """Digest of the vocabulary of the stream's sessions; empty for the drafter's own."""
 
     @property
     def full(self) -> bool:
-        """Whether the verifier reads so slowly that nothing more should be drafted for it now."""
+        """Whether the verifier reads so slowly that drafting for it should pause."""
 
     def deliver(self, replies: Sequence[Reply]) -> None:
-        """Send replies in one frame; never blocks."""
+        """Send replies in one frame. Never blocks."""

@@ -1,7 +1,7 @@
-"""One tree while it is drafted, a level at a time, under a budget of nodes.
+"""Growth of one tree, level by level, within a budget of nodes.
 
-Which nodes get children, and how many, is decided before any token of the level is drawn: it may depend on q and on the
-levels above, and never on the draws themselves, or the output would be biased.
+The number of children of each node is chosen before any token of the level is drawn. It may depend on q and on the
+levels above, but never on the draws themselves, which would bias the output.
 """
 
 from collections.abc import Sequence
@@ -17,44 +17,44 @@ class TreeFamily:
     """The children of one node."""
 
     tokens: Sequence[int]
-    """In the order of the draw."""
+    """Tokens of the children, in the order of the draws."""
     law: SparseProbs | None
-    """The q̂ that they were drawn from; None when they are not sampled."""
+    """Distribution q̂ that the children were drawn from; None if they are not sampled."""
     weights: Sequence[float]
-    """What each child is worth among its siblings, by its place: the greatest probabilities of q."""
+    """Value of each child among its siblings, by index: the greatest probabilities of q."""
 
 
 class TreeGrowth:
-    """The nodes that are drafted, and those that may get children next."""
+    """The drafted nodes, and the frontier of nodes that may get children next."""
 
     def __init__(self, plan: TreePlan, nodes: int) -> None:
-        """Begin with the root alone; the tree gets `nodes` nodes at most."""
+        """Start with only the root. The tree gets at most `nodes` nodes."""
         self._plan = plan
         self._left = nodes
         self._parents: list[int] = []
         self._values: list[float] = []
-        """What each node is worth: the chance, by q, that its path is right."""
+        """Value of each node: the probability, by q, that its path is right."""
         self._laws: list[SparseProbs | None] = [None]
         self.tokens: list[int] = []
-        """The token of each node."""
+        """Token of each node."""
         self.level = 0
-        """Nodes on the paths to the nodes that come next."""
+        """Path length, in nodes, before the next level."""
         self.first = ROOT
-        """The first node of the last level."""
+        """First node of the last level."""
         self.frontier: tuple[int, ...] = (ROOT,)
-        """The nodes of the last level that may get children; of siblings with one token, only the first."""
+        """Nodes of the last level that may get children. Of siblings with equal tokens, only the first."""
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     @property
     def complete(self) -> bool:
-        """Whether the tree has all the nodes it may have."""
+        """Whether the tree cannot grow further."""
         return not (self._left and self.frontier and self.level < self._plan.depth)
 
     @property
     def rows(self) -> int:
-        """Nodes of the last level, all of which the drafter computes."""
+        """Number of nodes of the last level, all of which the drafter computes."""
         return max(1, len(self) - self.first) if self.tokens else 1
 
     @property
@@ -62,16 +62,16 @@ class TreeGrowth:
         return Tree(tuple(self._parents))
 
     def path(self, node: int) -> list[int]:
-        """The tokens from the root down to a node."""
+        """Return the tokens on the path from the root to a node."""
         return [] if node == ROOT else [*self.path(self._parents[node]), self.tokens[node]]
 
     def widths(self, weights: Sequence[Sequence[float]]) -> list[int]:
-        """How many children each node of the frontier gets.
+        """Return the number of children for each frontier node.
 
-        Each level gets an equal share of the nodes that are left, for the children that are worth most.
+        Each level gets an equal share of the remaining nodes, given to the most valuable children.
 
         Args:
-            weights: the greatest probabilities of q behind each node of the frontier, descending.
+            weights: greatest probabilities of q after each frontier node, descending.
         """
         share = -(-self._left // (self._plan.depth - self.level))
         worth = [
@@ -84,7 +84,7 @@ class TreeGrowth:
         return [chosen.count(place) for place in range(len(self.frontier))]
 
     def add(self, families: Sequence[TreeFamily]) -> None:
-        """Add a level: the children of each node of the frontier."""
+        """Add a level: the children of each frontier node."""
         first, frontier = len(self), []
         for node, family in zip(self.frontier, families, strict=True):
             if family.tokens:
@@ -100,7 +100,7 @@ class TreeGrowth:
         self.level, self.first, self.frontier = self.level + 1, first, tuple(frontier)
 
     def draft(self) -> TreeDraft:
-        """The tree as it is sent."""
+        """Return the tree in the form that is sent."""
         sampled = any(law is not None for law in self._laws)
         return TreeDraft(self.tree, tuple(self.tokens), tuple(self._laws) if sampled else ())
 

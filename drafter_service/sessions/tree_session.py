@@ -1,4 +1,4 @@
-"""A session that gets one tree for every round, for exactly the committed tokens, and nothing ahead of that."""
+"""A session that gets one tree per round, for exactly the committed tokens. Nothing is drafted ahead."""
 
 from typing_extensions import override
 
@@ -11,10 +11,10 @@ from specdec.wire.session import Open, TreePlan
 
 
 class TreeSession(DraftSession):
-    """The committed tokens, and the tree behind them; a drafter that makes no trees drafts a chain instead."""
+    """The committed tokens and the tree after them. A drafter without trees drafts a chain instead."""
 
     def __init__(self, key: str, opened: Open, plan: TreePlan, context_length: int) -> None:
-        """Begin without a tree; the arguments are those of a DraftSession, and how trees are made."""
+        """Start without a tree; `plan` sets how trees are drafted."""
         super().__init__(key, opened, context_length)
         self.plan = plan
         self.growth = self._begin()
@@ -27,7 +27,7 @@ class TreeSession(DraftSession):
 
     @property
     def chain(self) -> int:
-        """Length of a chain that was drafted instead of a tree."""
+        """Length of the chain drafted instead of a tree."""
         return len(self) - self.committed
 
     @property
@@ -53,7 +53,7 @@ class TreeSession(DraftSession):
         return not self.wants_draft(ahead)
 
     def history_at(self, node: int) -> History:
-        """What q behind a node depends on: the tokens of its own path, and of no other."""
+        """Return the history that q depends on after a node: the committed tokens and the node's own path."""
         history = self.history
         if not self.params.needs_history:
             return history

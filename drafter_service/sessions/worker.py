@@ -1,4 +1,4 @@
-"""The thread that owns the drafter: it takes messages between steps, and steps while any session wants drafts."""
+"""The thread that owns the drafter. It takes messages between steps, and runs steps while any session wants drafts."""
 
 import contextvars
 import queue
@@ -18,14 +18,14 @@ from specdec.sampling.vocabulary import Vocabulary
 from specdec.wire.session import Load
 
 _MOST = 8
-"""Vocabularies that a drafter translates for, beside its own, as long as it runs."""
+"""Maximum number of other vocabularies that a drafter translates to during its lifetime."""
 _OWN = ""
 
 
 class DraftRunners:
-    """The runner of the drafter's own vocabulary, and those of others that verifiers have brought.
+    """The runner for the drafter's own vocabulary, and one for each vocabulary that verifiers have sent.
 
-    A runner frees its own sessions' memory only.
+    A runner frees only the memory of its own sessions.
     """
 
     def __init__(self, drafter: Drafter, settings: DrafterSettings, metrics: DrafterMetrics) -> None:
@@ -37,15 +37,15 @@ class DraftRunners:
 
     @property
     def load(self) -> Load:
-        """How busy the drafter is; a step is the slowest of any vocabulary's."""
+        """Total sessions, and the longest step time of any vocabulary."""
         loads = [runner.load for runner in self._runners.values()]
         return Load(sum(load.sessions for load in loads), max(load.step_seconds for load in loads))
 
     def translate(self, target: Vocabulary) -> DrafterInfo:
-        """Have a runner for sessions in another vocabulary.
+        """Create a runner for sessions in another vocabulary, unless one exists.
 
         Raises:
-            TokenizerMismatch: it cannot be translated, or translates for as many vocabularies as may be.
+            TokenizerMismatch: the drafter cannot translate to it, or is at its limit of vocabularies.
         """
         digest = target.digest
         if digest not in self._runners:
@@ -59,20 +59,20 @@ class DraftRunners:
         return self._infos[digest]
 
     def take(self, stream: Stream, messages: Iterable[Message]) -> None:
-        """Do what the messages of one frame say."""
+        """Apply the messages of one frame."""
         self._runners[stream.vocabulary].take(stream, messages)
 
     def end_stream(self, stream: Stream) -> None:
-        """Remove a stream's sessions, and send it nothing more."""
+        """Remove a stream's sessions and its pending replies."""
         self._runners[stream.vocabulary].end_stream(stream)
 
     def step(self) -> bool:
-        """Run one pass for each vocabulary whose sessions want drafts; returns False when there are none."""
+        """Run one pass for each vocabulary whose sessions want drafts. Return False if there are none."""
         stepped = [runner.step() for runner in self._runners.values()]
         return any(stepped)
 
     def send(self) -> None:
-        """Send every stream its replies, and set the gauges."""
+        """Send each stream its replies, and update the gauges."""
         self._metrics.sessions.set(self.load.sessions)
         for runner in self._runners.values():
             runner.send()
@@ -83,27 +83,27 @@ _Answer = TypeVar("_Answer")
 
 
 class Worker:
-    """Runs from `start` to `stop`; every other method may be called from any thread and returns at once."""
+    """Runs the drafter's thread from `start` to `stop`. The other methods are thread-safe and return at once."""
 
     def __init__(self, load_drafter: Callable[[], Drafter], settings: DrafterSettings, metrics: DrafterMetrics) -> None:
-        """Prepare; `load_drafter` is called on the worker's thread."""
+        """Create the thread, which calls `load_drafter` after `start`."""
         self._load_drafter = load_drafter
         self._settings = settings
         self._metrics = metrics
         self._inbox: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
-        # The thread's log lines carry what this process binds to all of them.
+        # The thread inherits the log fields bound in this process.
         run = partial(contextvars.copy_context().run, self._run)
         self._thread = threading.Thread(target=run, name="drafter", daemon=True)
         self.load = Load(0, 0.0)
-        """How busy the drafter is."""
+        """Current load of the drafter."""
         self.loaded: Future[DrafterInfo] = Future()
-        """Done when the drafter is ready, or could not be loaded."""
+        """Done when the drafter is loaded or has failed to load."""
         self.ended: Future[None] = Future()
-        """Done when the thread has ended; holds the error that ended it, when there was one."""
+        """Done when the thread has ended; holds the error that ended it, if any."""
 
     @property
     def outcomes(self) -> int:
-        """Most outcomes that chains are pushed for, of each session."""
+        """Maximum number of outcomes per session to push chains for."""
         return self._settings.outcomes
 
     @property
@@ -111,36 +111,36 @@ class Worker:
         return self.loaded.done() and not self.ended.done()
 
     def start(self) -> None:
-        """Load the drafter and begin."""
+        """Start the thread, which loads the drafter."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End after the step that runs."""
+        """Stop after the current step."""
         self._inbox.put(None)
 
     def post(self, stream: Stream, messages: Iterable[Message]) -> None:
-        """Hand over the messages of one frame."""
+        """Queue the messages of one frame."""
         messages = tuple(messages)
         self._inbox.put(lambda runner: runner.take(stream, messages))
 
     def end_stream(self, stream: Stream) -> None:
-        """Forget a stream and its sessions; a second time does nothing."""
+        """Forget a stream and its sessions. Idempotent."""
         self._inbox.put(lambda runner: runner.end_stream(stream))
 
     def wake(self) -> None:
-        """Plan a step again, because a stream has room for more drafts."""
+        """Plan a step again after a stream has room for more drafts."""
         self._inbox.put(lambda runner: None)
 
     def translate(self, target: Vocabulary) -> "Future[DrafterInfo]":
-        """Be ready for streams of another vocabulary; done with what their verifiers are told, or TokenizerMismatch."""
+        """Prepare to serve verifiers with another vocabulary. The result is their DrafterInfo, or TokenizerMismatch."""
         return self._ask(lambda runner: runner.translate(target))
 
     def caught_up(self) -> "Future[None]":
-        """Done when everything that was handed over before has been taken; may be cancelled."""
+        """Return a future that is done when all earlier messages have been taken. It may be cancelled."""
         return self._ask(lambda runner: None)
 
     def _ask(self, question: Callable[[DraftRunners], _Answer]) -> "Future[_Answer]":
-        """What the worker's thread answers when the question's turn has come, unless it was cancelled before."""
+        """Run a question on the worker's thread and return its answer as a future, unless it is cancelled first."""
         done: Future[_Answer] = Future()
 
         def answer(runner: DraftRunners) -> None:
@@ -148,7 +148,7 @@ class Worker:
                 return
             try:
                 done.set_result(question(runner))
-            except Exception as error:  # noqa: BLE001 - it is raised again where the future is awaited
+            except Exception as error:  # noqa: BLE001 - the future's reader raises it again
                 done.set_exception(error)
 
         self._inbox.put(answer)
@@ -180,7 +180,7 @@ class Worker:
             self.load = runner.load
 
     def _take_tasks(self, runner: DraftRunners, *, wait: bool) -> bool:
-        """Carry out all tasks that wait; with `wait`, at least one. Returns False when the worker is to stop."""
+        """Run all waiting tasks; with `wait`, at least one. Return False when the worker must stop."""
         try:
             task = self._inbox.get(block=wait)
             while task is not None:
