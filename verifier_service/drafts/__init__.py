@@ -1,7 +1,6 @@
-"""The drafters that this verifier uses.
+"""Draft sources of a verifier: remote drafters and sources in this process.
 
-`pool` keeps one client and one link for each drafter that exists, and chooses the link of a session.
-`session_drafts` sends a session's commits over its link; drafted tokens enter from the stream, `draft_buffer` keeps
-those that continue the committed ones, and proposals leave to the session. When a drafter fails, its sessions go on
-without drafts or with another drafter.
+`pool` keeps one client and one link for each known drafter, and chooses the link of a session. `session_drafts` sends
+a session's commits over its link. `draft_buffer` keeps the received drafts that continue the committed tokens. When a
+drafter fails, its sessions go on without drafts or with another drafter.
 """

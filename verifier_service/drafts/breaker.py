@@ -1,12 +1,11 @@
-"""When to stop waiting for a drafter that does not answer."""
+"""Circuit breaker for waits on a drafter that does not answer."""
 
 
 class Breaker:
-    """A circuit breaker: when to stop waiting for answers that do not come, and when to try again.
+    """Circuit breaker that opens after `threshold` consecutive failures.
 
-    It opens after `threshold` failures in a row; while open it allows one try every `probe` seconds; success closes it.
-
-    Times are seconds of one clock, which the caller reads.
+    While open, it allows one try every `probe` seconds. A success closes it. Times are in seconds of a monotonic clock
+    that the caller reads.
     """
 
     def __init__(self, threshold: int, probe: float) -> None:
@@ -16,7 +15,7 @@ class Breaker:
         self._next_try = 0.0
 
     def allows(self, now: float) -> bool:
-        """Whether a try is allowed at time `now`; one that is allowed while open delays the next one."""
+        """Whether a try is allowed at time `now`. A try allowed while open postpones the next one by `probe`."""
         if self._failures < self._threshold:
             return True
         if now < self._next_try:
@@ -25,10 +24,10 @@ class Breaker:
         return True
 
     def failed(self, now: float) -> None:
-        """Count a try that failed at time `now`."""
+        """Record a try that failed at time `now`."""
         self._failures += 1
         self._next_try = now + self._probe
 
     def succeeded(self) -> None:
-        """Close after a try that succeeded."""
+        """Record a successful try, which closes the breaker."""
         self._failures = 0

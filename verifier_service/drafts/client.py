@@ -1,4 +1,4 @@
-"""Keeps one stream to one drafter for all sessions, and opens it again whenever it is lost."""
+"""Client of one drafter: keeps one stream for all sessions and reopens it after each loss."""
 
 import asyncio
 import random
@@ -28,20 +28,20 @@ DraftStream = grpc.aio.StreamStreamCall[pb.DraftRequest, pb.DraftResponse]
 
 @dataclass(frozen=True, slots=True)
 class LinkTimes:
-    """Timing of a stream; all but the number of pings in seconds."""
+    """Timeouts and intervals of a stream, in seconds except `silent_pings`."""
 
     hello: float = 5.0
-    """Longest wait for the handshake."""
+    """Timeout of the handshake."""
     ping: float = 0.5
-    """Time between pings."""
+    """Interval between pings."""
     silent_pings: int = 4
-    """Number of pings without any answer after which the stream is given up."""
+    """Number of consecutive unanswered pings after which the stream is closed."""
     first_retry: float = 0.1
-    """Pause after the first failure; it doubles with each further one."""
+    """Back-off after the first failure. It doubles with each further failure."""
     last_retry: float = 2.0
-    """Longest such pause."""
+    """Longest back-off."""
     refused_retry: float = 10.0
-    """Pause before another attempt at a drafter that does not fit."""
+    """Pause before another attempt to connect to a drafter that does not fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,29 +49,29 @@ class Identity:
     """How this verifier introduces itself to drafters."""
 
     verifier_id: str
-    """Names the verifier in the drafters' logs."""
+    """Name of the verifier in the drafters' logs."""
     tokenizer_hash: str
-    """Fingerprint of the target's tokenizer, which a drafter must share or translate to."""
+    """Fingerprint of the target's tokenizer. A drafter must use the same tokenizer or translate to it."""
     access: Access = UNGUARDED
-    """What is shown to drafters."""
+    """Credentials for the drafters."""
     vocabulary: Vocabulary | None = None
-    """The target's, for drafters to translate to; None refuses every drafter with another tokenizer."""
+    """Target vocabulary that drafters translate to. None refuses every drafter with another tokenizer."""
     least_overlap: float = 0.0
-    """Share of the smaller vocabulary that a drafter which translates must have in common with the target."""
+    """Least overlap of a translating drafter's vocabulary with the target's, as a share of the smaller one."""
     encoder_decoder: bool = False
     """Whether the target reads its prompts with an encoder."""
 
 
 class DrafterRefusedToken(DrafterMismatch):
-    """The drafter asks for another token than this verifier has."""
+    """The drafter rejected this verifier's access token."""
 
 
 class LinkBroken(Exception):
-    """The stream could not be made or cannot go on."""
+    """The stream could not be opened, or broke."""
 
 
 class DrafterClient:
-    """Moves frames between one link and its drafter."""
+    """Exchanges frames between one link and its drafter."""
 
     def __init__(self, link: DrafterLink, identity: Identity, times: LinkTimes | None = None) -> None:
         self._link = link
@@ -79,10 +79,10 @@ class DrafterClient:
         self._times = times or LinkTimes()
         self._unanswered = 0
         self._pings: dict[int, float] = {}
-        """When each unanswered ping was sent, by its nonce."""
+        """Send time of each unanswered ping, by nonce."""
 
     async def run(self) -> None:
-        """Connect, and connect again after every loss, until cancelled."""
+        """Connect, and reconnect after every loss, until cancelled."""
         retry = self._times.first_retry
         while True:
             try:
@@ -102,11 +102,11 @@ class DrafterClient:
 
     @asynccontextmanager
     async def greeted(self) -> AsyncIterator[DraftStream]:
-        """A stream to the drafter, after the handshake.
+        """Open a stream to the drafter and complete the handshake.
 
         Raises:
-            DrafterMismatch: the drafter does not fit, or asks for another token.
-            LinkBroken: no answer, or the stream broke inside the context.
+            DrafterMismatch: the drafter does not fit, or rejects the access token.
+            LinkBroken: the drafter does not answer, or the stream breaks inside the context.
         """
         async with open_channel(self._link.address, self._identity.access) as channel:
             stream = drafter_pb2_grpc.DrafterServiceStub(channel).Draft()
@@ -116,7 +116,7 @@ class DrafterClient:
                 yield stream
             except (DrafterMismatch, LinkBroken):
                 raise
-            except Exception as error:  # whatever a stream fails with, it is lost, and the verifier lives on
+            except Exception as error:  # any failure loses only this stream, never the verifier
                 raise LinkBroken(_explain(error)) from error
             finally:
                 stream.cancel()
@@ -199,7 +199,7 @@ class DrafterClient:
 
 
 def _check_architecture(ack: pb.HelloAck, mine: Identity) -> None:
-    """Refuse a language model that reads prompts in another way than the target; DrafterMismatch says so."""
+    """Raise DrafterMismatch if one of drafter and target is an encoder-decoder and the other is not."""
     if ack.kind in ("", "model", "hybrid") and ack.encoder_decoder is not mine.encoder_decoder:
         kinds = {True: "an encoder-decoder", False: "decoder-only"}
         name = ack.model or "the drafter"
@@ -207,7 +207,7 @@ def _check_architecture(ack: pb.HelloAck, mine: Identity) -> None:
 
 
 def _overlap(ack: pb.HelloAck, mine: Identity) -> float:
-    """The share of the smaller vocabulary that drafter and target have in common; TokenizerMismatch when too small."""
+    """Return the overlap of the vocabularies as a share of the smaller one; raise TokenizerMismatch if too small."""
     if ack.tokenizer_hash == mine.tokenizer_hash:
         return 1.0
     name = ack.model or "the drafter"

@@ -1,4 +1,4 @@
-"""The drafted tokens behind the committed ones; a chunk that does not continue the exact prefix is not taken."""
+"""Buffers of drafted tokens that continue the committed ones. Chunks for another prefix are rejected."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,28 +16,28 @@ from specdec.wire.draft import DraftTokens
 from specdec.wire.session import TreePlan
 
 MOST_DRAFTS = 128
-"""Most drafts held for one session, and of one message; drafters send far fewer."""
+"""Most drafts held for one session, and most drafts of one message."""
 _PUSHED = 64
-"""Most chains held that were pushed for outcomes of the verdict under way."""
+"""Most pushed chains held for outcomes of the pending verdict."""
 _REMEMBERED = 256
-"""Number of prefix lengths at which a late chunk can still be matched."""
+"""Number of earlier prefix lengths whose hashes are kept to match late chunks."""
 
 
 class DraftBuffer:
-    """One session's tokens: first the committed ones, then the drafts that continue them."""
+    """Tokens of one session: the committed tokens, then the drafts that continue them."""
 
     def __init__(self, committed: Sequence[int], limit: int) -> None:
-        """Begin without drafts; `limit` is the largest number of drafts held."""
+        """Create a buffer without drafts that holds at most `limit` drafts."""
         self._tokens = list(committed)
         self._committed = len(committed)
         self._probs: list[SparseProbs | None] = []
         self._steps: list[DraftStep | None] = []
         self._limit = limit
         self._hashes = [PrefixHash(committed)]
-        """Of the prefixes of length _first, _first + 1, ... up to all tokens."""
+        """Hashes of the prefixes of length _first, _first + 1, ... up to all tokens."""
         self._first = len(committed)
         self._pushed: dict[tuple[int, int], Draft] = {}
-        """Chains for prefixes that may be committed next, by their length and hash."""
+        """Pushed chains for prefixes that may be committed next, by prefix length and hash."""
 
     def __len__(self) -> int:
         """Number of drafted tokens."""
@@ -45,7 +45,7 @@ class DraftBuffer:
 
     @property
     def committed(self) -> tuple[int, ...]:
-        """Every committed token."""
+        """All committed tokens."""
         return tuple(self._tokens[: self._committed])
 
     @property
@@ -55,20 +55,20 @@ class DraftBuffer:
 
     @property
     def end(self) -> int:
-        """Length of committed and drafted tokens together."""
+        """Number of committed and drafted tokens."""
         return len(self._tokens)
 
     def holds(self, gamma: int) -> bool:
-        """Whether γ drafts have come."""
+        """Whether at least γ drafts have arrived."""
         return len(self) >= gamma
 
     def add(self, chunk: DraftTokens) -> bool:
-        """Take the tokens that a chunk adds, also a late one whose first tokens have been committed meanwhile.
+        """Add the new tokens of a chunk. The first tokens of a late chunk may be committed already.
 
-        A chunk of a longer prefix that is not held is kept until the verdict: it may be what is committed then.
+        A chunk for a longer, unknown prefix is kept until the next verdict, which may commit that prefix.
 
         Returns:
-            Whether tokens were added; False for a chunk of another prefix.
+            Whether tokens were added. False for a chunk of another prefix.
         """
         draft = chunk.draft
         if isinstance(draft, TreeDraft):
@@ -88,7 +88,7 @@ class DraftBuffer:
         return room > 0
 
     def take(self, gamma: int) -> Draft:
-        """The first `gamma` drafts, or all where there are fewer; they stay until `advance`."""
+        """Return the first `gamma` drafts, or all if there are fewer. They stay until `advance`."""
         tokens = tuple(self._tokens[self._committed : self._committed + gamma])
         steps = tuple(self._steps[: len(tokens)])
         probs = tuple(probs for probs in self._probs[: len(tokens)] if probs is not None)
@@ -97,14 +97,14 @@ class DraftBuffer:
     def advance(self, tokens: Sequence[int], judged: int) -> bool:
         """Commit the tokens of the verdict on the first `judged` drafts.
 
-        Drafts behind the committed tokens stay only when the whole draft was accepted and they continue the bonus
-        token: a draft that was judged and not committed may never be judged again, or the output would be biased. Where
-        none stay, the chain that was pushed for exactly these committed tokens takes their place; which one that is
-        depends on the committed tokens alone, never on the tokens of the chain.
+        Drafts after the committed tokens stay only if the whole draft was accepted and they continue the bonus token.
+        A draft that was judged and not committed must never be judged again, because that would bias the output. If
+        none stay, the chain pushed for exactly these committed tokens replaces them. That choice depends on the
+        committed tokens alone, never on the tokens of the chain.
 
         Returns:
-            False when drafts were dropped although they continue the committed tokens: the drafter believes that they
-            are in use, so its session must be opened again.
+            False if drafts were dropped although they continue the committed tokens. The drafter assumes that they
+            are in use, so the caller must reopen the session.
         """
         same = common_length(self._tokens[self._committed :], tokens)
         matching = same == len(tokens)
@@ -131,7 +131,7 @@ class DraftBuffer:
         self._steps += draft.steps or (None,) * len(draft.tokens)
 
     def _hash_at(self, length: int) -> int | None:
-        """The hash of the prefix of that length; None where it is not known (any more)."""
+        """Return the hash of the prefix of that length, or None if it is not held."""
         if not self._first <= length <= self.end:
             return None
         return self._hashes[length - self._first].value
@@ -154,13 +154,16 @@ class DraftBuffer:
 
 
 def checked(draft: Draft | TreeDraft, mode: Mode, plan: TreePlan | None, vocab_size: int) -> Draft | TreeDraft:
-    """The draft, without distributions where the mode needs none.
+    """Check a received draft and return it, without distributions if the mode needs none.
 
     Args:
-        plan: how trees are made; None for a session that asked for chains.
+        draft: draft as received.
+        mode: speculation mode of the session.
+        plan: shape of trees; None for a session that requested chains.
+        vocab_size: size of the target's vocabulary.
 
     Raises:
-        FieldInvalid, TokenOutOfRange: the draft is malformed, or no answer to what was asked.
+        FieldInvalid, TokenOutOfRange: the draft is malformed or does not answer the request.
     """
     if len(draft.tokens) > MOST_DRAFTS:
         raise FieldInvalid(f"a message has at most {MOST_DRAFTS} drafts, got {len(draft.tokens)}", "tokens")
@@ -176,10 +179,10 @@ def checked(draft: Draft | TreeDraft, mode: Mode, plan: TreePlan | None, vocab_s
 
 
 class TreeBuffer:
-    """One session's committed tokens, and at most one tree behind them."""
+    """Committed tokens of one session, and at most one draft tree that continues them."""
 
     def __init__(self, committed: Sequence[int], limit: int) -> None:
-        """Begin without a tree; `limit` is the largest number of nodes held."""
+        """Create a buffer without a tree that holds at most `limit` nodes."""
         self._tokens = list(committed)
         self._hash = PrefixHash(committed)
         self._limit = limit
@@ -191,7 +194,7 @@ class TreeBuffer:
 
     @property
     def committed(self) -> tuple[int, ...]:
-        """Every committed token."""
+        """All committed tokens."""
         return tuple(self._tokens)
 
     @property
@@ -201,18 +204,18 @@ class TreeBuffer:
 
     @property
     def end(self) -> int:
-        """Length of the prefix that a tree continues."""
+        """Length of the prefix that a tree continues: the number of committed tokens."""
         return len(self._tokens)
 
     def holds(self, gamma: int) -> bool:
-        """Whether the draft has come: a tree comes whole, and may have fewer nodes than were wanted."""
+        """Whether the tree has arrived or γ is 0. A tree arrives whole and may have fewer than γ nodes."""
         return self._draft is not None or not gamma
 
     def add(self, chunk: DraftTokens) -> bool:
-        """Take the tree of the committed tokens, or the chain of a drafter that makes no trees.
+        """Hold a tree for the committed tokens, or a chain from a drafter that makes no trees.
 
         Returns:
-            Whether it was taken.
+            Whether the draft was added.
         """
         if self._draft is not None or chunk.base_len != len(self._tokens) or chunk.prefix_hash != self._hash.value:
             return False
@@ -220,11 +223,11 @@ class TreeBuffer:
         return True
 
     def take(self, gamma: int) -> Draft | TreeDraft:
-        """The first `gamma` nodes of the tree; it stays until `advance`."""
+        """Return the first `gamma` nodes of the tree. It stays until `advance`."""
         return NO_DRAFT if self._draft is None else self._draft.cut(gamma)
 
     def advance(self, tokens: Sequence[int], judged: int) -> bool:
-        """Commit the tokens of the verdict on the tree, which is dropped: the next one is drafted behind them."""
+        """Commit the tokens of the verdict on the tree, and drop the tree. Always returns True."""
         self._tokens += tokens
         self._hash = self._hash.extended(tokens)
         self._draft = None

@@ -1,4 +1,4 @@
-"""What a session needs of a source of drafts, and the source that has none."""
+"""Interface of a session's source of drafts. The base class is the source without drafts."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -16,71 +16,72 @@ class Proposal:
 
     draft: Draft | TreeDraft = NO_DRAFT
     fallback: Fallback = Fallback.NONE
-    """Why the draft is empty although one was wanted."""
+    """Reason that the draft is empty although one was requested."""
     waited: float = 0.0
     """Seconds that the round waited for the draft."""
     awaited: int = 0
-    """Drafts that the round waited for; those that its drafter could not make are not among them."""
+    """Number of drafts that the round waited for, without those that the drafter could not make."""
     drafter: str = ""
-    """Kind of what made the draft."""
+    """Kind of the source or drafter that made the draft."""
     local: bool = False
-    """Whether no drafter was asked, so that the round says nothing about one."""
+    """Whether no drafter was asked, so that the round tells nothing about drafters."""
     network: float = 0.0
-    """Of the seconds waited, those of the way to the drafter and back, as pings measure it."""
+    """Network part of `waited` in seconds, from the round trip measured by pings."""
 
 
 class Drafts:
-    """A session's source of drafts. This one is for sessions that do not speculate: it does nothing."""
+    """A session's source of drafts. The base class serves sessions that do not speculate and does nothing."""
 
     @property
     def gathers(self) -> Gathers:
-        """Whether the next pass waits for a round that waits for these drafts."""
+        """Policy for whether the next pass waits for a round that waits for these drafts."""
         return Gathers.NOT
 
     @property
     def guesses(self) -> bool:
-        """Whether a round is likely to have a draft also where γ is 0."""
+        """Whether a round with γ = 0 is still likely to have a draft."""
         return False
 
     def source(self) -> str | None:
-        """Names what the drafts are made with, and how; None while there is nothing that drafts."""
+        """Return the name of the model and method of the drafts, or None while no drafter is available."""
         return None
 
     def begin(self, gamma: int) -> None:
-        """Order a first draft of γ tokens."""
+        """Request a first draft of γ tokens."""
 
     def guess(self) -> Proposal:
-        """What can be proposed without a wait; all that a round has where γ is 0."""
+        """Return a proposal without waiting. A round with γ = 0 has no other."""
         return Proposal()
 
     def request(self, gamma: int, changed: Callable[[], object]) -> None:
-        """Begin the wait for up to `gamma` drafts of a round.
+        """Begin to wait for up to `gamma` drafts of a round.
 
         Args:
-            changed: called when `proposal` may have another answer than before; it must do no more than note that.
+            gamma: number of drafts requested.
+            changed: called when the result of `proposal` may have changed. It must return quickly.
         """
 
     def proposal(self) -> Proposal | None:
-        """The draft of the round that was requested, the guess if there is one; None while a wait for it pays."""
+        """Return the proposal of the requested round, or None while waiting for it pays."""
         return Proposal()
 
     @property
     def patience(self) -> float:
-        """Seconds after which the wait is over, whatever comes; infinite where only `changed` or `hurry` end it."""
+        """Seconds until the wait times out; infinite if only `changed` or `hurry` end it."""
         return math.inf
 
     def hurry(self) -> None:
-        """End the wait of a round for which the next pass does not wait."""
+        """End the wait of a round that the next pass does not wait for."""
 
     def declined(self) -> Fallback:
-        """Why a round that might draft has γ = 0."""
+        """Return the reason that a round which might draft has γ = 0."""
         return Fallback.NONE
 
     def commit(self, tokens: Sequence[int], judged: int, gamma: int) -> None:
-        """Report what a verdict on `judged` drafts committed, and order the next γ drafts."""
+        """Report the tokens committed by a verdict on `judged` drafts, and request the next γ drafts."""
 
     def distrust(self) -> None:
-        """Take no more drafts from the drafter of the last one: it could not be verified."""
+        """Stop using the drafter of the last draft, which could not be verified."""
 
     def close(self) -> None:
         """End the session."""

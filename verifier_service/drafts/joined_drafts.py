@@ -1,4 +1,4 @@
-"""Drafts of several drafters for one round, judged as one tree in which every proposal keeps its own q̂."""
+"""Drafts of several drafters for one round, verified as one tree in which every proposal keeps its own q̂."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,20 +12,20 @@ from verifier_service.drafts.drafts import Drafts, Proposal
 
 
 class JoinedDrafts(Drafts):
-    """Asks all its members at once. A round goes on with what those had that answered in time.
+    """Asks all its members at once. A round uses the drafts of the members that answer in time.
 
-    Each member draws by numbers of its own; what all drew is judged, in the order of the members, and which of them
-    answered depends on the past and the clock alone, so the output keeps the target's distribution.
+    Each member draws with its own random numbers, and the tree holds the drafts in the order of the members. Which
+    members answer depends only on the past and the clock, so the output keeps the target's distribution.
     """
 
     def __init__(self, members: Sequence[Drafts]) -> None:
         self._members = members
         self._drafted = [0] * len(members)
-        """Tokens of each member's last draft."""
+        """Length of each member's last draft, in tokens."""
         self._gamma = 0
-        """Nodes that were requested."""
+        """Number of nodes requested for the round."""
         self._made: list[Proposal | None] = [None] * len(members)
-        """What each member has proposed for the round."""
+        """Proposal of each member for the round; None until it arrives."""
 
     @property
     @override
@@ -96,6 +96,6 @@ class JoinedDrafts(Drafts):
             each.close()
 
     def _shares(self, gamma: int) -> list[int]:
-        """The nodes of each member; the first ones get what is left over."""
+        """Return the number of nodes for each member. The first members get the remainder."""
         count = len(self._members)
         return [gamma // count + (place < gamma % count) for place in range(count)]

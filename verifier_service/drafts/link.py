@@ -1,4 +1,4 @@
-"""The link to one drafter, apart from its stream: its sessions, what waits to be sent, and whether it works."""
+"""The link to one drafter, independent of its stream: state, sessions and messages to send."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -16,86 +16,86 @@ from verifier_service.metrics import VerifierMetrics
 from verifier_service.speculation.costs import DraftedRounds
 
 OUTCOMES = 8
-"""Outcomes that are pushed for where it is worth it."""
+"""Number of verdict outcomes that the drafter pushes chains for when pushing pays."""
 _HITS = 0.5
-"""Share of the verdicts for which drafting ahead was wrong, and one of the outcomes is right."""
+"""Assumed probability that one of the pushed outcomes is right when the draft ahead was wrong."""
 _LEAST_GAIN = 0.1
-"""Share of a round that must be saved; the estimate errs by about half as much."""
+"""Least share of a round that pushing must save. The estimate errs by about half of it."""
 _LEAST_DISTANCE = 0.1
 """Least round trip, in plain rounds."""
 _MOST_SESSIONS = 4
-"""Most sessions of the drafter: each outcome takes it the work of another one."""
+"""Most sessions of a drafter that pushes. Each outcome costs it as much work as one more session."""
 _STAYING = 0.7
-"""Factor that makes these limits easier while chains are pushed, so that noise does not change the way."""
+"""Factor that relaxes these limits while chains are pushed, so that noise does not toggle the choice."""
 _TIMEOUTS_IN_A_ROW = 4
-"""Waits that ended without a draft, over all sessions, after which the drafter is taken to hang."""
+"""Consecutive waits without a draft, over all sessions, after which the drafter counts as hung."""
 _PINGS = 16
-"""Number of round trips that are remembered."""
+"""Number of recent round trips to keep."""
 
 _WARM = 0.85
-"""Temperature from which sampled drafts are judged apart from those of cooler sampling, which are accepted more."""
+"""Temperature at and above which acceptance is estimated separately. Drafts at lower temperatures are accepted more."""
 
 _log = structlog.get_logger()
 
 
 class LinkState(StrEnum):
-    """Whether the drafter can be used."""
+    """State of the link to a drafter."""
 
     CONNECTING = "connecting"
     READY = "ready"
     REFUSED = "refused"
-    """The drafter answers but does not fit; it is tried again now and then."""
+    """The drafter answers but does not fit. The client retries at intervals."""
     UNAUTHENTICATED = "unauthenticated"
-    """The drafter answers but asks for another token; it is tried again now and then."""
+    """The drafter answers but rejects the access token. The client retries at intervals."""
 
 
 class Listener(Protocol):
-    """Takes a drafter's messages about one session; called on the event loop, must not block."""
+    """Receiver of a drafter's messages about one session. Runs on the event loop and must not block."""
 
     @property
     def epoch(self) -> int:
-        """The session's epoch; messages of another one are not for this listener."""
+        """Epoch of the session. The link drops messages of other epochs."""
 
     def drafted(self, chunk: DraftTokens) -> None:
-        """Take drafted tokens; raises FieldInvalid or TokenOutOfRange when they are malformed."""
+        """Receive drafted tokens; raise FieldInvalid or TokenOutOfRange if they are malformed."""
 
     def ended(self, length: int) -> None:
-        """Note that no more tokens come for the prefix of that length, committed and drafted."""
+        """Receive the notice that the drafter sends no more tokens for a prefix of `length` tokens, drafts included."""
 
     def refused(self, reason: NackReason) -> None:
-        """Note that the drafter does not serve the session; the link has forgotten it."""
+        """Receive the drafter's refusal of the session. The link has already dropped the session."""
 
     def lost(self) -> None:
-        """Note that the link broke and has forgotten the session."""
+        """Receive the notice that the link broke and dropped the session."""
 
 
 class DrafterLink:
-    """Stands between the sessions and the stream to one drafter; all on the event loop.
+    """Connects the sessions to the stream of one drafter. All methods run on the event loop.
 
-    Sessions call `open`, `commit` and `close`; the stream's client calls the other methods.
+    Sessions call `open`, `commit` and `close`. The stream's client calls the other methods.
     """
 
     def __init__(self, address: str, probe: float, metrics: VerifierMetrics) -> None:
-        """`probe` is the time in seconds between two waits for a drafter that hangs."""
+        """Create a link; `probe` is the interval between two waits for a hung drafter, in seconds."""
         self.address = address
         self.state = LinkState.CONNECTING
         self.step_seconds = 0.0
-        """Seconds of one draft step, as the drafter reports it; 0 before the first report."""
+        """Duration of one draft step as reported by the drafter, in seconds. 0 before the first report."""
         self.sessions = 0
-        """Sessions that the drafter reports, those of other verifiers among them."""
+        """Number of sessions that the drafter reports, including those of other verifiers."""
         self._round_trips: deque[float] = deque(maxlen=_PINGS)
         self.breaker = Breaker(_TIMEOUTS_IN_A_ROW, probe)
         self.outbox = Outbox()
         self.model = ""
-        """What it drafts with, as it says; empty until known."""
+        """Model name that the drafter reports; empty until known."""
         self.kind = ""
-        """What drafts there; empty until known."""
+        """Kind of the drafter; empty until known."""
         self.outcomes = 0
-        """Most outcomes of a verdict that it pushes chains for; 0 where it cannot."""
+        """Most verdict outcomes that the drafter can push chains for; 0 if it cannot push."""
         self.pushing = PushChoice()
-        """Whether it is worth that, where the settings leave it to measurements."""
+        """Decides whether pushing pays when the setting is `auto`."""
         self.overlap = 0.0
-        """Share of the smaller vocabulary that target and drafter have in common; 0 until known."""
+        """Vocabulary overlap of target and drafter, as a share of the smaller vocabulary; 0 until known."""
         self._detail = ""
         self._metrics = metrics
         self._listeners: dict[str, Listener] = {}
@@ -103,23 +103,23 @@ class DrafterLink:
 
     @property
     def drafter_state(self) -> DrafterState:
-        """The drafter's address, state and model, with the reason of a refusal."""
+        """Address, state and model of the drafter, and the reason if it refused."""
         state = f"{self.state}: {self._detail}" if self._detail else self.state.value
         return DrafterState(self.address, state, self.model, self.kind, self.overlap)
 
     @property
     def names(self) -> frozenset[str]:
-        """The names by which a request can ask for this drafter."""
+        """Names by which a request can select this drafter."""
         return frozenset({self.address, self.model, self.kind} - {""})
 
     def source(self, temperature: float) -> str:
-        """Names what is judged together: drafts of one model and kind, for about the same temperature."""
+        """Return the key under which acceptance is estimated: model, kind and approximate temperature."""
         name = self.model if self.kind == "model" else f"{self.model}, {self.kind}"
         return at_about(name, temperature)
 
     @property
     def distance(self) -> float:
-        """Least of the last round trips, in seconds: the time without queueing; 0 before the first."""
+        """Least of the recent round trips in seconds, which is the time without queueing; 0 before the first."""
         return min(self._round_trips, default=0.0)
 
     def wanted_outcomes(self, setting: int | Literal["auto"], rounds: DraftedRounds, gamma: int) -> int:
@@ -139,16 +139,16 @@ class DrafterLink:
         return wanted
 
     def open(self, message: Open, listener: Listener) -> None:
-        """Begin a session, or begin it again; `listener` gets its messages from now on."""
+        """Open or reopen a session; `listener` receives its messages from now on."""
         self._listeners[message.session_id] = listener
         self.outbox.open(message)
 
     def commit(self, message: Commit) -> None:
-        """Send a session's verdict."""
+        """Send the tokens committed by a session's verdict."""
         self.outbox.commit(message)
 
     def close(self, message: Close) -> None:
-        """End a session; its listener gets no more messages."""
+        """Close a session. Its listener receives no more messages."""
         if self._listener(message.session_id, message.epoch) is not None:
             del self._listeners[message.session_id]
             self.outbox.close(message)
@@ -156,10 +156,10 @@ class DrafterLink:
     def connected(
         self, model: str, step_seconds: float, kind: str = "", overlap: float = 1.0, outcomes: int = 0
     ) -> None:
-        """Note that the drafter has accepted the stream: it drafts with `model`, in steps of so many seconds.
+        """Mark the link as ready after a successful handshake, and store what the drafter reports.
 
         `overlap` is the share of the smaller vocabulary that target and drafter have in common.
-        A drafter that names no kind is of a version that had language models first of all.
+        An empty `kind`, as older drafters send it, means a language model.
         """
         self.outbox = Outbox()
         self.model, self.step_seconds, self._detail, self.kind = model, step_seconds, "", kind or "model"
@@ -170,31 +170,31 @@ class DrafterLink:
         _log.info("drafter_ready", address=self.address, model=model)
 
     def refused(self, detail: str, state: LinkState = LinkState.REFUSED) -> None:
-        """Note that the drafter does not fit, or asks for another token: `state` says which."""
+        """Mark the link as refused. `state` tells a drafter that does not fit from one that rejects the token."""
         if detail != self._detail:
             _log.error("drafter_refused", address=self.address, detail=detail)
         self._detail = detail
         self._drop_all(state)
 
     def lost(self, detail: str) -> None:
-        """Note that the stream broke or could not be made."""
+        """Mark the link as connecting after the stream broke or could not be opened."""
         if self.state is LinkState.READY:
             _log.warning("drafter_lost", address=self.address, detail=detail, sessions=len(self._listeners))
         self._detail = ""
         self._drop_all(LinkState.CONNECTING)
 
     def round_trip(self, seconds: float) -> None:
-        """Note the time from a ping to its answer."""
+        """Record the time from a ping to its answer."""
         self._round_trips.append(seconds)
         self._metrics.drafter_rtt.labels(self.address).set(seconds)
 
     def loaded(self, load: Load) -> None:
-        """Note what the drafter reports of its load; a step time of 0 is unknown."""
+        """Record the drafter's load report. A step time of 0 means unknown."""
         self.sessions = load.sessions
         self.step_seconds = load.step_seconds or self.step_seconds
 
     def gone(self) -> None:
-        """Note that the drafter does not exist any more, and remove its metrics."""
+        """Drop all sessions and metrics of a drafter that no longer exists."""
         self.lost("it is gone")
         self._metrics.drafter_rtt.remove(self.address)
         self._metrics.drafter_overlap.remove(self.address)
@@ -204,19 +204,19 @@ class DrafterLink:
             self._metrics.drafter_up.remove(self.address, each.value)
 
     def drafted(self, message: DraftTokens) -> None:
-        """Pass drafted tokens to their session."""
+        """Pass drafted tokens on to their session."""
         listener = self._listener(message.session_id, message.epoch)
         if listener is not None:
             listener.drafted(message)
 
     def ended(self, end: DraftEnd) -> None:
-        """Pass on that no more drafts come for a session's prefix."""
+        """Notify a session that no more drafts arrive for its prefix."""
         listener = self._listener(end.session_id, end.epoch)
         if listener is not None:
             listener.ended(end.base_len)
 
     def nacked(self, nack: Nack) -> None:
-        """Pass on that the drafter refuses a session, and forget the session."""
+        """Notify a session that the drafter refused it, and drop the session."""
         session, reason = nack.session_id, nack.reason
         listener = self._listener(session, nack.epoch)
         if listener is not None:
@@ -225,7 +225,7 @@ class DrafterLink:
             listener.refused(reason)
 
     def malformed(self, session_id: str, epoch: int, detail: str) -> None:
-        """Close a session for which the drafter sent nonsense; the others stay."""
+        """Close a session for which the drafter sent a malformed message. Other sessions stay open."""
         listener = self._listener(session_id, epoch)
         if listener is not None:
             _log.warning("draft_malformed", address=self.address, session=session_id, detail=detail)
@@ -250,7 +250,7 @@ class DrafterLink:
 
 
 def at_about(name: str, temperature: float) -> str:
-    """Names drafts of `name` for about a temperature: colder drafts are accepted more often."""
+    """Return the key under which acceptance of drafts of `name` is estimated at `temperature`."""
     if temperature == 0.0:
         return f"{name}, greedy"
     return f"{name}, cool" if temperature < _WARM else name
@@ -258,26 +258,26 @@ def at_about(name: str, temperature: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredLink:
-    """What was measured of a link."""
+    """Measurements of one link."""
 
     round_trip: float
-    """Seconds, without queueing; 0 before it was measured."""
+    """Round trip in seconds, without queueing; 0 before the first measurement."""
     step: float
-    """Seconds of one draft step; 0 before the drafter has said it."""
+    """Duration of one draft step in seconds; 0 before the drafter's first report."""
     sessions: int
-    """Sessions of the drafter, those of other verifiers among them."""
+    """Sessions of the drafter, including those of other verifiers."""
 
 
 class PushChoice:
-    """Whether one drafter is to push; for sessions that open from now on."""
+    """Decides whether one drafter pushes chains for new sessions."""
 
     def __init__(self) -> None:
         self.gain = 0.0
-        """Share of a round that pushing is expected to save, as last judged."""
+        """Share of a round that pushing is expected to save, from the last decision."""
         self._pushes = False
 
     def outcomes(self, link: MeasuredLink, rounds: DraftedRounds, gamma: int) -> int:
-        """How many outcomes to push for in a session that opens with a draft of γ tokens."""
+        """Return the number of outcomes to push for in a session that opens with a draft of γ tokens."""
         self._pushes = self._worth(link, rounds, gamma)
         return OUTCOMES if self._pushes else 0
 
@@ -293,7 +293,7 @@ class PushChoice:
 
 
 def saved_share(link: MeasuredLink, rounds: DraftedRounds, gamma: int) -> float:
-    """The share of a round that drafts ahead which pushed chains save."""
+    """Return the share of a round with drafting ahead that pushed chains save."""
     plain, missed = rounds.plain_seconds, 1.0 - rounds.alpha ** (gamma + 1)
     wait = link.round_trip + gamma * link.step
     saved = max(min(wait, plain - link.step), 0.0)

@@ -1,4 +1,4 @@
-"""Drafts of sources in this process, which need no model and no hop; a drafter is asked where they have no answer."""
+"""Drafts from sources in this process, with a remote drafter as the fallback when no source has a draft."""
 
 import asyncio
 import math
@@ -19,19 +19,19 @@ from verifier_service.drafts.drafts import Drafts, Proposal
 from verifier_service.drafts.local_gamma import LocalGamma, SourceWorth
 
 _PIECE = 256
-"""Tokens that are read at once: a few milliseconds, in which no other session's round is served."""
+"""Tokens read in one piece. A piece blocks the event loop for a few milliseconds."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LocalSource:
-    """One source of a session."""
+    """One in-process draft source of a session."""
 
     kind: str
     source: DraftSource
     gamma: FixedGamma | LocalGamma
-    """Chooses how much it drafts at most."""
+    """Chooses the longest draft of the source."""
     worth: SourceWorth | None = None
-    """Of all its drafts; None where the request fixes γ, so that they are made whatever they bring."""
+    """Worth of the source over all sessions. None if the request fixes γ, so that the source always drafts."""
 
     def observe(self, drafted: int, accepted: int) -> None:
         """Learn from a round."""
@@ -41,23 +41,23 @@ class LocalSource:
 
 
 class LocalDrafts(Drafts):
-    """Asks the sources in their order, and then a drafter.
+    """Asks the sources in order, and then a drafter.
 
-    Which of them drafts depends on committed tokens and on the clock, never on a token that a drafter has drawn, so the
-    output keeps the target's distribution. A draft of the drafter that was not asked for stays where it is, unjudged.
+    The choice depends on committed tokens and on the clock, never on tokens that a drafter has drawn, so the output
+    keeps the target's distribution. A draft of the drafter that was not requested stays buffered and is not judged.
     """
 
     def __init__(
         self, sources: Sequence[LocalSource], tokens: Sequence[int], room: int, mode: Mode, drafter: Drafts | None
     ) -> None:
-        """Make the drafts of one session.
+        """Create the drafts of one session.
 
         Args:
-            sources: none of which has read anything.
-            tokens: the sequence's last tokens, as far as sources are to read them.
-            room: tokens that the sequence may still get.
-            mode: decides whether drafts have a q̂.
-            drafter: is asked where no source has an answer; None asks nobody.
+            sources: sources that have not read any tokens.
+            tokens: the last tokens of the sequence, which the sources read first.
+            room: number of tokens that the sequence may still get.
+            mode: speculation mode, which decides whether drafts carry a q̂.
+            drafter: fallback when no source has a draft; None for no fallback.
         """
         self._sources = sources
         self._unread = list(tokens)
@@ -66,12 +66,12 @@ class LocalDrafts(Drafts):
         self._drafter = drafter
         self._reading: asyncio.Task[None] | None = None
         self._used: LocalSource | None = None
-        """The source that made the last draft; None when none did."""
+        """The source that made the last draft, or None."""
         self._draft = NO_DRAFT
         self._own: Proposal | None = None
-        """What the sources have for the round that was requested; None where the drafter is asked."""
+        """Proposal of the sources for the requested round; None if the drafter is asked."""
         self._asked = False
-        """Whether a source was to draft in this round, or was still reading."""
+        """Whether a source had γ > 0 in this round, or the prompt was still being read."""
 
     @property
     @override
@@ -138,7 +138,7 @@ class LocalDrafts(Drafts):
         self._room -= len(tokens)
         if not self._is_reading:
             self._read(len(self._unread))
-        ours = min(judged, len(self._draft.tokens))  # tokens that a grammar forced behind them say nothing of a source
+        ours = min(judged, len(self._draft.tokens))  # tokens that a grammar forced after the draft do not count
         accepted = min(ours, common_length(self._draft.tokens, tokens))
         for each in self._sources:
             each.observe(ours if each is self._used else 0, accepted if each is self._used else 0)
@@ -160,7 +160,7 @@ class LocalDrafts(Drafts):
             self._drafter.close()
 
     def _guess(self) -> tuple[LocalSource | None, Draft]:
-        """The first source that has an answer, and its draft; none while the prompt is being read."""
+        """Return the first source that has a draft, and the draft. No source drafts while the prompt is being read."""
         self._asked = self._is_reading
         for each in () if self._is_reading else self._sources:
             gamma = each.gamma.gamma()
@@ -176,7 +176,7 @@ class LocalDrafts(Drafts):
         return self._reading is not None and not self._reading.done()
 
     async def _read_all(self) -> None:
-        """Read the prompt in pieces, so that the other sessions go on."""
+        """Read the prompt in pieces, and yield to the event loop before each piece."""
         while self._unread:
             await asyncio.sleep(0)
             self._read(_PIECE)

@@ -1,4 +1,4 @@
-"""How much sources of this process draft: by the acceptance of all sessions, until one has shown its own."""
+"""Draft length of the sources in this process, from the acceptance over all sessions and of each session."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -8,50 +8,50 @@ from itertools import count
 from specdec.planning.gamma import SESSION_WEIGHT, AcceptanceEstimate, best_gamma, speedup
 
 _LEAST_SPEEDUP = 1.02
-"""Predicted speed-up below which nothing is drafted."""
+"""Predicted speed-up below which a source does not draft."""
 _TRIAL = 2
-"""Drafts with which a source is tried where it is not predicted to pay."""
+"""Draft length of a trial, in tokens, for a source that is not predicted to pay."""
 _EXPLORED = 0.01
-"""Share of the tokens that such drafts may be, over all sessions."""
+"""Drafted tokens of trials that each round without a draft earns, over all sessions."""
 _READING = 3e-5
-"""Seconds that it is taken to cost a round to read for a source and to look for its answer (decision 34)."""
+"""Assumed cost of reading for a source and of its look-up, in seconds a round (decision 34)."""
 _FIRST_WORTH = 0.2
-"""Tokens that a source is taken to bring a round, over the price of its drafts, before anything is seen."""
+"""Assumed net gain of an unmeasured source, in accepted tokens a round after the price of its drafts."""
 _FIRST_ROUNDS = 100
-"""Rounds that weigh as much as that."""
+"""Weight of that assumption, in rounds."""
 _ROUNDS = 1000
-"""Rounds of which the worth is the mean, the later ones with more weight."""
+"""Averaging window of the worth, in rounds. Later rounds weigh more."""
 _SLIGHT = 0.1
-"""Tokens a round, below which passes that begin by themselves are taken to bring more (decision 35)."""
+"""Net gain in tokens a round below which passes that run ahead are assumed to gain more (decision 35)."""
 _SCOUT = 8
-"""Of so many sessions one reads for a source that is not worth it, to find out whether it has become so."""
+"""One of this many sessions reads for a source that does not pay, to measure whether it pays again."""
 
 
 @dataclass(slots=True)
 class _Shown:
-    """What the drafts of one source have shown."""
+    """Measured acceptance of one source."""
 
     estimate: AcceptanceEstimate = field(default_factory=AcceptanceEstimate)
     credit: float = 0.0
-    """Drafts that trials may cost now."""
+    """Budget of trials, in drafted tokens."""
 
 
 class LocalAcceptance:
-    """The acceptance of each source's drafts over all sessions."""
+    """Acceptance of each source's drafts over all sessions."""
 
     def __init__(self) -> None:
         self._shown: dict[str, _Shown] = defaultdict(_Shown)
 
     def alpha(self, name: str) -> float:
-        """The estimate of a source."""
+        """Return the estimated acceptance α of a source."""
         return self._shown[name].estimate.alpha
 
     def may_try(self, name: str) -> bool:
-        """Whether drafts that are not predicted to pay may be made, to find out whether they do."""
+        """Whether the budget allows a trial of drafts that are not predicted to pay."""
         return self._shown[name].credit >= _TRIAL
 
     def observe(self, name: str, drafted: int, accepted: int, *, tried: bool) -> None:
-        """Learn from a session's round; trials are paid for by rounds without drafts."""
+        """Update the estimate from a session's round. Rounds without drafts earn the budget of trials."""
         shown = self._shown[name]
         if drafted:
             shown.estimate = shown.estimate.observed(drafted, accepted)
@@ -61,18 +61,19 @@ class LocalAcceptance:
 
 
 class LocalGamma:
-    """The γ of a session's source, whose drafts cost a pass their tokens and no wait; 0 where they do not pay."""
+    """Chooses γ for one source of a session, or 0 if its drafts do not pay. Drafts cost extra tokens but no wait."""
 
     def __init__(
         self, acceptance: LocalAcceptance, name: str, beta: Callable[[], float], most: int, *, ends_itself: bool
     ) -> None:
-        """Make the γ of one session.
+        """Create the controller of one session.
 
         Args:
-            acceptance: of all sessions.
-            name: of what is judged together: a source at about the same temperature.
-            beta: reads the time of one more token for every session, in plain rounds.
-            ends_itself: whether a draft of the source ends where its tokens are no longer likely to be accepted.
+            acceptance: acceptance over all sessions.
+            name: key of the estimate: the source and an approximate temperature.
+            beta: returns the cost of one more token for every session, in plain rounds.
+            most: largest γ.
+            ends_itself: whether the source ends a draft where its tokens are unlikely to be accepted.
         """
         self._acceptance = acceptance
         self._name = name
@@ -83,7 +84,7 @@ class LocalGamma:
         self._tries = False
 
     def gamma(self) -> int:
-        """Tokens to draft next."""
+        """Return the draft length of the next round, in tokens."""
         alpha = self._estimate.over(self._acceptance.alpha(self._name))
         beta = self._beta()
         best = best_gamma(alpha, 0.0, beta=beta, limit=self._most)
@@ -93,16 +94,16 @@ class LocalGamma:
         return self._most if self._ends_itself else best
 
     def observe(self, drafted: int, accepted: int) -> None:
-        """Learn from a round."""
+        """Update the estimates from a round."""
         self._estimate = self._estimate.observed(drafted, accepted)
         self._acceptance.observe(self._name, drafted, accepted, tried=self._tries)
 
 
 class SourceWorth:
-    """What one source brings over what its drafts cost, over all sessions at about one temperature."""
+    """Net gain of one source after the price of its drafts, over all sessions at about one temperature."""
 
     def __init__(self, price: Callable[[], float]) -> None:
-        """`price` reads what one draft costs, in tokens that are committed."""
+        """Start with the assumed gain; `price` returns the cost of one drafted token, in committed tokens."""
         self._price = price
         self._worth = _FIRST_WORTH
         self._rounds = _FIRST_ROUNDS
@@ -110,15 +111,15 @@ class SourceWorth:
 
     @property
     def is_slight(self) -> bool:
-        """Whether its drafts may come a round late where the rounds before them begin sooner."""
+        """Whether the gain is so small that passes may run ahead and delay the source's drafts by a round."""
         return self._worth < _SLIGHT
 
     def reads(self, goodput: float) -> bool:
-        """Whether it reads for the session that begins now, where a batch commits `goodput` tokens in a second."""
+        """Whether the source reads for the session that begins now; `goodput` is in committed tokens a second."""
         return next(self._sessions) % _SCOUT == 0 or self._worth >= max(_SLIGHT, _READING * goodput)
 
     def observe(self, drafted: int, accepted: int) -> None:
-        """Learn from a session's round."""
+        """Update the gain from a session's round."""
         self._rounds = min(self._rounds + 1, _ROUNDS)
         brought = accepted - self._price() * drafted if drafted else 0.0
         self._worth += (brought - self._worth) / self._rounds

@@ -1,4 +1,4 @@
-"""What waits to be sent to one drafter: at most one message of each kind for each session."""
+"""Queue of messages to one drafter, with at most one message of each kind for each session."""
 
 import asyncio
 from dataclasses import dataclass, replace
@@ -8,7 +8,7 @@ from specdec.wire.session import Close, Commit, Open
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The content of one message; the drafter handles opens, then commits, then closes."""
+    """Content of one message. The drafter processes opens, then commits, then closes."""
 
     opens: tuple[Open, ...] = ()
     commits: tuple[Commit, ...] = ()
@@ -18,7 +18,7 @@ class Frame:
 
 
 class Outbox:
-    """Joins all messages of one iteration of the event loop, or of a time when the writer was blocked, in one frame."""
+    """Merges the messages of one event-loop iteration, or those queued while the writer was blocked, into one frame."""
 
     def __init__(self) -> None:
         self._opens: dict[str, Open] = {}
@@ -28,14 +28,14 @@ class Outbox:
         self._filled = asyncio.Event()
 
     def open(self, message: Open) -> None:
-        """Put in an open, in place of everything that waits for its session."""
+        """Queue an open, which replaces all queued messages of its session."""
         self._commits.pop(message.session_id, None)
         self._closes.pop(message.session_id, None)
         self._opens[message.session_id] = message
         self._filled.set()
 
     def commit(self, message: Commit) -> None:
-        """Put in a commit, merged into the waiting one that it continues."""
+        """Queue a commit, merged with the queued commit that it continues."""
         earlier = self._commits.get(message.session_id)
         if earlier is not None:
             message = replace(message, base_len=earlier.base_len, tokens=earlier.tokens + message.tokens)
@@ -43,19 +43,19 @@ class Outbox:
         self._filled.set()
 
     def close(self, message: Close) -> None:
-        """Put in a close, in place of everything that waits for its session."""
+        """Queue a close, which replaces all queued messages of its session."""
         self._opens.pop(message.session_id, None)
         self._commits.pop(message.session_id, None)
         self._closes[message.session_id] = message
         self._filled.set()
 
     def ping(self, nonce: int) -> None:
-        """Put in a ping, in place of one that waits."""
+        """Queue a ping, which replaces a queued one."""
         self._ping = nonce
         self._filled.set()
 
     async def take(self) -> Frame:
-        """Wait until there is a message, and take all of them."""
+        """Wait for a message, and return all queued messages as one frame."""
         await self._filled.wait()
         opens, commits, closes = self._opens.values(), self._commits.values(), self._closes.values()
         frame = Frame(tuple(opens), tuple(commits), tuple(closes), self._ping)

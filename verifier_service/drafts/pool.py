@@ -1,4 +1,4 @@
-"""The drafters that are known, and which of them a session uses."""
+"""Pool of drafter links, and the choice of a drafter for each session."""
 
 import asyncio
 import math
@@ -15,37 +15,37 @@ from verifier_service.drafts.link import DrafterLink, LinkState
 from verifier_service.speculation.costs import DraftedRounds, DrafterTimes
 
 _NEAR = 0.001
-"""Seconds beyond the least round trip that count as equal to it: less than that within a zone, often more between."""
+"""Seconds by which a round trip may exceed the least one and still count as near. Zones often differ by more."""
 _LONGEST_STEP = 10.0
-"""Most seconds of a draft step that are believed: a drafter says of itself what it likes."""
+"""Cap on a reported draft step, in seconds. Reports of drafters are not trusted above it."""
 _LANGUAGE_MODELS = ("model", "hybrid")
-"""Kinds that know more than the text of the sequence and of a corpus."""
+"""Drafter kinds that include a language model."""
 _ANSWERED = (LinkState.READY, LinkState.REFUSED, LinkState.UNAUTHENTICATED)
 _LOAD_FACTOR = 1.25
-"""A near drafter with this many times the mean number of sessions is no better than one that is far."""
+"""Load limit of a near drafter, as a multiple of the mean number of sessions. At the limit it is not preferred."""
 
 _log = structlog.get_logger()
 
 
 class DrafterPool:
-    """The links to all drafters that are known."""
+    """The links to all known drafters."""
 
     def __init__(self, links: Iterable[DrafterLink] = (), *, expected: bool = True) -> None:
-        """Begin with some links.
+        """Create a pool.
 
         Args:
-            links: to the drafters that are known from the start.
-            expected: whether drafters are to be there; otherwise one that has never answered is no fault.
+            links: links to the drafters known at the start.
+            expected: whether drafters should be present. If False, a drafter that has never answered is no fault.
         """
         self._expected = expected
         self.rounds: Callable[[str], DraftedRounds] = lambda source: DraftedRounds()
-        """Says what rounds with the drafts of a source are like."""
+        """Returns the acceptance and plain round time for drafts of a source."""
         self._by_address = {link.address: link for link in links}
 
     async def follow(self, source: Source, make_link: Callable[[str], DrafterLink], identity: Identity) -> None:
-        """Have a link, and a client of this identity, for exactly the drafters that `source` names; until cancelled.
+        """Keep one link and one client for each drafter that `source` lists, until cancelled.
 
-        The sessions of a drafter that is gone or drains go to others.
+        Sessions of a drafter that disappears or drains move to other drafters.
         """
         clients: dict[str, asyncio.Task[None]] = {}
         async with asyncio.TaskGroup() as tasks, aclosing(source.snapshots()) as snapshots:
@@ -60,27 +60,27 @@ class DrafterPool:
                     clients[address] = tasks.create_task(DrafterClient(self._by_address[address], identity).run())
 
     def choose(self, session_id: str, avoid: Container[str], name: str = "") -> DrafterLink | None:
-        """The ready link of the greatest hash with the session, but for addresses in `avoid`; None when there is none.
+        """Return the session's drafter link by rendezvous hashing, or None if no drafter is ready.
 
-        With a `name`, only drafters of this kind, model or address are chosen; without one, language models come first,
-        and drafters of other kinds draft where no model can.
+        Addresses in `avoid` are skipped. With a `name`, only drafters of this kind, model or address qualify. Without
+        one, language models are preferred, and other kinds are used only when no language model is ready.
 
-        A session keeps its drafter while that lives, and only a lost drafter's sessions move (rendezvous hashing).
-        Where some drafters are far, in another zone, the near ones are used while their load allows it.
+        A session keeps its drafter as long as that drafter is ready, so only the sessions of a lost drafter move. Near
+        drafters are preferred to those in other zones until their load is too high.
         """
         ready = list(self._ready(avoid, name))
-        if len(ready) < 2:  # hashes take time, and each judgement of a batch asks for every session
+        if len(ready) < 2:  # skip hashing: every plan of a batch calls this for each session
             return ready[0] if ready else None
         usual = ready if name else _usual(ready)
         candidates = [link.address for link in _near(usual) or usual]
         return self._by_address[ranking(session_id, candidates)[0]] if candidates else None
 
     def has(self, avoid: Container[str], name: str = "") -> bool:
-        """Whether `choose` finds a link, which takes less time than to find out which."""
+        """Whether `choose` finds a link. Cheaper than `choose`."""
         return any(True for _ in self._ready(avoid, name))
 
     def absence(self) -> Fallback:
-        """Why `choose` finds no link."""
+        """Return the reason that `choose` finds no link."""
         if not (self._expected or self._relevant):
             return Fallback.NO_MATCH
         states = {link.state for link in self._links}
@@ -89,13 +89,13 @@ class DrafterPool:
         return Fallback.UNAVAILABLE
 
     def names(self) -> set[str]:
-        """The names by which a request can ask for one of these drafters."""
+        """Return the names by which a request can select one of these drafters."""
         return set[str]().union(*(link.names for link in self._links))
 
     def times(self) -> DrafterTimes:
-        """What the ready drafters report, on average, of the kinds that draft for sessions which name none.
+        """Return the mean step time and round trip of the ready drafters that serve sessions without a drafter name.
 
-        Drafters that have not reported a step are left out.
+        Drafters that have not reported a step time do not count in the mean step time.
         """
         ready = _usual([link for link in self._links if link.state is LinkState.READY])
         steps = [min(link.step_seconds, _LONGEST_STEP) for link in ready if link.step_seconds > 0]
@@ -103,18 +103,18 @@ class DrafterPool:
         return DrafterTimes(sum(steps) / len(steps) if steps else None, round_trip)
 
     def states(self) -> list[DrafterState]:
-        """State of every drafter; where none is expected, of those that have answered."""
+        """Return the state of every drafter, or only of those that have answered if none is expected."""
         return [link.drafter_state for link in self._relevant]
 
     def _ready(self, avoid: Container[str], name: str) -> Iterator[DrafterLink]:
-        """The ready links of a name, or all, but for addresses in `avoid`."""
+        """Yield the ready links with the name (all if it is empty), except addresses in `avoid`."""
         for link in self._links:
             if link.state is LinkState.READY and link.address not in avoid and (not name or name in link.names):
                 yield link
 
     @property
     def _relevant(self) -> list[DrafterLink]:
-        """The links that count: all, or where no drafter is expected those that have been connected or refused."""
+        """All links, or only those that have connected or been refused if no drafter is expected."""
         return [link for link in self._links if self._expected or link.model or link.state in _ANSWERED]
 
     @property
@@ -123,12 +123,12 @@ class DrafterPool:
 
 
 def _usual(links: Sequence[DrafterLink]) -> Sequence[DrafterLink]:
-    """The links of language models; all where there is none."""
+    """Return the links of language models, or all links if there are none."""
     return [link for link in links if link.kind in _LANGUAGE_MODELS] or links
 
 
 def _near(links: Sequence[DrafterLink]) -> list[DrafterLink]:
-    """The links of the least distance, without those of too high a load; empty when all are equally near."""
+    """Return the nearest links without the overloaded ones, or an empty list if all links are equally near."""
     reach = min((link.distance for link in links), default=0.0) + _NEAR
     near = [link for link in links if link.distance <= reach]
     if len(near) == len(links):

@@ -1,4 +1,4 @@
-"""One session's drafts, from the drafter that serves it now; whatever happens to the drafter, the session goes on."""
+"""Drafts of one session from a remote drafter. The session continues when the drafter fails."""
 
 import math
 import time
@@ -18,32 +18,32 @@ from verifier_service.drafts.link import DrafterLink
 from verifier_service.drafts.pool import DrafterPool
 
 _CATCH_UP = 8
-"""Tokens of earlier rounds that a drafter may have missed and is waited for. Sessions that want drafts again mostly do
-so together, so that it reads for all of them before it drafts; plain passes go on meanwhile."""
+"""Most tokens of earlier rounds that a drafter may have missed while passes still wait for its drafts. Sessions often
+resume drafting together, and the drafter reads for all of them before it drafts. Plain passes continue meanwhile."""
 
 
 @dataclass(slots=True)
 class _AwaitedDraft:
-    """The draft of the round that was requested."""
+    """State of the draft requested for the current round."""
 
     link: DrafterLink | None
-    """Of its drafter; None where there was none."""
+    """Link to the drafter; None if the session had none."""
     gamma: int
     since: float
     patient: bool
-    """Whether the pass waits for it as long as that pays; else it takes what has come when the pass begins."""
+    """Whether the pass waits for the draft while that pays. If not, the round uses the drafts present at its start."""
     kind: str = ""
     distance: float = 0.0
     waits: bool = False
     until: float = math.inf
-    """When the wait ends, whatever comes."""
+    """Deadline of the wait."""
     hangs: bool = False
-    """Whether a drafter that does not answer until then has had the longest wait of the settings."""
+    """Whether the deadline is the timeout of the settings, so that a drafter that misses it counts as hung."""
     hurried: bool = False
 
 
 class RemoteDrafts(Drafts):
-    """Drafts of one session from the drafter that the pool chooses; a Listener of that drafter's link."""
+    """Drafts of one session from the drafter that the pool chooses. Acts as the Listener of that drafter's link."""
 
     def __init__(  # noqa: PLR0913 - the parts of a session
         self,
@@ -56,16 +56,17 @@ class RemoteDrafts(Drafts):
         clock: Callable[[], float] = time.monotonic,
         plan: TreePlan | None = None,
     ) -> None:
-        """Make a source that is not open at any drafter yet.
+        """Create the drafts of a session that is not open at any drafter.
 
         Args:
-            max_len: tokens that the sequence may reach.
-            vocab_size: ids of the target; a draft with another is refused.
-            settings: how long to wait at most, and when to try again.
-            patience: seconds for which a wait pays now; None for a session whose γ is fixed, which waits for it
-                whatever that costs.
-            clock: gives seconds.
-            plan: how trees are made, one a round and none ahead of a verdict; None asks for chains.
+            max_len: length that the sequence may reach, in tokens.
+            vocab_size: size of the target's vocabulary. Drafts with larger ids are refused.
+            settings: timeouts and retry intervals.
+            patience: returns the seconds for which a wait pays now. None if γ is fixed: such a session waits
+                up to the timeout.
+            clock: returns the time in seconds.
+            plan: shape of the trees, of which the drafter makes one a round and none ahead of a verdict. None
+                requests chains.
         """
         self._call = call
         self._max_len = max_len
@@ -79,17 +80,17 @@ class RemoteDrafts(Drafts):
         self._patience = Breaker(1, settings.probe)
         self._link: DrafterLink | None = None
         self._unsent: tuple[int, ...] = ()
-        """Committed tokens that the drafter does not know yet."""
+        """Committed tokens not yet sent to the drafter."""
         self._answers = Answers()
         self._behind: list[int] = []
-        """Committed tokens that the buffer has not been told, because it had no drafts and none were wanted."""
+        """Committed tokens not yet added to the buffer, because it had no drafts and none were requested."""
         self._avoided = Avoided(settings, clock)
         self._changed: Callable[[], object] = lambda: None
         self._awaited: _AwaitedDraft | None = None
 
     @property
     def gathers(self) -> Gathers:
-        """Not for a drafter that still reads the committed tokens, or that had no draft when it answered last."""
+        """Passes do not wait for a drafter that still reads committed tokens or had no draft in its last answer."""
         if self._worth is None:
             return Gathers.BRIEFLY
         return Gathers.ALWAYS if self._link is not None and self._answers.promise else Gathers.NOT
@@ -113,9 +114,9 @@ class RemoteDrafts(Drafts):
         return Fallback.NOT_WORTH_IT if there else self._absence()
 
     def request(self, gamma: int, changed: Callable[[], object]) -> None:
-        """Begin a wait until there are γ drafts, or no more come, or waiting pays no more.
+        """Begin a wait that ends when γ drafts have arrived, when no more arrive, or when waiting no longer pays.
 
-        A round for which the pass does not wait takes what has come when the pass begins.
+        If the pass does not wait for the round, the round uses the drafts that have arrived when the pass begins.
         """
         self._changed, self._awaited = changed, None
         if gamma == 0:
@@ -158,7 +159,7 @@ class RemoteDrafts(Drafts):
         return math.inf if self._awaited is None else max(self._awaited.until - self._clock(), 0.0)
 
     def commit(self, tokens: Sequence[int], judged: int, gamma: int) -> None:
-        """Commit in the buffer and at the drafter; with γ = 0 the drafter learns of it when drafts are wanted again."""
+        """Commit in the buffer and at the drafter. With γ = 0, the commit is sent when drafts are wanted again."""
         if self._link is None or not (gamma or judged or len(self._buffer)):
             self._behind += tokens
             return
@@ -174,23 +175,23 @@ class RemoteDrafts(Drafts):
             self._unsent = ()
 
     def hurry(self) -> None:
-        """End a wait for which the next pass does not wait."""
+        """End the wait of a round if the next pass does not wait for it."""
         if self._awaited is not None:
             self._awaited.hurried = True
 
     def distrust(self) -> None:
-        """Leave this drafter and never come back."""
+        """Leave this drafter for the rest of the session."""
         if self._link is not None:
             self._link.malformed(self._call.session_id, self.epoch, "the draft could not be verified")
 
     def close(self) -> None:
-        """End the session at the drafter; a round that wants drafts opens it again."""
+        """Close the session at the drafter. The next round that wants drafts reopens it."""
         if self._link is not None:
             self._link.close(Close(self._call.session_id, self.epoch))
             self.lost()
 
     def drafted(self, message: DraftTokens) -> None:
-        """Take drafted tokens if they continue this session's; raises what `checked` does."""
+        """Buffer drafted tokens if they continue the session's tokens; raise the errors of `checked`."""
         draft = checked(message.draft, self._call.speculation.mode, self._plan, self._vocab_size)
         message = replace(message, draft=draft)
         self._answers.drafted(message)
@@ -200,24 +201,24 @@ class RemoteDrafts(Drafts):
             self._changed()
 
     def ended(self, length: int) -> None:
-        """Note that no drafts come behind `length`, so that a wait ends when all up to it have come."""
+        """Note that no drafts follow a prefix of `length` tokens. A wait ends when all drafts up to it have arrived."""
         self._answers.ended(length)
         self._changed()
 
     def refused(self, reason: NackReason) -> None:
-        """Avoid this drafter for a time that depends on the reason."""
+        """Avoid this drafter for a period that depends on the reason."""
         if self._link is not None:
             self._avoided.add(self._link.address, reason)
         self.lost()
 
     def lost(self) -> None:
-        """Go on without this drafter and its drafts."""
+        """Drop this drafter and its drafts."""
         self._link = None
         self._buffer.clear()
         self._changed()
 
     def _open(self, gamma: int) -> None:
-        """Open the session at a drafter unless it is open; without effect when there is none."""
+        """Open the session at a drafter, unless it is open or no drafter is available."""
         if self._link is not None:
             return
         self._link = self._choice()
@@ -236,23 +237,23 @@ class RemoteDrafts(Drafts):
         self._link.open(opening, self)
 
     def _catch_up(self) -> None:
-        """Tell the buffer what it has not been told."""
+        """Add the deferred commits to the buffer."""
         if self._behind:
             self._buffer.advance(self._behind, 0)
             self._unsent += tuple(self._behind)
             self._behind.clear()
 
     def _choice(self) -> DrafterLink | None:
-        """The drafter that the session would use now."""
+        """Return the drafter that the session would use now."""
         return self._pool.choose(self._call.session_id, self._avoided.addresses(), self._call.speculation.drafter)
 
     def _complete(self, gamma: int) -> bool:
-        """Whether γ drafts have come, or all that will."""
+        """Whether γ drafts have arrived, or no more will arrive."""
         buffer = self._buffer
         return buffer.holds(gamma) or self._answers.complete(buffer.committed_len, buffer.end)
 
     def _is_over(self, awaited: "_AwaitedDraft", link: DrafterLink) -> bool:
-        """Whether the wait for a draft has ended; what it shows of the drafter is noted."""
+        """Whether the wait for a draft has ended. Records the outcome in the circuit breakers."""
         if self._link is link and not self._complete(awaited.gamma):
             if not awaited.patient:
                 return awaited.hurried
@@ -268,7 +269,7 @@ class RemoteDrafts(Drafts):
         return True
 
     def _reason(self, patient: bool) -> Fallback:
-        """Why a session that was open has no draft."""
+        """Return the reason that a session which was open has no draft."""
         if self._link is None:
             return self._absence()
         if self._complete(1) or not (patient or self._answers.matching):
@@ -276,24 +277,24 @@ class RemoteDrafts(Drafts):
         return Fallback.LATE if patient else Fallback.FIRST_ROUND
 
     def _absence(self) -> Fallback:
-        """Why no drafter can be used."""
+        """Return the reason that no drafter can be used."""
         return Fallback.OVERLOADED if self._avoided.overloaded else self._pool.absence()
 
 
 class Avoided:
-    """Addresses of drafters that have refused one session."""
+    """Addresses of the drafters that one session avoids after a refusal."""
 
     def __init__(self, settings: DraftingSettings, clock: Callable[[], float]) -> None:
-        """`settings` say for how long; `clock` gives seconds."""
+        """Create an empty set; `settings` hold the pauses, and `clock` returns seconds."""
         self._settings = settings
         self._clock = clock
         self._until: dict[str, tuple[float, Fallback]] = {}
-        """Until when to avoid each drafter, and why, by address."""
+        """Time until which to avoid each drafter, and the reason, by address."""
         self._forgotten = 0
-        """How often in a row a drafter did not know the session."""
+        """Number of consecutive refusals by drafters that did not know the session."""
 
     def addresses(self) -> Container[str]:
-        """Those that are avoided now."""
+        """Return the addresses to avoid now."""
         if self._until:
             now = self._clock()
             self._until = {address: until for address, until in self._until.items() if until[0] > now}
@@ -301,11 +302,11 @@ class Avoided:
 
     @property
     def overloaded(self) -> bool:
-        """Whether one of them had no room."""
+        """Whether an avoided drafter was overloaded."""
         return Fallback.OVERLOADED in {reason for _, reason in self._until.values()}
 
     def add(self, address: str, reason: NackReason) -> None:
-        """Avoid a drafter that has refused the session, for a time that depends on the reason."""
+        """Avoid a drafter that refused the session, for a period that depends on the reason."""
         now, pause = self._clock(), self._settings.overload_pause
         match reason:
             case NackReason.OVERLOADED:
@@ -315,54 +316,54 @@ class Avoided:
             case NackReason.INTERNAL:
                 self._until[address] = now + pause, Fallback.UNAVAILABLE
             case NackReason.UNKNOWN | NackReason.STALE:
-                # The first time, opening the session again helps; after that it is tried less and less often.
+                # Reopen the session at once after the first refusal, then back off exponentially.
                 self._forgotten += 1
                 pause = self._settings.probe * 2.0 ** min(self._forgotten - 2, 6) if self._forgotten > 1 else 0.0
                 self._until[address] = now + pause, Fallback.UNAVAILABLE
 
     def known(self) -> None:
-        """Note that a drafter knows the session."""
+        """Reset the back-off: a drafter knows the session."""
         self._forgotten = 0
 
 
 class Answers:
-    """The answers of one drafter for one session, from the time when the session was opened there."""
+    """State of one drafter's answers for one session since the session was opened there."""
 
     def __init__(self) -> None:
-        """Begin with a drafter that has not answered."""
+        """Create the state of a drafter that has not answered."""
         self.caught_up = False
-        """Whether the drafter has read the session."""
+        """Whether the drafter has read the committed tokens."""
         self.matching = True
-        """Whether the drafter had a draft when it answered last."""
+        """Whether the drafter's last answer held a draft."""
         self._ended: int | None = None
-        """The prefix length for which no more drafts come."""
+        """Prefix length, drafts included, for which the drafter sends no more drafts."""
         self._drafted_to = 0
-        """Where the draft that came since the last commit ended; 0 where none came."""
+        """Prefix length at the end of the draft received since the last commit; 0 if none was received."""
 
     @property
     def promise(self) -> bool:
-        """Whether a draft is to be expected of the next answer."""
+        """Whether the next answer is expected to hold a draft."""
         return self.caught_up and self.matching
 
     def drafted(self, message: DraftTokens) -> None:
-        """Note a draft, of whatever prefix."""
+        """Record a received draft of any prefix."""
         self.caught_up = self.matching = True
         self._drafted_to = message.base_len + len(message.draft.tokens)
 
     def ended(self, length: int) -> None:
-        """Note that no drafts come behind `length` tokens, committed and drafted."""
+        """Record that no drafts follow a prefix of `length` tokens, drafts included."""
         self._ended, self.caught_up = length, True
         self.matching = self._drafted_to == length
 
     def committed(self, missed: int) -> None:
-        """Note that the answers so far were made for fewer committed tokens.
+        """Record a commit: earlier answers apply to fewer committed tokens.
 
         Args:
-            missed: tokens of earlier rounds that the drafter has not been told; it reads them before it drafts.
+            missed: number of tokens of earlier rounds not yet sent to the drafter. It reads them before it drafts.
         """
         self._drafted_to = 0
         self.caught_up = self.caught_up and missed <= _CATCH_UP
 
     def complete(self, committed: int, end: int) -> bool:
-        """Whether no more drafts come behind `committed` tokens and their drafts, which reach up to `end`."""
+        """Whether no drafts are outstanding for `committed` tokens with drafts up to length `end`."""
         return self._ended is not None and committed <= self._ended <= end

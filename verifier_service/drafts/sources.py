@@ -1,4 +1,4 @@
-"""What drafts for a session: sources in this process, a drafter, or both, as the request or the settings name it."""
+"""Choice of a session's draft sources: sources in this process, a drafter, or both, from the request or settings."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -22,22 +22,22 @@ from verifier_service.drafts.session_drafts import RemoteDrafts
 from verifier_service.speculation.controller import BatchSpeculation
 
 HYBRID = "hybrid"
-"""Asks sources of this process first, and a drafter where they have no answer."""
+"""Kind that asks sources of this process first, and a drafter if none of them has a draft."""
 _HYBRID_SOURCES = (SourceKind.SUFFIX,)
-"""The sources of `hybrid` where the settings name none."""
+"""Sources of `hybrid` if the settings name none."""
 _KINDS = ("model", "counts", "random", HYBRID)
-"""Kinds that a request may name whether or not such a drafter is connected now: when none is, its rounds are plain."""
+"""Kinds that a request may always name. Its rounds are plain while no such drafter is connected."""
 _LEAST_PRICE = 0.05
-"""Least price of a draft: of what is hardly ever accepted, a chance that was learnt says little."""
+"""Least price of a draft. Below it, learned probabilities of rarely accepted guesses are unreliable."""
 
 
 class DraftSources:
-    """Makes the drafts of each session."""
+    """Creates the drafts of each session."""
 
     def __init__(
         self, settings: VerifierSettings, pool: DrafterPool, speculation: BatchSpeculation, vocab_size: int
     ) -> None:
-        """`vocab_size` is that of the target."""
+        """Create the factory; `vocab_size` is the size of the target's vocabulary."""
         self._vocab_size = vocab_size
         self._settings = settings
         self._pool = pool
@@ -45,25 +45,26 @@ class DraftSources:
         self._maker = SourceMaker(settings.sources)
         self._acceptance = LocalAcceptance()
         self._worths: dict[str, SourceWorth] = defaultdict(lambda: SourceWorth(self._price))
-        """Of each source at about one temperature."""
+        """Worth of each source at about one temperature."""
         self._rates: dict[str, GuessRates] = defaultdict(GuessRates)
-        """The same, of sources that know how likely their guesses are."""
+        """Guess rates by the same keys, for sources that estimate the probability of their guesses."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What a request may name as its drafter.
+        """Names that a request may give as its drafter.
 
-        A gateway refuses other names. Here a name of nobody leaves its rounds plain, as when a drafter is lost: a
-        generation that moves to this process must not fail because its drafter has not been met yet.
+        A gateway refuses other names. The verifier does not: a session with an unknown name decodes plainly, as when
+        its drafter is lost. So a generation that moves to this process before its drafter connects does not fail.
         """
         return tuple(sorted({*_KINDS, *SourceKind} | self._pool.names()))
 
     def drafts(self, call: GenerationCall, limit: int, gamma: int | None) -> Drafts:
-        """The drafts of a session.
+        """Create the drafts of a session.
 
         Args:
-            limit: tokens that the sequence may reach.
-            gamma: a draft length that is fixed; None where each source chooses its own.
+            call: generation call of the session.
+            limit: length that the sequence may reach, in tokens.
+            gamma: fixed draft length; None if each source chooses its own.
         """
         tree = call.speculation.tree
         if tree is None or not tree.drafters:
@@ -74,13 +75,13 @@ class DraftSources:
         return JoinedDrafts([self._of(name, each, limit, share, at) for at, (name, each) in enumerate(named)])
 
     def asks_drafters(self, call: GenerationCall) -> bool:
-        """Whether a drafter may draft for the session."""
+        """Whether a remote drafter may draft for the session."""
         tree = call.speculation.tree
         joined = tree is not None and bool(tree.drafters)
         return joined or (call.speculation.drafter or self._settings.drafter) not in set(SourceKind)
 
     def _of(self, name: str, call: GenerationCall, limit: int, gamma: int | None, place: int = 0) -> Drafts:
-        """The drafts of what has the name; `place` is its number among the drafters of the session's trees."""
+        """Create the drafts of the named sources; `place` is the index among the drafters of the session's trees."""
         tree = call.speculation.tree
         local = self._local(name)
         drafter: Drafts | None = None
@@ -98,7 +99,7 @@ class DraftSources:
         return LocalDrafts(sources, tokens, limit - len(call.tokens), call.speculation.mode, drafter)
 
     def _local(self, name: str) -> Sequence[SourceKind]:
-        """The sources of this process that a name stands for."""
+        """Return the sources of this process that a name selects."""
         if name in set(SourceKind):
             return (SourceKind(name),)
         if name == HYBRID:
@@ -111,7 +112,7 @@ class DraftSources:
         return RemoteDrafts(call, limit, self._vocab_size, self._pool, self._settings.drafting, patience)
 
     def _trees(self, call: GenerationCall, limit: int, tree: TreeOptions, place: int) -> RemoteDrafts:
-        """Trees of a drafter, which draws by numbers that no other drafter of the session draws by."""
+        """Create trees of a drafter that draws with random numbers of its own within the session."""
         plan = TreePlan(tree.width, tree.depth, tree.replacement, place * MAX_NODES)
         return RemoteDrafts(call, limit, self._vocab_size, self._pool, self._settings.drafting, plan=plan)
 
@@ -124,25 +125,25 @@ class DraftSources:
         return LocalSource(kind.value, source, self._controller(kind, gamma, call), worth)
 
     def _price(self) -> float:
-        """What one drafted token costs the batch now, in tokens that are committed."""
+        """Return the current cost of one drafted token to the batch, in committed tokens."""
         return max(self._speculation.report().price, _LEAST_PRICE)
 
     def _controller(self, kind: SourceKind, gamma: int | None, call: GenerationCall) -> FixedGamma | LocalGamma:
         if gamma is not None:
             return FixedGamma(gamma)
         name, most = _named(kind, call), call.speculation.policy.most(self._settings.gamma_max)
-        if kind is SourceKind.SUFFIX:  # its drafts end by themselves where they would cost more than they bring
+        if kind is SourceKind.SUFFIX:  # the source itself ends a draft that no longer pays
             return FixedGamma(most)
         beta, ends_itself = lambda: self._speculation.report().beta, kind is SourceKind.PREDICTION
         return LocalGamma(self._acceptance, name, beta, most, ends_itself=ends_itself)
 
     def _reads(self, kind: SourceKind, call: GenerationCall, gamma: int | None) -> bool:
-        """Whether a source is to read for the session."""
+        """Whether a source reads for the session."""
         if gamma is not None or kind is not SourceKind.SUFFIX:
             return True
         return self._worths[_named(kind, call)].reads(self._speculation.report().goodput)
 
 
 def _named(kind: SourceKind, call: GenerationCall) -> str:
-    """Names what is judged together: a source at about the same temperature."""
+    """Return the key of the estimates: the source and an approximate temperature."""
     return at_about(kind.value, call.sampling.temperature)
