@@ -1,6 +1,6 @@
-"""Sequences and the loop over them.
+"""Sequences and their scheduling loop.
 
-A call becomes a `sequence` (`generations`), which the `engine_loop` carries from pass to pass: it schedules the rows
-that are ready, runs them on the target, and concludes what the verdicts commit (`conclude`). No task, future or queue
-belongs to a sequence. Its rounds go to its reader: the stream of its gateway (`gateway_stream`) or a call (`readers`).
+`generations` turns a call into a `sequence`. The `engine_loop` schedules the ready rows of all sequences, runs them on
+the target, and commits the verdicts (`conclude`). A sequence owns no task, future or queue. Its rounds go to its
+reader: the stream of a gateway (`gateway_stream`) or a single call (`readers`).
 """

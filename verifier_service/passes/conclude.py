@@ -1,4 +1,4 @@
-"""What a verdict commits, and what is told of its round."""
+"""Conclusion of a round: the tokens that a verdict commits, and the report of the round."""
 
 import time
 from collections.abc import Sequence, Set
@@ -19,7 +19,7 @@ MOST = 16
 
 
 class Cut(NamedTuple):
-    """What a verdict commits, up to the end of the generation."""
+    """Tokens that a verdict commits, up to the end of the generation."""
 
     tokens: tuple[int, ...]
     finish: FinishReason | None
@@ -27,27 +27,28 @@ class Cut(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AskedRound:
-    """A round that the target was asked for."""
+    """A round requested from the target."""
 
     base_len: int
-    """Committed tokens before it."""
+    """Number of committed tokens before the round."""
     proposal: Proposal
-    """Its draft, with the tokens that a grammar forces behind it."""
+    """Draft of the round, followed by the tokens that a grammar forces."""
     drafted: int
-    """Tokens of the draft before those."""
+    """Number of draft tokens before the forced ones."""
     declined: Fallback
-    """Why no drafter was to draft, where that was by choice."""
+    """Reason that the verifier chose not to draft; NONE otherwise."""
     grounds: RoundDetail | None
-    """Why as much was to be drafted, where the call asks."""
+    """Reason for the draft length, if the call requests it."""
     since: float = field(default_factory=time.perf_counter)
 
     def told(self, cut: Cut, outcome: Outcome, speedup: Speedup, cached: int) -> Round:
-        """The round with all that is told of it.
+        """Return the complete report of the round.
 
         Args:
-            cut: what the verdict commits.
-            speedup: what drafts bring the batch.
-            cached: tokens of the prompt that had KV when the session was let in, in its first round.
+            cut: committed tokens.
+            outcome: verdict and timing of the pass.
+            speedup: speed-up of the batch by drafting.
+            cached: in the first round, number of prompt tokens found in the prefix cache at admission; else 0.
         """
         verdict, proposal = outcome.verdict, self.proposal
         if verdict.drafted < outcome.offered:
@@ -71,7 +72,7 @@ class AskedRound:
         )
 
     def _detail(self, verdict: Verdict) -> RoundDetail | None:
-        """What the round rests on, where the call asks."""
+        """Return the details of the round, or None if the call does not request them."""
         grounds, proposal = self.grounds, self.proposal
         if grounds is None:
             return None
@@ -84,7 +85,7 @@ class AskedRound:
 
 
 def cut(committed: tuple[int, ...], room: int, stop_ids: Set[int]) -> Cut:
-    """Cut the tokens of a verdict behind the first stop id, which is kept, and at `room` tokens, at least 1."""
+    """Cut the tokens of a verdict after the first stop id, which is kept, and to `room` tokens, at least 1."""
     tokens = committed[:room]
     if not stop_ids.isdisjoint(tokens):
         end = next(index for index, token in enumerate(tokens) if token in stop_ids)
@@ -93,7 +94,7 @@ def cut(committed: tuple[int, ...], room: int, stop_ids: Set[int]) -> Cut:
 
 
 def _with_steps(judged: Sequence[JudgedToken], steps: Sequence[DraftStep | None]) -> tuple[JudgedToken, ...]:
-    """The numbers of each token, with those of its draft step where γ is chosen by entropy."""
+    """Return the judged tokens, with entropy and γ of the draft step if γ is chosen by entropy."""
     return tuple(
         each if step is None else replace(each, h_norm=step.entropy, gamma=step.gamma)
         for each, step in zip_longest(judged, steps[: len(judged)])
@@ -101,7 +102,7 @@ def _with_steps(judged: Sequence[JudgedToken], steps: Sequence[DraftStep | None]
 
 
 def _reported(draft: tuple[int, ...], verdict: Verdict) -> tuple[int, ...]:
-    """The tokens of a draft as they are told: of a tree, the accepted path comes first."""
+    """Return the tokens of a draft in reported order. The accepted path of a tree comes first."""
     if verdict.path is None:
         return draft
     left = list(draft)
@@ -111,14 +112,16 @@ def _reported(draft: tuple[int, ...], verdict: Verdict) -> tuple[int, ...]:
 
 
 def with_forced(draft: Draft, row: Row, tokens: Sequence[int], room: int) -> Draft:
-    """The draft, and after it the tokens that the grammar of the row forces.
+    """Append the tokens that the row's grammar forces to a draft.
 
-    The text is forced, but not the way in which tokens write it, so the target judges them as it judges any draft that
-    was not sampled: each is a point mass.
+    The grammar forces the text but not its tokenization, so the target judges forced tokens like any draft that was
+    not sampled: each is a point mass.
 
     Args:
-        draft: what a drafter drafted; it may be empty.
-        room: tokens that the draft may have.
+        draft: draft of a drafter; may be empty.
+        row: row whose grammar and speculation options apply.
+        tokens: committed tokens of the sequence.
+        room: most tokens that the draft may have.
     """
     speculation = row.call.speculation
     most = room if speculation.gamma is None else min(room, speculation.gamma)

@@ -1,4 +1,4 @@
-"""Sequences whose next round waits for its draft, and how the next pass waits for them."""
+"""Sequences whose next round waits for its draft, and how the next pass treats them."""
 
 import asyncio
 import math
@@ -12,41 +12,41 @@ from verifier_service.drafts.drafts import Drafts, Proposal
 
 
 class Drafting(Protocol):
-    """A sequence, as far as its drafts go."""
+    """Interface of a sequence that waits for drafts."""
 
     drafts: Drafts
 
     def drafted(self, proposal: Proposal) -> None:
-        """Ask for the round with this draft."""
+        """Request the round with this draft."""
 
     def guarded(self, step: Callable[..., None], *arguments: object) -> None:
-        """Do a step; an error ends the sequence alone."""
+        """Run a step; an error ends only this sequence."""
 
 
 class DraftWaits:
-    """Waits of sequences for drafts; all on the event loop.
+    """Waits of sequences for drafts. All methods run on the event loop.
 
-    One callback a turn of the event loop looks at those whose drafts have changed, and one timer at those whose time is
-    over.
+    One callback for each event-loop iteration checks the waits whose drafts have changed. One timer checks the waits
+    that have timed out.
     """
 
     def __init__(self, changed: Callable[[], None]) -> None:
-        """Begin without waits; `changed` is called when the next pass may begin at another time than before."""
+        """Create an empty set; `changed` is called when the start time of the next pass may have changed."""
         self._changed = changed
         self._waits: dict[Drafting, tuple[Gathers, float]] = {}
-        """How the next pass waits for each, and when it began to wait."""
+        """Policy and start time of each wait."""
         self._counts = Counter[Gathers]()
         self._longest = 0.0
         self._stirred: dict[Drafting, None] = {}
-        """Those whose drafts have changed since they were looked at."""
+        """Sequences whose drafts have changed since the last check."""
         self._timer: asyncio.TimerHandle | None = None
 
     def __getitem__(self, gathers: Gathers) -> int:
-        """How many sequences the next pass waits for so."""
+        """Return the number of waits with this policy."""
         return self._counts[gathers]
 
     def begin(self, sequence: Drafting, gamma: int) -> None:
-        """Request a draft of γ tokens for a sequence, which asks for its round with it once the wait is over."""
+        """Request a draft of γ tokens for a sequence, which requests its round with the draft after the wait."""
         gathers, began = sequence.drafts.gathers, time.perf_counter()
         sequence.drafts.request(gamma, lambda: self._stir(sequence))
         if (proposal := sequence.drafts.proposal()) is not None:
@@ -69,7 +69,7 @@ class DraftWaits:
         self._changed()
 
     def hurry(self) -> None:
-        """End the waits that the next pass does not wait for: it begins."""
+        """End the waits that the next pass does not wait for. Called when the pass begins."""
         if not self._counts[Gathers.NOT]:
             return
         for sequence in [each for each, (gathers, _) in self._waits.items() if gathers is Gathers.NOT]:
@@ -77,12 +77,12 @@ class DraftWaits:
             self._look(sequence)
 
     def waited(self) -> float:
-        """Longest time, in seconds, that a row which came since this was asked last had been waited for."""
+        """Return the longest wait that passes waited for and that ended since the last call, in seconds."""
         longest, self._longest = self._longest, 0.0
         return longest
 
     def _stir(self, sequence: Drafting) -> None:
-        """Note that the drafts of a sequence have changed, to look at it soon."""
+        """Schedule a check of a sequence whose drafts have changed."""
         if sequence in self._waits:
             if not self._stirred:
                 asyncio.get_running_loop().call_soon(self._look_at_stirred)
@@ -94,7 +94,7 @@ class DraftWaits:
             self._look(sequence)
 
     def _look(self, sequence: Drafting) -> None:
-        """Let a sequence ask for its round where its wait is over."""
+        """End the wait of a sequence if it is over."""
         if sequence in self._waits:
             sequence.guarded(self._take, sequence)
 
@@ -104,7 +104,7 @@ class DraftWaits:
             sequence.drafted(proposal)
 
     def _watch(self, patience: float) -> None:
-        """Look at the waits when that time is over, unless that happens sooner."""
+        """Check the waits after `patience` seconds, unless an earlier check is scheduled."""
         if patience == math.inf:
             return
         loop = asyncio.get_running_loop()

@@ -1,8 +1,8 @@
-"""The loop over all sequences: schedule the rows that are ready, run them on the target, conclude what they commit.
+"""Scheduling loop over all sequences: select the ready rows, run them on the target, and commit the verdicts.
 
-Rows that come while a pass runs form the next one. A pass waits for drafts that are worth it, or where the sequences
-that draft are in two groups for half of them. Plain passes of the same rows follow one another without the event loop.
-The masks of grammars are computed beside the passes, and a row is in none before its own are known.
+Rows that arrive during a pass join the next one. A pass waits for drafts that are worth the wait. With two groups, it
+waits for half of the sequences that draft. Plain passes of the same rows follow one another without the event loop.
+Grammar masks are computed in parallel with passes, and a row joins a pass only after its masks are ready.
 """
 
 import asyncio
@@ -29,36 +29,36 @@ from verifier_service.speculation.controller import BatchSpeculation
 from verifier_service.speculation.pass_sample import PassHistory
 
 _HAND_OVER = 5e-5
-"""Seconds for which the event loop stops when a pass is ordered, so that the model's thread begins at once: the loop
-has the rounds of the last pass to write, and would keep the interpreter for as long as that takes, up to 5 ms."""
+"""Seconds that the event loop sleeps after it submits a pass, so that the model's thread starts at once. Otherwise the
+loop would hold the interpreter lock while it writes the rounds of the last pass."""
 
 _log = structlog.get_logger()
 
 Result = Outcome | InternalError | None
-"""What became of a row; None for an admission or a prefill."""
+"""Result of a row; None for an admission or a prefill."""
 
 
 class Scheduled(Drafting, Protocol):
-    """A sequence, as the loop sees it."""
+    """Interface of a sequence for the loop."""
 
     row: Row
-    """Its first row, of goal 0."""
+    """First row of the sequence, with goal 0."""
 
     def admitted(self, found: int) -> None:
-        """Begin: there is KV, that of the first `found` tokens already."""
+        """Begin after admission. The first `found` tokens have KV already."""
 
     def conclude(self, outcome: Outcome | None) -> None:
-        """Commit a verdict and ask for the next round; None ends a prefill."""
+        """Commit a verdict and request the next round; None ends a prefill."""
 
     def tell(self) -> None:
-        """Give the reader what `conclude` has committed."""
+        """Send the reader the round that `conclude` committed."""
 
     def fail(self, error: Exception) -> None:
-        """End with an error."""
+        """End the sequence with an error."""
 
 
 class EngineLoop:
-    """The loop in front of one target. All methods belong to the event loop."""
+    """Scheduling loop of one target. All methods run on the event loop."""
 
     def __init__(
         self,
@@ -68,59 +68,62 @@ class EngineLoop:
         speculation: BatchSpeculation,
         metrics: VerifierMetrics,
     ) -> None:
-        """Make a loop that `run` serves.
+        """Create a loop; `run` serves it.
 
         Args:
-            model: owned by the one worker of `thread`.
-            settings: how many sequences may wait for their first KV.
+            model: target model, owned by the only worker of `thread`.
+            thread: executor that runs the model.
+            settings: settings with the limit of sequences that wait for their first KV.
+            speculation: choice of draft lengths, which learns from each pass.
+            metrics: metrics to publish each step to.
         """
         self.drafts_first = model.drafts_first
-        """Whether the pass that reads the end of a prompt judges a draft as well."""
+        """Whether the pass that computes the end of a prompt can also judge a draft."""
         self._model = model
         self._thread = thread
         self._max_waiting = settings.max_waiting
         self._speculation = speculation
         self._metrics = metrics
         self._sequences: dict[str, Scheduled] = {}
-        """All that have not ended, with KV or without, by KV name."""
+        """Sequences that have not ended, with or without KV, by KV name."""
         self._entering: dict[str, float] = {}
-        """When those came that have not had KV yet, by KV name."""
+        """Arrival time of each sequence that has never had KV, by KV name."""
         self._found: dict[str, int] = {}
-        """How many tokens of each of these had KV when it was let in."""
+        """Number of tokens found in the prefix cache at admission, by KV name, for sequences in `_entering`."""
         self._rows: dict[Row, Scheduled | None] = {}
-        """The rows that wait or are under way, in the order in which they came, with the sequences that asked; None
-        where none has asked yet."""
+        """Waiting and running rows in order of arrival, with the sequence that requested each. None for a row that its
+        sequence has not requested yet."""
         self._own: dict[str, Row] = {}
-        """The row that each sequence has asked for, by KV name."""
+        """Row requested by each sequence, by KV name."""
         self._unasked: dict[str, Row] = {}
-        """The rows that are under way, or done, before their sequences ask for them, by KV name."""
+        """Rows started or done before their sequences requested them, by KV name."""
         self._early: dict[Row, Result] = {}
-        """What became of those that are done."""
+        """Results of the rows in `_unasked` that are done."""
         self._untold: list[Scheduled] = []
-        """Sequences whose last verdict is committed and not told."""
+        """Sequences whose last round is committed and not yet sent to the reader."""
         self._ended: list[str] = []
-        """KV names of sequences that have ended, until the thread releases them."""
+        """KV names of ended sequences that the thread has not released."""
         self._ready = 0.0
-        """When the first row of the next pass came, by `time.perf_counter`; 0 before it came."""
+        """Arrival time of the first row of the next pass, by `time.perf_counter`; 0 before it arrives."""
         self._pass_seconds = 0.0
-        """Of the last pass."""
+        """Duration of the last pass in seconds."""
         self._passes = PassHistory()
         self._wake = asyncio.Event()
         self._waits = DraftWaits(self._changed)
         self._masks = MaskLanes(self._changed)
         self._stepped = 0.0
-        """When the last step was over, by `time.perf_counter`."""
+        """End time of the last step, by `time.perf_counter`."""
         self._under_way: Sequence[Row] = ()
-        """The rows that the thread has now; empty while it does nothing."""
+        """Rows that the thread runs now; empty while it is idle."""
 
     def enter(self, sequence: Scheduled) -> None:
-        """Give a sequence KV once there is room for its tokens, by rank, and carry it from then on.
+        """Queue a sequence for admission by rank, and schedule its rows from then on.
 
-        The KV may be taken away between the sequence's rows; it is computed again for the next one, which costs time
+        The sequence may be preempted between two rows. Its KV is then recomputed for the next one, which costs time
         and changes no token.
 
         Raises:
-            ContextLengthExceeded: the row's limit would not fit an empty engine.
+            ContextLengthExceeded: the row's limit does not fit an empty engine.
             QueueFull: too many sequences wait already.
         """
         row = sequence.row
@@ -133,12 +136,12 @@ class EngineLoop:
         self._add(sequence, row)
 
     def submit(self, sequence: Scheduled, row: Row) -> None:
-        """Have the next pass take a row, for a verdict on its draft or to compute its first `goal` tokens."""
+        """Schedule a row for the next pass, for a verdict on its draft or to compute its first `goal` tokens."""
         unasked = self._unasked.pop(row.kv_name, None)
         if unasked is None:
             self._add(sequence, row)
         elif unasked in self._early:
-            # Its verdict is concluded behind what is being concluded now.
+            # Conclude its verdict after the current call returns.
             asyncio.get_running_loop().call_soon(self._conclude_early, sequence, unasked)
         else:
             self._rows[unasked], self._own[row.kv_name] = sequence, unasked
@@ -146,11 +149,11 @@ class EngineLoop:
                 self._model.told.ask(unasked)
 
     def await_draft(self, sequence: Scheduled, gamma: int) -> None:
-        """Request a draft, for which passes wait as its source says, but none that computes a prompt."""
+        """Request a draft. Passes wait for it as its source specifies, except passes that compute a prompt."""
         self._waits.begin(sequence, gamma)
 
     def leave(self, sequence: Scheduled) -> None:
-        """Forget a sequence that has ended, its rows and its KV."""
+        """Remove an ended sequence with its rows, and release its KV."""
         name = sequence.row.kv_name
         if self._sequences.pop(name, None) is None:
             return
@@ -170,12 +173,12 @@ class EngineLoop:
         self._changed(stops=not self._under_way)
 
     def runs_ahead_of(self, kv_name: str) -> bool:
-        """Whether the next round of a sequence, a plain one, has begun before the sequence asks for it."""
+        """Whether the next, plain round of a sequence has started before the sequence requested it."""
         return kv_name in self._unasked
 
     @property
     def running(self) -> int:
-        """Sequences that have been let in."""
+        """Number of admitted sequences."""
         return len(self._sequences) - len(self._entering)
 
     async def run(self) -> None:
@@ -187,7 +190,7 @@ class EngineLoop:
         busy = False
         try:
             while True:
-                if not (busy and (self._rows or self._ended)):  # while rows wait for room, others may become idle
+                if not (busy and (self._rows or self._ended)):  # while rows wait for KV, others may become idle
                     await self._wait_for_change(IDLE_SECONDS if self._rows else math.inf)
                 self._wake.clear()
                 self._model.told.go()
@@ -222,8 +225,10 @@ class EngineLoop:
                 await self._wake.wait()
 
     def _held_back(self) -> float:
-        """Seconds for which the next pass waits: for cheap masks a moment, for all drafts, or half where there are two
-        groups."""
+        """Return the seconds to delay the next pass for cheap grammar masks or for drafts.
+
+        With two groups, the drafts of half of the sequences are enough.
+        """
         if self._masks.soon and (left := self._stepped + PATIENCE - time.perf_counter()) > 0.0:
             return left
         always, briefly = self._waits[Gathers.ALWAYS], self._waits[Gathers.BRIEFLY]
@@ -240,11 +245,11 @@ class EngineLoop:
 
     @property
     def _prompts(self) -> int:
-        """Of how many prompts a pass could compute a part now; what waits for room does not count."""
+        """Number of prompts of which a pass could compute a part now, without those that wait for admission."""
         return sum(row.goal > 0 and len(row.tokens) == len(row.call.tokens) for row in self._rows)
 
     async def _step(self) -> bool:
-        """Let the thread do what it can; False when there was nothing it could do."""
+        """Run one or more steps on the model's thread; return whether the last one did any work."""
         groups, waited, self._ready = self._speculation.groups, self._waits.waited(), 0.0
         left_out = self._waits[Gathers.ALWAYS] > 0
         known = [row for row in self._rows if not self._masks.waits(row)]
@@ -255,7 +260,7 @@ class EngineLoop:
         passed = partial(loop.call_soon_threadsafe, self._passed)  # type: ignore[arg-type]
         try:
             running = loop.run_in_executor(self._thread, self._model.run, ended, rows, passed)
-            time.sleep(_HAND_OVER)  # noqa: ASYNC251 - to stop is what it is for
+            time.sleep(_HAND_OVER)  # noqa: ASYNC251 - blocks on purpose
             self._tell()
             step = await running
         except Exception as error:
@@ -271,7 +276,7 @@ class EngineLoop:
         return bool(step.chunks or step.results)
 
     def _passed(self, step: ModelStep, following: Sequence[Row]) -> None:
-        """Take a step after which a pass over `following` has begun already."""
+        """Process a step after which a pass over `following` has already started."""
         for row in following:
             if row not in self._rows and row.kv_name in self._sequences:
                 self._rows[row] = None
@@ -281,7 +286,7 @@ class EngineLoop:
         self._tell()
 
     def _take(self, step: ModelStep, groups: int, waited: float, *, left_out: bool) -> None:
-        """Learn from a step, then conclude it: the next draft lengths follow what is learnt."""
+        """Record the measurements of a step, then conclude it, so that the next draft lengths use them."""
         self._stepped = time.perf_counter()
         self._found |= {name: count for name, count in step.found.items() if name in self._entering}
         done = [(row, self._rows.pop(row), result) for row, result in step.results.items() if row in self._rows]
@@ -292,7 +297,7 @@ class EngineLoop:
         publish(step, len(self._sequences), self._metrics)
 
     def _conclude(self, done: Sequence[tuple[Row, Scheduled | None, Result]]) -> None:
-        """Have each sequence commit what became of its row and ask for the next; nothing is told yet."""
+        """Pass each result to its sequence, which commits it and requests the next row. Readers get nothing yet."""
         for row, sequence, result in done:
             if sequence is None:
                 self._early[row] = result
@@ -318,14 +323,14 @@ class EngineLoop:
         sequence.conclude(result)
 
     def _tell(self) -> None:
-        """Show what is committed, while the thread has the next pass where there is one."""
+        """Send committed rounds to the readers. The thread may run the next pass meanwhile."""
         untold, self._untold = self._untold, []
         for sequence in untold:
             sequence.guarded(sequence.tell)
 
 
 def publish(step: ModelStep, sequences: int, metrics: VerifierMetrics) -> None:
-    """Publish a step; `sequences` run or wait for KV."""
+    """Publish the metrics of a step; `sequences` is the number that run or wait for KV."""
     memory = step.memory
     metrics.running.set(step.running)
     metrics.waiting.set(max(sequences - step.running, 0))

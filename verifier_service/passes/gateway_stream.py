@@ -1,4 +1,4 @@
-"""The generations of one gateway: its orders come in, and what each turn of the event loop made of them goes out."""
+"""Stream of one gateway: receives its orders and sends the rounds of its generations in passes."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -13,24 +13,25 @@ from verifier_service.passes.generations import Generations
 from verifier_service.passes.sequence import Reader, Sequence
 
 _MOST_UNREAD = 16_384
-"""Refusals that a gateway may leave unread. Rounds need no limit of their own: credit bounds them."""
+"""Most refusals and errors that a gateway may leave unread. Credit limits the number of unread rounds."""
 
 
 class GatewayStream:
-    """Serves one stream; all on the event loop."""
+    """Serves one stream. All methods run on the event loop."""
 
     def __init__(self, generations: Generations, method: str, heartbeat: float) -> None:
-        """Make a stream without generations.
+        """Create a stream without generations.
 
         Args:
+            generations: the generations of this process.
             method: name of the RPC, for logs and traces.
-            heartbeat: seconds without a pass after which an empty one says that the stream lives.
+            heartbeat: seconds without a pass after which an empty pass is sent as a keep-alive.
         """
         self._generations = generations
         self._method = method
         self._heartbeat = heartbeat
         self._slots: dict[int, _SlotReader] = {}
-        """The generations that run."""
+        """Readers of the running generations, by slot."""
         self._rounds: list[tuple[int, Round]] = []
         self._ended: dict[int, bytes] = {}
         self._news = asyncio.Event()
@@ -38,10 +39,10 @@ class GatewayStream:
         self._error: BaseException | None = None
 
     async def passes(self, orders: AsyncIterator[Orders]) -> AsyncGenerator[Pass]:
-        """Follow the orders and yield passes until they end; their end, and leaving early, ends all generations.
+        """Execute the orders and yield passes until the orders end. Closing the generator ends all generations.
 
         Raises:
-            SpecdecError: an order cannot be read, the gateway reads nothing, or the process drains.
+            SpecdecError: an order is unreadable, the gateway does not read, or the process drains.
         """
         reading = asyncio.create_task(self._read(orders))
         reading.add_done_callback(self._stop_reading)
@@ -57,12 +58,12 @@ class GatewayStream:
                 self._cancel(slot)
 
     def close(self) -> None:
-        """End the stream at once: nobody reads it any more."""
+        """End the stream at once."""
         self._over = True
         self._news.set()
 
     def drain(self) -> None:
-        """End the stream once its generations have ended, with an error that makes its gateway go elsewhere."""
+        """End the stream after its generations have ended, with an error that makes the gateway use other verifiers."""
         self._error = Draining("the verifier is shutting down")
         self._news.set()
 
@@ -82,7 +83,7 @@ class GatewayStream:
                 raise QueueFull("the gateway does not read what became of its generations")
 
     async def _next(self) -> Pass | None:
-        """All that has come since the last pass, empty after a heartbeat without any; None where only the end came."""
+        """Wait for the next pass; return an empty one after a heartbeat, or None if there is only a change of state."""
         try:
             async with asyncio.timeout(self._heartbeat):
                 await self._news.wait()
@@ -118,26 +119,26 @@ class GatewayStream:
     def _cancel(self, slot: int) -> None:
         if (reader := self._slots.get(slot)) is not None:
             reader.close()
-            self._rounds = [each for each in self._rounds if each[0] != slot]  # the slot may be used again
+            self._rounds = [each for each in self._rounds if each[0] != slot]  # the slot may be reused
 
     def add(self, slot: int, done: Round) -> None:
-        """Show a round with the next pass."""
+        """Add a round to the next pass."""
         self._rounds.append((slot, done))
         self._news.set()
 
     def end(self, slot: int, status: bytes) -> None:
-        """Show with the next pass that a generation has failed, or was refused."""
+        """Add the error of a failed or refused generation to the next pass."""
         self._ended[slot] = status
         self._news.set()
 
     def free(self, slot: int) -> None:
-        """Let the slot be used again."""
+        """Free the slot for reuse."""
         del self._slots[slot]
         self._news.set()
 
 
 class _SlotReader(Reader):
-    """What becomes of the generation in one slot."""
+    """Reader of the generation in one slot."""
 
     def __init__(self, stream: GatewayStream, slot: int, call: ObservedCall) -> None:
         self._stream = stream
@@ -149,14 +150,14 @@ class _SlotReader(Reader):
         self._deadline: asyncio.TimerHandle | None = None
         self._over = False
         self._inside = False
-        """Whether what runs now runs in the context of the call."""
+        """Whether the running code is inside the context of the call."""
 
     def open(self, generations: Generations, opening: Opening) -> None:
-        """Begin the generation; where it is refused, that is its end."""
+        """Begin the generation; report a refusal as its end."""
         self._inside = True
         try:
             sequence = self._context.run(generations.open, opening.call, self, opening.credit)
-        except Exception as error:  # noqa: BLE001 - whatever it is refused with, the others of the stream go on
+        except Exception as error:  # noqa: BLE001 - a refusal must not affect other generations of the stream
             self._inside = False
             self.failed(error)
             return
@@ -167,7 +168,7 @@ class _SlotReader(Reader):
                 self._deadline = asyncio.get_running_loop().call_later(opening.timeout, self._expire)
 
     def grant(self, length: int) -> None:
-        """Set the sequence length that the generation may reach."""
+        """Set the sequence length from which on no round of the generation begins."""
         if self._sequence is not None:
             self._sequence.grant(length)
 

@@ -1,4 +1,4 @@
-"""The generations of a process: each call is checked and fenced, and becomes a sequence of the loop."""
+"""The generations of a process: checks and fences each call, and turns it into a sequence of the loop."""
 
 import asyncio
 import math
@@ -36,22 +36,22 @@ from verifier_service.passes.sequence import Reader, Sequence
 from verifier_service.speculation.controller import BatchSpeculation
 
 _REMEMBERED = 65_536
-"""Number of sessions whose epoch is remembered."""
+"""Number of sessions whose epoch is kept."""
 _MOST_SKEW = 60.0
-"""Seconds by which an epoch that is remembered may be ahead of this process's clock."""
+"""Seconds by which a stored epoch may be ahead of this process's clock."""
 
 
 class Epochs:
-    """The highest epoch of each session."""
+    """Fence that holds the highest epoch of each session."""
 
     def __init__(self, remembered: int = _REMEMBERED, clock: Callable[[], float] = time.time) -> None:
-        """`remembered` is the number of sessions whose epoch is remembered; `clock` gives Unix seconds."""
+        """Create an empty fence for at most `remembered` sessions; `clock` returns Unix seconds."""
         self._epochs: OrderedDict[str, int] = OrderedDict()
         self._remembered = remembered
         self._clock = clock
 
     def enter(self, session_id: str, epoch: int) -> None:
-        """Note the epoch of a caller.
+        """Record the epoch of a caller.
 
         Raises:
             Fenced: a higher epoch of the session has been seen.
@@ -66,9 +66,9 @@ class Epochs:
 
 
 def greedy_as_coupled(call: GenerationCall) -> GenerationCall:
-    """The call in mode coupled where that commits the same tokens as its own mode for less work.
+    """Return the call in mode coupled if that commits the same tokens as its own mode for less work.
 
-    At temperature 0 every exact mode commits the target's likeliest tokens, and coupled drafts need no q̂.
+    At temperature 0, every exact mode commits the target's most likely tokens, and coupled drafts need no q̂.
     """
     exact = call.speculation.mode is not Mode.OFF and not call.speculation.lossy
     if call.sampling.temperature > 0.0 or not exact:
@@ -77,7 +77,7 @@ def greedy_as_coupled(call: GenerationCall) -> GenerationCall:
 
 
 def with_policy(call: GenerationCall, default: GammaPolicy) -> GenerationCall:
-    """The call with the default policy where it leaves the draft length of its chains open."""
+    """Return the call with the default policy if it does not specify the draft length of its chains."""
     asked = call.speculation
     if asked.gamma is not None or asked.tree is not None or asked.policy != AUTO:
         return call
@@ -85,7 +85,7 @@ def with_policy(call: GenerationCall, default: GammaPolicy) -> GenerationCall:
 
 
 def fixed_gamma(call: GenerationCall, default: int | None, gamma_max: int) -> int | None:
-    """The γ that the call or the settings fix, or a tree's nodes; 0 is plain decoding, None follows measured costs."""
+    """Return the fixed γ, or the nodes of a tree. 0 means plain decoding; None means that measured costs decide."""
     if call.speculation.mode is Mode.OFF:
         return 0
     if call.speculation.tree is not None:
@@ -94,14 +94,14 @@ def fixed_gamma(call: GenerationCall, default: int | None, gamma_max: int) -> in
         return call.speculation.gamma
     policy = call.speculation.policy
     if policy.policy is PolicyKind.EGAG:
-        return policy.most(gamma_max)  # the drafter ends drafts before
+        return policy.most(gamma_max)  # the drafter ends drafts earlier
     if policy.policy is PolicyKind.OPTIMAL or default is None:
         return None
     return min(default, policy.most(gamma_max))
 
 
 def check(call: GenerationCall, info: VerifierInfo) -> None:
-    """Refuse a call that would hurt the process or the other sessions of a batch.
+    """Refuse a call that exceeds the limits of this verifier.
 
     Raises:
         RequestError: the call breaks a limit; the error names the field.
@@ -129,7 +129,7 @@ def check(call: GenerationCall, info: VerifierInfo) -> None:
 
 
 def length_limit(call: GenerationCall, context_length: int) -> int:
-    """The sequence length, in tokens, at which the generation ends at the latest."""
+    """Return the largest length of the sequence, in tokens."""
     return min(call.prompt_len + call.max_tokens, context_length)
 
 
@@ -149,7 +149,7 @@ def _check_length(call: GenerationCall, context_length: int) -> None:
 
 
 class Generations:
-    """Begins generations and keeps track of those that run."""
+    """Begins generations and tracks the running ones."""
 
     def __init__(  # noqa: PLR0913 - the parts of a process
         self,
@@ -162,9 +162,9 @@ class Generations:
         grammars: GrammarCompiler | None = None,
         epochs: Epochs | None = None,
     ) -> None:
-        """`info` has the limits that calls must keep; the other parts are shared by all sequences.
+        """Create the registry. All sequences share the parts given here.
 
-        Without `grammars`, calls that have one are refused.
+        `info` holds the limits of calls. Without `grammars`, calls with a grammar are refused.
         """
         self._settings = settings
         self._gamma, self._policy = settings.draft_length
@@ -176,20 +176,21 @@ class Generations:
         self._grammars = grammars
         self._epochs = epochs or Epochs()
         self._published: Judgement | None = None
-        """The judgement that the metrics show."""
+        """Report last published to the metrics."""
         self._running: dict[str, Sequence] = {}
-        """By session."""
+        """Running sequences by session id."""
         self._idle = asyncio.Event()
         self._numbers = count()
         self._draining = False
         self._compiling: set[asyncio.Task[None]] = set()
 
     def open(self, call: GenerationCall, reader: Reader, credit: float = math.inf) -> Sequence:
-        """Begin a generation; one of the same session that runs is fenced and has ended.
+        """Begin a generation. A running generation of the same session is fenced and ends.
 
         Args:
-            reader: takes the rounds, and the error with which the generation ends where it fails.
-            credit: sequence length from which on no round begins, until more is granted.
+            call: the call to serve.
+            reader: receives the rounds, and the error if the generation fails.
+            credit: sequence length in tokens from which on no round begins until more is granted.
 
         Raises:
             RequestError: the call breaks a limit.
@@ -214,7 +215,7 @@ class Generations:
         return sequence
 
     async def drain(self, limit: float) -> int:
-        """Wait for the running generations for at most `limit` seconds, then end the rest; returns how many."""
+        """Wait at most `limit` seconds for the running generations, end the rest, and return their number."""
         self._draining = True
         if self._running:
             self._idle.clear()
@@ -227,12 +228,12 @@ class Generations:
         return len(left)
 
     async def _follow(self, grammar: Grammar, sequence: Sequence) -> None:
-        """Compile the grammar of a sequence on a thread, which may take seconds, and let it in."""
+        """Compile the grammar of a sequence on a thread, which may take seconds, then admit the sequence."""
         try:
             if self._grammars is None:
                 raise UnsupportedParameter("this model's tokenizer cannot be used with grammars", "sampling.grammar")
             sequence.follow(await asyncio.to_thread(self._grammars.compile, grammar))
-        except Exception as error:  # noqa: BLE001 - whatever a grammar fails with, its call alone does
+        except Exception as error:  # noqa: BLE001 - a bad grammar fails only its own call
             sequence.fail(error)
         else:
             sequence.guarded(self._enter, sequence)
@@ -251,7 +252,7 @@ class Generations:
         asked = gamma if self._sources.asks_drafters(call) else 0
         controller = self._speculation.session(drafts.source, asked, call.speculation.policy)
         place = rank(call.priority, time.monotonic())
-        # A step that only lets it in is time of all that run, and worth more than a guess in its first round.
+        # An admission-only step delays every running sequence, which costs more than a guess in the first round gains.
         guesses = drafts.guesses and not self._loop.running
         asks = controller.drafts or guesses or call.sampling.grammar is not None or call.speculation.detail
         scores = PromptScores.of_call(call)
@@ -267,7 +268,7 @@ class Generations:
             self._idle.set()
 
     def _count(self, done: Round, awaited: int) -> None:
-        """Count a round that waited for `awaited` drafts, and publish the costs where they have changed."""
+        """Count a round that waited for `awaited` drafts, and publish the batch report if it has changed."""
         self._metrics.count(done, awaited)
         report = self._speculation.report()
         if report is not self._published:

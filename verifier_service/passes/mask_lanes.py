@@ -1,8 +1,8 @@
-"""The masks of grammars, computed beside the passes: a row joins a pass once its own are known.
+"""Computation of grammar masks in parallel with passes. A row joins a pass after its masks are ready.
 
-Rows whose masks are cheap have a thread of their own, and a pass waits for them for a few milliseconds. All others
-share a second thread, cheapest first, and no pass waits for them. So an expensive grammar slows the
-sequence that follows it, and nobody else.
+Rows with cheap masks have a thread of their own, and a pass waits a few milliseconds for them. All other rows share a
+second thread, cheapest first, and no pass waits for them. So an expensive grammar delays only its own sequence and
+others with expensive grammars.
 """
 
 import asyncio
@@ -21,16 +21,16 @@ from specdec.grammar.state import TokenMasks
 from verifier_service.backends.batch_plan import Row
 
 PATIENCE = 0.005
-"""Seconds for which a pass waits for masks that are cheap as far as is known."""
+"""Longest delay of a pass for masks expected to be cheap, in seconds."""
 _AGING = 1000.0
-"""Seconds of waiting that are worth one second of expected computation."""
+"""Seconds of waiting that offset one second of expected computation in the queue order."""
 
 _log = structlog.get_logger()
 
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """A row whose masks are not known yet."""
+    """A row whose masks are pending."""
 
     row: Row
     grammar: TokenMasks
@@ -40,7 +40,7 @@ class _Job:
 
 @dataclass(slots=True)
 class _Lane:
-    """Jobs of one thread, the next one first."""
+    """Priority queue of the jobs of one thread."""
 
     thread: ThreadPoolExecutor
     jobs: list[tuple[float, int, _Job]] = field(default_factory=list)
@@ -56,19 +56,19 @@ class _Lane:
 
 
 class MaskLanes:
-    """Which rows wait for their masks. All methods belong to the event loop; `changed` is called on it."""
+    """Rows that wait for their masks. All methods and `changed` run on the event loop."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
-        """Call `changed` when the masks of rows have become known."""
+        """Create the lanes; `changed` is called when masks are ready."""
         self._changed = changed
         self._numbers = count()
         self._jobs: dict[str, _Job] = {}
-        """The last of each sequence, by KV name; it has one row at most."""
+        """Last job of each sequence, by KV name. A sequence has at most one row."""
         self._cheap = _Lane(ThreadPoolExecutor(1, "cheap-masks"))
         self._expensive = _Lane(ThreadPoolExecutor(1, "masks"))
 
     def begin(self, row: Row) -> bool:
-        """Compute the masks of a row, where it has a grammar and gets a verdict; whether it waits for them."""
+        """Start to compute the masks of a row that has a grammar and gets a verdict; return whether it waits."""
         if row.grammar is None or row.goal < len(row.tokens):
             return False
         job = self._jobs[row.kv_name] = _Job(row, row.grammar, not row.grammar.expensive)
@@ -78,22 +78,22 @@ class MaskLanes:
         return True
 
     def waits(self, row: Row) -> bool:
-        """Whether the masks of a row are not known yet."""
+        """Whether the masks of a row are pending."""
         job = self._jobs.get(row.kv_name)
         return job is not None and not job.done
 
     @property
     def soon(self) -> bool:
-        """Whether masks are not known yet that are cheap as far as is known; a pass may wait for them for a moment."""
+        """Whether masks expected to be cheap are pending. A pass may wait briefly for them."""
         return any(job.cheap and not job.done for job in self._jobs.values())
 
     def forget(self, kv_name: str) -> None:
-        """Note that a sequence has ended."""
+        """Drop the job of an ended sequence."""
         if (job := self._jobs.pop(kv_name, None)) is not None:
             job.done = True
 
     def close(self) -> None:
-        """Begin no more masks."""
+        """Stop the threads after their current jobs."""
         for lane in (self._cheap, self._expensive):
             lane.thread.shutdown(wait=False, cancel_futures=True)
 
@@ -105,7 +105,7 @@ class MaskLanes:
         row = job.row
         try:
             job.grammar.masks(row.tokens[row.call.prompt_len :], row.draft.tokens)
-        except Exception as error:  # noqa: BLE001 - the judgement of the row fails, and of no other
+        except Exception as error:  # noqa: BLE001 - only the verdict on this row fails
             _log.error("grammar_failed", session=row.kv_name, exc_info=error)
         job.done = True
         with suppress(RuntimeError):  # the loop has ended

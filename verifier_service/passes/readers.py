@@ -1,4 +1,4 @@
-"""The reader of a call of its own: a queue in front of one stream."""
+"""Reader of a single-call stream: a queue of rounds."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -9,25 +9,25 @@ from verifier_service.passes.generations import Generations
 from verifier_service.passes.sequence import Reader
 
 AHEAD = 32
-"""Tokens that a generation may be ahead of its reader: enough to hide the write, few enough to hold back for a slow
-reader."""
+"""Tokens that a generation may be ahead of its reader. Enough to hide the time of a write, and few enough that a slow
+reader holds the generation back."""
 
 
 class _Mark(Enum):
-    """What lies between rounds."""
+    """Markers in the queue between rounds."""
 
     SILENCE = "silence"
-    """There was no round for the time of a heartbeat."""
+    """No round for one heartbeat interval."""
 
 
 class CallReader(Reader):
-    """Rounds of one generation until the call takes them, which is what gives the generation credit."""
+    """Queue of a generation's rounds. Each round that the call reads grants the generation more credit."""
 
     def __init__(self, generations: Generations, call: GenerationCall) -> None:
-        """Begin the generation; raises what `Generations.open` does."""
+        """Begin the generation; raise the errors of `Generations.open`."""
         self._buffer: asyncio.Queue[Round | Exception | _Mark] = asyncio.Queue()
         self._heard = 0.0
-        """When there was a round or a mark last, by the event loop's clock."""
+        """Time of the last round or mark, by the event loop's clock."""
         self._sequence = generations.open(call, self, len(call.tokens) + AHEAD)
 
     def close(self) -> None:
@@ -42,12 +42,14 @@ class CallReader(Reader):
         self._buffer.put_nowait(error)
 
     async def rounds(self, heartbeat: float | None = None) -> AsyncGenerator[Round | None]:
-        """Yield the rounds, and None whenever there was none for `heartbeat` seconds; leaving ends the generation.
+        """Yield the rounds, and None after each `heartbeat` seconds without one.
+
+        Closing the iterator ends the generation.
 
         Raises:
             Exception: the error that the generation failed with.
         """
-        # One task for the whole call: to set and to take back a timer for each round costs time in every round.
+        # One task for the whole call is cheaper than one timer for each round.
         silence = None if heartbeat is None else asyncio.create_task(self._mark_silence(heartbeat))
         try:
             while True:
@@ -67,7 +69,7 @@ class CallReader(Reader):
                 silence.cancel()
 
     async def _mark_silence(self, heartbeat: float) -> None:
-        """Put a mark after every `heartbeat` seconds without a round, unless the reader has something to take."""
+        """Queue a mark after every `heartbeat` seconds without a round, unless the queue holds unread items."""
         clock = asyncio.get_running_loop().time
         self._heard = clock()
         while True:

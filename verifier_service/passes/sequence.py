@@ -1,4 +1,4 @@
-"""One generation as the loop carries it: its committed tokens, what the next round drafts, and how far it may go."""
+"""State of one generation in the loop: committed tokens, draft of the next round, and credit."""
 
 import math
 from collections.abc import Callable
@@ -27,36 +27,36 @@ _log = structlog.get_logger()
 
 
 class Reader(Protocol):
-    """Takes what becomes of a generation; called on the event loop, must not block."""
+    """Receiver of a generation's rounds. Methods run on the event loop and must not block."""
 
     def add(self, done: Round) -> None:
-        """Take a round; the last one, and only it, has a finish reason."""
+        """Receive a round. Only the last round has a finish reason."""
 
     def failed(self, error: Exception) -> None:
-        """Take the error that ends the generation, after all rounds before it."""
+        """Receive the error that ends the generation, after all earlier rounds."""
 
 
 class Passes(Protocol):
-    """What a sequence needs of the loop that runs the passes."""
+    """Interface of the scheduling loop for a sequence."""
 
     drafts_first: bool
-    """Whether the pass that reads the end of a prompt judges a draft as well."""
+    """Whether the pass that computes the end of a prompt can also judge a draft."""
 
     def submit(self, sequence: "Sequence", row: Row) -> None:
-        """Have the next pass take a row; what becomes of it comes to `Sequence.conclude`."""
+        """Schedule a row for the next pass. The loop calls `Sequence.conclude` with its result."""
 
     def await_draft(self, sequence: "Sequence", gamma: int) -> None:
-        """Request a draft of γ tokens; `Sequence.drafted` is called once it is there, or the wait is over."""
+        """Request a draft of γ tokens. The loop calls `Sequence.drafted` when it arrives or the wait ends."""
 
     def runs_ahead_of(self, kv_name: str) -> bool:
-        """Whether the next round of a sequence, a plain one, has begun before the sequence asks for it."""
+        """Whether the next, plain round of a sequence has started before the sequence requested it."""
 
     def leave(self, sequence: "Sequence") -> None:
-        """Forget a sequence that has ended, its row and its KV."""
+        """Remove an ended sequence with its rows, and release its KV."""
 
 
 class _Committed(NamedTuple):
-    """A round that is committed and that its reader has not been told."""
+    """A committed round not yet sent to the reader."""
 
     asked: AskedRound
     cut: Cut
@@ -65,7 +65,7 @@ class _Committed(NamedTuple):
 
 
 class Sequence:
-    """The state of one generation; all on the event loop."""
+    """State of one generation. All methods run on the event loop."""
 
     def __init__(  # noqa: PLR0913 - the parts of a sequence
         self,
@@ -78,19 +78,23 @@ class Sequence:
         reader: Reader,
         credit: float = math.inf,
     ) -> None:
-        """Make a sequence that `admit` begins.
+        """Create a sequence; `admitted` begins its first round.
 
         Args:
-            admission: its first row, which has the call, asks for KV and computes nothing.
-            chunk_tokens: longest piece of the prompt that one pass computes.
-            count: called with every round and the number of drafts that it waited for, before the reader has it.
-            credit: sequence length from which on no round begins, until more is granted.
+            admission: first row, which holds the call, requests KV and computes nothing.
+            chunk_tokens: most prompt tokens that one pass computes.
+            loop: the scheduling loop.
+            drafts: source of drafts.
+            gamma: chooses the draft length.
+            count: called with every round and the number of drafts that it waited for, before the reader gets it.
+            reader: receives the rounds.
+            credit: sequence length in tokens from which on no round begins until more is granted.
         """
         self.row = admission
         self.drafts = drafts
         self.ended = False
         self.on_end: Callable[[], None] = lambda: None
-        """Called once when the sequence has ended."""
+        """Called once when the sequence ends."""
         self._call = admission.call
         self._stop_ids = frozenset(self._call.stop_token_ids)
         self._limit = admission.limit
@@ -101,37 +105,37 @@ class Sequence:
         self._reader = reader
         self._credit = credit
         self._context = copy_context()
-        """With the ids and the trace of the call."""
+        """Context with the ids and the trace of the call."""
         self._tokens = list(admission.tokens)
         self._wanted = 0
         """γ of the next round."""
         self._plain = _STEADY if admission.runs_ahead else 0
-        """How many rounds γ has been 0, the next included."""
+        """Number of consecutive rounds with γ = 0, including the next one."""
         self._cached = 0
-        """Tokens of the prompt that had KV when the sequence was let in."""
+        """Number of prompt tokens found in the prefix cache at admission."""
         self._declined = Fallback.NONE
-        """Why γ is 0, where it is 0 by choice."""
+        """Reason that γ is 0; NONE if it is not 0."""
         self._grounds: RoundDetail | None = None
-        """Why γ is what it is, where the call asks."""
+        """Reason for γ, if the call requests it."""
         self._asked: AskedRound | None = None
-        """The round whose verdict is to come."""
+        """The requested round whose verdict is pending."""
         self._scores = admission.scores
-        """The log probabilities of the prompt, until the first round has them."""
+        """Log probabilities of the prompt, until the first round reports them."""
         self._stalled = False
         """Whether the next round waits for credit."""
         self._committed: _Committed | None = None
         self._span: TraceSpan | None = None
-        """Of the round that is under way."""
+        """Trace span of the current round."""
 
     @property
     def kv_name(self) -> str:
-        """Names the KV of the sequence."""
+        """Name of the sequence's KV at the engine."""
         return self.row.kv_name
 
     def ended_before(self) -> bool:
-        """Whether there is nothing to generate, which ends the sequence.
+        """Return whether there is nothing to generate, and end the sequence if so.
 
-        A caller that resumes may not know that the last token was the last.
+        A caller that resumes may not know that the generation was complete.
         """
         finish = self._finish_of_prompt()
         if finish is None:
@@ -141,24 +145,24 @@ class Sequence:
         return True
 
     def follow(self, grammar: TokenMasks) -> None:
-        """Follow a grammar, from the first round on."""
+        """Apply a grammar from the first round on."""
         self.row = replace(self.row, grammar=grammar)
 
     def admitted(self, found: int) -> None:
-        """Begin with the first round: there is KV, that of the first `found` tokens already."""
+        """Begin the first round after admission. The first `found` tokens have KV already."""
         self._cached = min(found, self._call.prompt_len)
         self._span = self._context.run(begin_part, "round")
         self._choose_gamma()
         self._context.run(self.drafts.begin, self._wanted)
         goal = (len(self._tokens) - 1) // self._chunk_tokens * self._chunk_tokens
         if goal and not self._loop.runs_ahead_of(self.kv_name):
-            # All of the prompt but its last piece, which the pass of the first verdict computes.
+            # Prefill all but the last piece of the prompt, which the pass of the first verdict computes.
             self._loop.submit(self, self._next_row(goal, Proposal()))
         else:
             self.go_on()
 
     def conclude(self, outcome: Outcome | None) -> None:
-        """Commit a verdict and ask for the next round; None ends a prefill. `tell` shows the round."""
+        """Commit a verdict and request the next round; None ends a prefill. `tell` sends the round to the reader."""
         asked, self._asked = self._asked, None
         if asked is None or outcome is None:
             if asked is not None:
@@ -178,7 +182,7 @@ class Sequence:
         self.go_on()
 
     def tell(self) -> None:
-        """Give the reader the round that was committed last; the sequence ends with its last one."""
+        """Send the last committed round to the reader, and end the sequence after its final round."""
         if (told := self._committed) is None:
             return
         self._committed = None
@@ -195,17 +199,17 @@ class Sequence:
             self.close()
 
     def drafted(self, proposal: Proposal) -> None:
-        """Ask for the round whose draft was requested."""
+        """Request the round with the draft that has arrived."""
         self._ask(proposal)
 
     def grant(self, length: float) -> None:
-        """Set the sequence length from which on no round begins."""
+        """Set the sequence length in tokens from which on no round begins."""
         self._credit = length
         if self._stalled and self._allows(len(self._tokens)):
             self.guarded(self.go_on)
 
     def go_on(self) -> None:
-        """Ask for the next round where its draft is known, or request the draft, once there is credit."""
+        """Request the next round if its draft is known, otherwise request the draft. Stall without credit."""
         self._stalled = not self._allows(len(self._tokens))
         if self._stalled:
             return
@@ -216,19 +220,19 @@ class Sequence:
             self._ask(proposal)
 
     def guarded(self, step: Callable[..., None], *arguments: object) -> None:
-        """Do a step; an error ends this sequence alone."""
+        """Run a step; an error ends only this sequence."""
         try:
             step(*arguments)
         except Exception as error:  # noqa: BLE001 - a bug in one sequence leaves the others alone
             self.fail(error)
 
     def fail(self, error: Exception) -> None:
-        """End with an error, after the rounds that are committed."""
+        """End with an error, after the committed rounds."""
         if self.ended:
             return
         try:
             self.tell()
-        except Exception as bug:  # noqa: BLE001 - the first error is the one to tell
+        except Exception as bug:  # noqa: BLE001 - report the first error
             _log.error("round_untold", exc_info=bug)
         if not self.ended:
             if self._span is not None:
@@ -237,7 +241,7 @@ class Sequence:
             self._reader.failed(self._explained(error))
 
     def close(self) -> None:
-        """End now; the reader has nothing more."""
+        """End now. The reader receives nothing more."""
         if self.ended:
             return
         self.ended, self._committed = True, None
@@ -249,7 +253,7 @@ class Sequence:
         self.on_end()
 
     def _explained(self, error: Exception) -> Exception:
-        """The error as the caller gets it: masks that take too long are due to its own grammar."""
+        """Return the error to report. A sequence without distribution whose masks take too long has a bad grammar."""
         grammar = self.row.grammar
         if isinstance(error, NoDistribution) and grammar is not None and grammar.too_complex:
             return FieldInvalid("the grammar is too complex: its masks take too long", "sampling.grammar")
@@ -266,9 +270,9 @@ class Sequence:
         self._loop.submit(self, self._next_row(base_len, proposal))
 
     def _commit(self, asked: AskedRound, outcome: Outcome) -> Cut:
-        """Commit what a verdict says, and learn from it."""
+        """Commit the tokens of a verdict and update the acceptance estimates."""
         verdict = outcome.verdict
-        if not asked.proposal.local:  # nor do forced tokens say anything of the drafter
+        if not asked.proposal.local:  # forced tokens do not count either
             self._gamma.observe(min(verdict.judged, asked.drafted), min(verdict.accepted, asked.drafted))
         if verdict.drafted < outcome.offered:
             self.drafts.distrust()
@@ -281,33 +285,33 @@ class Sequence:
 
     @property
     def _is_steady(self) -> bool:
-        """Whether the next round, and as far as is known the one after it, need nothing of this sequence."""
+        """Whether the next round, and probably the one after it, need no decision by this sequence."""
         plain = self._plain >= _STEADY and not (self.row.grammar or self._grounds or self.drafts.guesses)
         return plain and self._allows(len(self._tokens) + 1)
 
     @property
     def _judges_drafts(self) -> bool:
-        """Whether the target takes a draft in this round; not every one does in the pass that reads the prompt."""
+        """Whether the target judges drafts in this round. Some targets do not in the pass that computes the prompt."""
         return self._loop.drafts_first or len(self._tokens) > len(self._call.tokens)
 
     def _allows(self, length: int) -> bool:
-        """Whether a round may begin after so many committed tokens."""
+        """Whether the credit allows a round after `length` committed tokens."""
         return length < self._credit
 
     def _known(self) -> Proposal | None:
-        """What the next round proposes, where that is known now; None where there are drafts to wait for."""
+        """Return the proposal of the next round if it is known now, or None if a draft must be requested."""
         begun = self._loop.runs_ahead_of(self.kv_name)
-        if begun and self._wanted:  # this round began when the last γ was 0
+        if begun and self._wanted:  # this round started while γ was still 0
             return Proposal(fallback=Fallback.NOT_WORTH_IT)
         if not self._judges_drafts:
             return Proposal(fallback=Fallback.FIRST_ROUND if self._wanted else Fallback.NONE)
         guess = self.drafts.guess()
-        if begun and guess.draft.tokens:  # a source had one that was not likely to
+        if begun and guess.draft.tokens:  # a source unexpectedly has a draft
             return Proposal(fallback=Fallback.NOT_WORTH_IT, local=True)
         return None if self._wanted and not guess.draft.tokens else guess
 
     def _with_forced(self, proposal: Proposal) -> Proposal:
-        """The proposal with the tokens that the grammar forces after its draft."""
+        """Return the proposal with the tokens that the grammar forces after its draft."""
         if self.row.grammar is None or isinstance(proposal.draft, TreeDraft) or not self._judges_drafts:
             return proposal
         draft = with_forced(proposal.draft, self.row, self._tokens, self._limit - len(self._tokens) - 1)
@@ -328,7 +332,7 @@ class Sequence:
         self._plain = 0 if self._wanted else self._plain + 1
 
     def _next_gamma(self) -> int:
-        """The γ of the next round, within the room left: a round commits one token more than it accepts."""
+        """Return γ of the next round within the room left. A round commits one token more than it accepts."""
         gamma = self._gamma.gamma()
         room = self._limit - len(self._tokens) - 1
         self._declined = Fallback.NONE if gamma else self.drafts.declined()
@@ -343,7 +347,7 @@ class Sequence:
 
 
 def _described(done: Round) -> Attributes:
-    """What the span of a round says of it; times in seconds."""
+    """Return the attributes of a round's trace span; times are in seconds."""
     return {
         "specdec.base_len": done.base_len,
         "specdec.tokens": len(done.tokens),
