@@ -1,8 +1,8 @@
-"""Addresses for servers that cannot say themselves where they listen."""
+"""Free loopback addresses, for servers that cannot report the port they listen on."""
 
 from specdec.cli.local.ports import Wanted, allot
 
 
 def free_addresses(count: int) -> list[str]:
-    """Loopback addresses at which nothing listens now."""
+    """Return loopback addresses on which nothing listens now."""
     return [address for (address,) in allot([Wanted("", "127.0.0.1:0", 1)] * count)]

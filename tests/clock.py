@@ -1,8 +1,8 @@
-"""A clock that only a test moves."""
+"""A clock that moves only when a test moves it."""
 
 
 class Clock:
-    """Seconds that a test lets pass."""
+    """A clock in seconds, set by the test."""
 
     def __init__(self, now: float = 0.0) -> None:
         self.now = now

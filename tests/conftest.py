@@ -1,4 +1,4 @@
-"""Settings of every test run: property tests without a clock, kernels without a GPU, and the fixtures of all rooms."""
+"""Pytest settings for all tests: property tests without deadlines, kernels without a GPU, and shared fixtures."""
 
 import gc
 import logging
@@ -25,21 +25,21 @@ _ROOT = Path(__file__).parent
 _LONGEST = tuple(
     _ROOT / "conformance" / f"test_{name}.py" for name in ("planted_bugs", "served_law", "served_late_drafts")
 )
-"""Where files run in parallel, these begin first, so that none of them ends alone."""
+"""Test files to start first in a parallel run, so that none of them is left to run alone at the end."""
 _FIRST = {"e2e": 0, "kubernetes": 1, "attacks": 2, "conformance": 3, "integration": 3}
-"""Folders whose files take longest: they begin while there is much else to run. Tests of conformance compute, and those
-of integration also wait, so files of the two are mixed evenly: the processors are busy all the time."""
+"""Order in which folders start; those with the slowest files go first. Conformance tests compute and integration tests
+also wait, so their files are mixed evenly to keep the processors busy."""
 
 _MADE_BETWEEN_COLLECTIONS = 20_000
-"""Objects: with Python's own 700, simulations of the conformance suite take about a sixth more processor time."""
+"""Garbage collection threshold, in objects. Python's default makes the simulations of the conformance suite slower."""
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Keep what is imported and collected out of garbage collection, and collect seldom.
+    """Exclude imported and collected objects from garbage collection, and collect seldom.
 
-    It is a million objects that live to the end, and to walk through all of them again and again takes two fifths of
-    the time. Tests make many objects and few cycles, so that most collections find nothing.
+    These objects live to the end of the run, and each collection would walk through all of them. Tests make many objects
+    and few cycles, so most collections find nothing.
     """
     gc.disable()
     try:
@@ -51,14 +51,14 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Everything in that folder opens sockets or loads models."""
+    """Mark the tests of folders that open sockets or load models."""
     if _folder(item.path) == "integration":
         item.add_marker(pytest.mark.integration)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put those files first, and leave the order of everything else."""
+    """Move the slowest files to the front and keep the order of the rest."""
     by_folder: dict[str, list[Path]] = {}
     for file in dict.fromkeys(item.path for item in items):
         by_folder.setdefault(_folder(file), []).append(file)

@@ -1,7 +1,7 @@
-"""Counts device syncs: operations for which the host waits until the device has computed a number or made a copy.
+"""Count device syncs: operations for which the host waits until the device has computed a number or made a copy.
 
-On CUDA PyTorch warns of each one. On the stand-in device they are recognised by the operation: its result or shape must
-be known to the host, or it copies a tensor between the devices.
+On CUDA PyTorch warns of each one. On the stand-in device they are recognised by the operation: the host must know its
+result or shape, or it copies a tensor between the devices.
 """
 
 import warnings
@@ -29,14 +29,14 @@ _READING = (
     _aten.unique_consecutive,
     _aten.bincount,
 )
-"""Operations that need a number from the device before the host can go on."""
+"""Operations that need a number from the device before the host can continue."""
 _INDEXING = (_aten.index, _aten.index_put, _aten.index_put_, _aten._index_put_impl_)
 _COPYING = (_aten._to_copy, _aten.copy_)
 
 
 @contextmanager
 def device_syncs(device: torch.device) -> Iterator[list[str]]:
-    """The names of the device syncs in the block; complete when the block has ended."""
+    """Collect the names of the device syncs in the block. The list is complete when the block ends."""
     found: list[str] = []
     if device.type == STAND_IN.type:
         with _SyncCounter(found):

@@ -1,7 +1,7 @@
-"""Devices that are not the host: CUDA where there is one, and on every machine a stand-in that computes on the host.
+"""Devices other than the host: CUDA where available, and on every machine a stand-in that computes on the host.
 
-On the stand-in an operation on tensors of two devices is an error, as on a real device, unless the tensor of the host
-has no dimensions. It shows how code treats devices; how a real device rounds is shown only by that device.
+On the stand-in an operation on tensors of two devices is an error, as on a real device, unless the host's tensor has no
+dimensions. The stand-in shows how code handles devices, but not how a real device rounds.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,14 +16,14 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 NO_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 STAND_IN = torch.device("lazy", 0)
-"""The stand-in has the name of a device that PyTorch knows and nothing uses."""
+"""Name of the stand-in: a device that PyTorch knows and nothing uses."""
 _INDEXING = (torch.ops.aten.index.Tensor, torch.ops.aten.index_put_.default, torch.ops.aten._index_put_impl_.default)
-"""Their second argument, the indices, may lie on the host."""
+"""Operations whose second argument, the indices, may be on the host."""
 
 
 @contextmanager
 def use_device(name: str) -> Iterator[torch.device]:
-    """Make a device usable in the block: "stand-in", or a name that PyTorch knows."""
+    """Make a device usable in the block: "stand-in", or a device name known to PyTorch."""
     if name != "stand-in":
         yield torch.device(name)
         return
@@ -36,7 +36,7 @@ def use_device(name: str) -> Iterator[torch.device]:
 
 
 class _Remote(Tensor):
-    """A tensor on the stand-in, whose numbers lie on the host."""
+    """A tensor on the stand-in device, with its data on the host."""
 
     numbers: Tensor
 
@@ -49,7 +49,7 @@ class _Remote(Tensor):
         return remote
 
     def tolist(self) -> Any:
-        """The numbers as lists, which PyTorch does not implement for wrapper tensors."""
+        """Return the numbers as lists, which PyTorch does not implement for wrapper tensors."""
         return self.cpu().tolist()
 
     @classmethod
@@ -63,7 +63,7 @@ class _StandIn(TorchDispatchMode):
 
 
 def _run(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Run an operation on the host; its result is on the device of its operands, or on the one it was asked for."""
+    """Run an operation on the host. The result is on the requested device, or on the device of the operands."""
     bound = [args[0], *args[2:]] if func in _INDEXING else args
     tensors = [leaf for leaf in tree_leaves((bound, dict(kwargs))) if isinstance(leaf, Tensor)]
     remote = any(isinstance(tensor, _Remote) for tensor in tensors)

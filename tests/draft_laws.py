@@ -1,4 +1,4 @@
-"""The q̂ with which a draft is sent, of distributions whose drafts do not matter."""
+"""The q̂ sent with a draft, for tests in which the drafts do not matter."""
 
 from torch import Tensor
 
@@ -8,7 +8,7 @@ from specdec.rules.speculation import Mode
 
 
 def compress(q: Tensor, k: int) -> list[SparseProbs]:
-    """The q̂ of each row of q [N, V], of at most k ids.
+    """Return the q̂ of each row of q [N, V], with at most k ids.
 
     Raises:
         InternalError: q is not a batch of distributions.

@@ -1,4 +1,4 @@
-"""Stand-ins for parts of a drafter: a model that is a function of its whole prefix, a stream that records."""
+"""Stand-ins for parts of a drafter: a model that is a function of its whole prefix, and a recording stream."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ CONTEXT = 64
 
 
 def logits_after(prefix: Sequence[int]) -> Tensor:
-    """Float32 [VOCAB]; one wrong token anywhere in the prefix changes all of it."""
+    """Return float32 logits [VOCAB]. One wrong token anywhere in the prefix changes all of them."""
     seed = 17
     for token in prefix:
         seed = (seed * 1_000_003 + token + 1) % 2**31
@@ -31,7 +31,7 @@ def logits_after(prefix: Sequence[int]) -> Tensor:
 
 
 class PrefixModel:
-    """Keeps the tokens it was fed as its KV, and sees nothing else."""
+    """A model that stores its input tokens as its KV and reads nothing else."""
 
     vocab_size = VOCAB
     context_length = CONTEXT
@@ -42,11 +42,11 @@ class PrefixModel:
         self.kv: dict[str, list[int]] = {}
         self.limits: dict[str, int] = {}
         self.held: dict[str, int] = {}
-        """Tokens that each session has memory for."""
+        """Tokens of memory per session."""
         self.passes: list[list[Chunk]] = []
         self.before_pass: Callable[[], None] = lambda: None
         self.spoiled: set[str] = set()
-        """Sessions whose logits are not numbers."""
+        """Sessions whose logits are NaN."""
 
     @property
     def memory(self) -> KvMemory:
@@ -102,7 +102,7 @@ class PrefixModel:
 
 
 class ListStream:
-    """A Stream that records the frames it is given."""
+    """A Stream that records the frames it receives."""
 
     def __init__(self, number: int = 1, verifier_id: str = "") -> None:
         self.number = number
@@ -110,7 +110,7 @@ class ListStream:
         self.vocabulary = ""
         self.full = False
         self.frames: list[Sequence[Reply]] = []
-        """The replies of each frame."""
+        """Replies in each frame."""
         self._delivered = threading.Condition()
 
     def deliver(self, replies: Sequence[Reply]) -> None:
@@ -119,7 +119,7 @@ class ListStream:
             self._delivered.notify_all()
 
     def until(self, happened: Callable[[], bool]) -> None:
-        """Wait for frames until it has happened."""
+        """Wait for frames until `happened` returns true."""
         with self._delivered:
             assert self._delivered.wait_for(happened, timeout=60), self.frames
 
@@ -129,7 +129,7 @@ class ListStream:
 
     @property
     def drafted(self) -> int:
-        """Tokens of all sessions."""
+        """Number of drafted tokens of all sessions."""
         return sum(len(draft.draft.tokens) for draft in self.drafts)
 
     @property
@@ -145,7 +145,7 @@ class ListStream:
 
 
 OPEN = Open("s", 1, (1, 2, 3), 2, SamplingParams(seed=5), Mode.REJECTION, gamma=3, max_len=32)
-"""A session as it may begin; `replace` the rest."""
+"""A session to start from; tests change it with `replace`."""
 
 
 def commit(base_len: int, *tokens: int, gamma: int = 3, epoch: int = 1, session_id: str = "s") -> Commit:
@@ -153,7 +153,7 @@ def commit(base_len: int, *tokens: int, gamma: int = 3, epoch: int = 1, session_
 
 
 def expected_drafts(opened: Open, count: int, support: int = 64) -> list[tuple[int, SparseProbs | None]]:
-    """What a drafter must draw behind `opened`, worked out from the whole prefix each time."""
+    """Return the drafts expected after `opened`, computed from the whole prefix for each token."""
     tokens = list(opened.tokens)
     drawn: list[tuple[int, SparseProbs | None]] = []
     for _ in range(count):
@@ -167,5 +167,5 @@ def expected_drafts(opened: Open, count: int, support: int = 64) -> list[tuple[i
 
 
 def continued(opened: Open, *tokens: int) -> Open:
-    """The same session with more of it committed."""
+    """Return a copy of the session with more committed tokens."""
     return replace(opened, tokens=(*opened.tokens, *tokens))

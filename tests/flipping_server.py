@@ -1,4 +1,4 @@
-"""A gRPC interceptor that changes bytes of answers after they were serialized and got their checksums."""
+"""A gRPC interceptor that corrupts responses after serialization and checksumming."""
 
 import random
 from collections.abc import Awaitable, Callable
@@ -12,14 +12,14 @@ from specdec.serving.rpc.interceptors import ErrorInterceptor
 
 
 class FlipInterceptor(grpc.aio.ServerInterceptor):
-    """Changes one byte of every so manieth answer, whatever the answer is."""
+    """Change one byte in a share of the responses, of any method."""
 
     def __init__(self, share: float, seed: int) -> None:
-        """`share` of the answers are changed."""
+        """`share` is the fraction of the responses that are changed."""
         self._share = share
         self._rng = random.Random(seed)
         self.flips = 0
-        """How many were changed."""
+        """Number of changed responses."""
 
     async def intercept_service(
         self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]], details: grpc.HandlerCallDetails
@@ -38,7 +38,7 @@ class FlipInterceptor(grpc.aio.ServerInterceptor):
 
 
 def flipping_server(flips: FlipInterceptor) -> tuple[grpc.aio.Server, str]:
-    """A server like that of every service, whose answers are changed behind it; returns it with its address."""
+    """Return a server like that of every service, whose responses are corrupted after checksumming, and its address."""
     interceptors = [flips, ErrorInterceptor(), DecodeInterceptor(MAX_MESSAGE_BYTES)]
     server = grpc.aio.server(interceptors=interceptors, options=[("grpc.so_reuseport", 0)])
     return server, f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"

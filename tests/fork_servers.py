@@ -1,4 +1,4 @@
-"""Fork servers that all systems of a test run share, so that what takes seconds to import is imported once."""
+"""Fork servers shared by all systems of a test run, so that slow modules are imported once."""
 
 import os
 import subprocess
@@ -14,12 +14,12 @@ import pytest
 from specdec.cli.local import forked, plan, tether
 
 _SECONDS = 300.0
-"""Within which the modules are imported, on a busy machine."""
+"""Seconds allowed for the imports on a busy machine."""
 
 
 @pytest.fixture(scope="session")
 def fork_servers() -> Iterator[None]:
-    """Let whatever is started from here on find fork servers that have imported what the services need."""
+    """Provide fork servers with the services' imports done to every process started from now on."""
     if not forked.is_supported():
         yield
         return

@@ -1,4 +1,4 @@
-"""Stand-ins for what the gateway works with: a tokenizer of bytes, and a verifier with a script."""
+"""Stand-ins for the gateway's dependencies: a byte tokenizer and a scripted verifier."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Sequence
@@ -34,7 +34,7 @@ TOKENIZER_HASH = "bytes"
 
 
 class ByteTokenizer:
-    """Every byte is a token; 256 is the end."""
+    """A tokenizer with one token per byte; 256 is the end token."""
 
     fingerprint = TOKENIZER_HASH
     longest_token = 1
@@ -74,25 +74,25 @@ class ByteTokenizer:
 
 @dataclass
 class Script:
-    """What a verifier says: `text`, then the end, in rounds of `gamma` + 1 tokens whose last is not drafted."""
+    """Output of a scripted verifier: `text` and the end, in rounds of `gamma` + 1 tokens. The last is not drafted."""
 
     text: str = "Hello, world."
     gamma: int = 3
     fallback: str = ""
-    """Why there are no drafts; empty when there are."""
+    """Reason why there are no drafts; empty when there are."""
     pause: float = 0.0
     """Seconds before each round."""
     cached: int = 0
-    """Tokens of the prompt that it has."""
+    """Number of prompt tokens that the verifier has cached."""
 
 
 def output(script: Script) -> list[int]:
-    """All the tokens a script comes to."""
+    """Return all tokens of a script."""
     return [*script.text.encode(), EOS]
 
 
 def rounds(script: Script, call: GenerationCall) -> list[Round]:
-    """The rounds of the rest of a generation."""
+    """Yield the remaining rounds of a generation."""
     committed = len(call.tokens) - call.prompt_len
     left = output(script)[committed : call.max_tokens]
     drafting = call.speculation.mode is not Mode.OFF and not script.fallback
@@ -127,25 +127,25 @@ def _round(script: Script, call: GenerationCall, start: int, tokens: tuple[int, 
 
 
 def _detail(draft: tuple[int, ...], accepted: int) -> RoundDetail:
-    """A verdict by token rejection: tokens that are kept have u below their threshold, and others have not."""
+    """Return a verdict by token rejection: u is below the threshold for accepted tokens and above it for the others."""
     judged = tuple(JudgedToken(0.25, 0.5, 0.125 if place < accepted else 0.75, 0.5) for place in range(len(draft)))
     return RoundDetail(len(draft), "fixed", 0.75, network=0.001, judged=judged)
 
 
 def _prompt_logprobs(call: GenerationCall, start: int) -> tuple[TokenLogprobs, ...]:
-    """Of the prompt, on the first round of a call that asks for them."""
+    """Return the prompt's log probabilities on the first round of a call that asks for them."""
     if start or call.prompt_logprobs is None or len(call.tokens) > call.prompt_len:
         return ()
     return tuple(replace(logprobs(token, call.prompt_logprobs), rank=token + 1) for token in call.tokens[1:])
 
 
 def logprobs(token: int, top: int) -> TokenLogprobs:
-    """What a scripted verifier reports of a token: numbers that tell which one it was, and bytes that are no text."""
+    """Return log probabilities that identify the token, with alternatives whose bytes are not text."""
     return TokenLogprobs(-token / 16, tuple((128 + place, -0.5 * place) for place in range(top)))
 
 
 def facts(**changes: object) -> VerifierInfo:
-    """What a scripted verifier says of its model."""
+    """Return the model facts that a scripted verifier reports."""
     values: dict[str, object] = {
         "model": "bytes",
         "tokenizer_hash": TOKENIZER_HASH,
@@ -179,7 +179,7 @@ class ScriptedVerifier:
         self.dialled = 1
         self.heard = 0.0
         self.failures: list[tuple[int, SpecdecError]] = []
-        """For each call to come: after how many rounds it fails, and how."""
+        """Failure of each following call: the number of rounds before it, and the error."""
 
     async def info(self, timeout: float) -> VerifierInfo:
         if not self.reachable:
@@ -205,7 +205,7 @@ class ScriptedVerifier:
             raise
 
     async def serve(self, orders: AsyncIterator[Orders]) -> AsyncGenerator[Pass]:
-        """The rounds of all generations, one pass after the other, by a call of `generate` for each."""
+        """Serve all generations with one call of `generate` each, one pass after the other."""
         stream = CallStream(self)
         following = asyncio.create_task(drained(orders, partial(_follow, stream)))
         try:
@@ -237,14 +237,14 @@ def _follow(stream: CallStream, orders: Orders) -> None:
 
 
 def knowing(pool: VerifierPool, *verifiers: ScriptedVerifier) -> VerifierPool:
-    """The pool, which knows exactly those verifiers from now on."""
+    """Make the pool know exactly these verifiers, and return it."""
     by_address = {verifier.address: verifier for verifier in verifiers}
     pool.replace(tuple(map(Endpoint, by_address)), by_address.__getitem__)  # type: ignore[arg-type]
     return pool
 
 
 async def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
-    """Return when `condition()` holds; fail when it does not come true."""
+    """Wait until `condition()` is true, or fail after `seconds`."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - what is waited for happens in code that knows no events of ours
             await asyncio.sleep(0.005)

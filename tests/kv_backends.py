@@ -1,4 +1,4 @@
-"""KV backends of an engine in tests: slabs, pages, and pages with kernels and graphs that any machine can run."""
+"""KV backends for engine tests: slabs, pages, and pages with kernels and graphs that run on any machine."""
 
 import os
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from specdec.trees.tree import ROOT, Tree
 
 
 class PlainKernels:
-    """Kernels on plain PyTorch, which read the same tensors as the real ones."""
+    """Kernels in plain PyTorch that read the same tensors as the real ones."""
 
     def store(self, key: Tensor, value: Tensor, keys: Tensor, values: Tensor, slots: Tensor) -> None:
         for token, slot in enumerate(slots.tolist()):
@@ -54,13 +54,13 @@ class PlainKernels:
 
 
 def _tree(bits: list[int]) -> Tree:
-    """The tree whose nodes have these bits: a node's parent is the highest other one."""
+    """Return the tree that these bits describe: a node's parent is the highest other bit."""
     above = [(each & ~(1 << node)) & (1 << 64) - 1 for node, each in enumerate(bits)]
     return Tree(tuple(each.bit_length() - 1 if each else ROOT for each in above))
 
 
 class CallingCapture:
-    """A capture whose replay calls the work again; its one output tensor is cleared before every replay."""
+    """A capture whose replay calls the work again. Its one output tensor is cleared before every replay."""
 
     def __init__(self) -> None:
         self.captured = 0
@@ -79,12 +79,12 @@ class CallingCapture:
 
 
 def graphs(capture: CallingCapture | None = None) -> PagedBackend:
-    """Pages with passes that are captured if a bucket fits."""
+    """Build pages whose passes are captured if a bucket fits."""
     return PagedBackend(PlainKernels(), CallingCapture if capture is None else lambda: capture)
 
 
 def operator() -> None:
-    """Attend by the host's operator from here on; without a C++ compiler the test is skipped."""
+    """Attend with the host's operator from now on. Skip the test without a C++ compiler."""
     try:
         load_attention()
     except LibraryMissing as missing:
@@ -92,7 +92,7 @@ def operator() -> None:
 
 
 def slabs_with_operator() -> OpenKvBackend:
-    """Slabs with passes that attend to all sessions at once; without a C++ compiler the test is skipped."""
+    """Build slabs whose passes attend to all sessions at once. Skip the test without a C++ compiler."""
     operator()
     return host_backend("operator")
 
@@ -103,11 +103,11 @@ KV_BACKENDS: dict[str, Callable[[], OpenKvBackend]] = {
     "pages": PagedBackend,
     "graphs": graphs,
 }
-"""The KV backends that every machine can run, by name."""
+"""KV backends that run on every machine, by name."""
 
 
 def triton_kernels(programs: int = 24) -> Kernels:
-    """The kernels of the product: compiled where there is a GPU, else in Triton's interpreter, in few programs."""
+    """Return the product's kernels: compiled on a GPU, otherwise in Triton's interpreter with few programs."""
     if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
         pytest.skip("needs a GPU that PyTorch can use, or none at all")
     from specdec.engine.cuda.triton_kernels import TritonKernels
@@ -116,5 +116,5 @@ def triton_kernels(programs: int = 24) -> Kernels:
 
 
 def session_kv(engine: NativeEngine, session: str, start: int, stop: int) -> Tensor:
-    """The keys and values of tokens start..stop-1 of one session, on the host; the product exports by tokens."""
+    """Return the keys and values of tokens start..stop-1 of one session, on the host. The product exports by tokens."""
     return engine._pool[session].read(start, stop).cpu()

@@ -1,4 +1,4 @@
-"""A session store in memory, for tests of what works with one."""
+"""An in-memory session store, for tests of its users."""
 
 import asyncio
 import time
@@ -29,7 +29,7 @@ from specdec.errors import (
 
 @dataclass
 class MemoryTurn:
-    """What the store keeps of one turn."""
+    """Contents of one turn in the store."""
 
     prompt: tuple[int, ...]
     params: bytes
@@ -38,36 +38,36 @@ class MemoryTurn:
 
 @dataclass
 class MemorySession:
-    """One session as the store has it."""
+    """Contents of one session in the store."""
 
     tenant: str
     fingerprint: str
     tokens: list[int] = field(default_factory=list)
     turns: dict[int, MemoryTurn] = field(default_factory=dict)
-    """The turns by their number, of which the last two keep their rounds."""
+    """Turns by number. Only the last two keep their rounds."""
     requests: dict[str, tuple[int, str]] = field(default_factory=dict)
-    """The turn and the digest of each request."""
+    """Turn and digest by request id."""
     turn: int = 0
     generating: bool = False
     finish: str = ""
     epoch: int = 0
     owner: str = ""
     lease_ends: float = 0.0
-    """By the monotonic clock; 0 when the lease was released."""
+    """End of the lease on the monotonic clock; 0 after the lease was released."""
     cancelled: bool = False
     listed: bool = False
-    """Whether it was made with `create`."""
+    """Whether the session was made with `create`."""
     expired: bool = False
-    """Whether its tokens are gone."""
+    """Whether the session's tokens have expired."""
 
     @property
     def base(self) -> int:
-        """Tokens before the output of the last turn."""
+        """Number of tokens before the output of the last turn."""
         return len(self.turns[self.turn].prompt)
 
     @property
     def rounds(self) -> list[StoredRound]:
-        """The rounds of the last turn."""
+        """Rounds of the last turn."""
         return self.turns[self.turn].rounds
 
     @property
@@ -80,7 +80,7 @@ class MemorySession:
         self.generating, self.finish, self.owner = False, finish, ""
 
     def break_off(self) -> None:
-        """End the running turn without its owner, who is fenced."""
+        """End the running turn and fence its owner."""
         self.rounds.append(StoredRound((), "stop", b""))
         self.epoch += 1
         self.end("stop")
@@ -89,8 +89,8 @@ class MemorySession:
 class MemorySessionStore:
     """A SessionStore without a server; it passes the contract in tests/contracts.
 
-    `down` makes it fail, `journal` lists the operations in their order, `refused` those that came while it was down,
-    and `lapsed` is what `lapsed_turns` finds next.
+    `down` makes every operation fail. `journal` lists the operations in order, and `refused` those attempted while the
+    store was down. `lapsed` holds the next results of `lapsed_turns`.
     """
 
     def __init__(self, lease: float = 60.0, max_tokens: int = 1_048_576) -> None:
@@ -318,7 +318,7 @@ class MemorySessionStore:
 
 
 def _outcome(step: Callable[..., bool], *arguments: Any) -> bool | SpecdecError:
-    """What `step` returns, or the error that it raises."""
+    """Return the result of `step`, or the error that it raises."""
     try:
         return step(*arguments)
     except SpecdecError as error:

@@ -1,4 +1,4 @@
-"""Live numbers of a balanced deployment, for tests of the ratio controller."""
+"""Live metrics of a balanced deployment, for tests of the ratio controller."""
 
 from specdec.serving.telemetry.snapshot import MetricsSnapshot
 

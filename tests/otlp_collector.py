@@ -1,4 +1,4 @@
-"""A collector of traces on this machine, which keeps what is sent to it over OTLP."""
+"""A local OTLP trace collector that stores the spans it receives."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A span as it came."""
+    """One received span."""
 
     service: str
     span: Span
@@ -42,7 +42,7 @@ def _value(value: Any) -> Any:
 
 @dataclass
 class Collector(pb_grpc.TraceServiceServicer):
-    """Keeps every span."""
+    """A collector that stores every span."""
 
     url: str = ""
     spans: list[Sent] = field(default_factory=list)
@@ -54,7 +54,7 @@ class Collector(pb_grpc.TraceServiceServicer):
         return pb.ExportTraceServiceResponse()
 
     def until(self, enough: Callable[[list[Sent]], bool], seconds: float = 60.0) -> list[Sent]:
-        """The spans, once there are enough."""
+        """Return the spans once there are enough."""
         deadline = time.monotonic() + seconds
         while not enough(self.spans):
             assert time.monotonic() < deadline, [(each.service, each.name) for each in self.spans]
@@ -64,7 +64,7 @@ class Collector(pb_grpc.TraceServiceServicer):
 
 @contextmanager
 def collector() -> Iterator[Collector]:
-    """A collector that listens inside the context."""
+    """Run a collector inside the context."""
     server, kept = grpc.server(ThreadPoolExecutor(2)), Collector()
     pb_grpc.add_TraceServiceServicer_to_server(kept, server)
     kept.url = f"http://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"

@@ -1,10 +1,10 @@
-"""A base of stand-ins for a Redis client: each is a pipeline of its own."""
+"""A base class for stand-ins of a Redis client that serve as their own pipeline."""
 
 from typing import Self
 
 
 class OwnPipeline:
-    """What `client.pipeline(transaction=False)` returns, too."""
+    """A client that is also the result of `client.pipeline(transaction=False)`."""
 
     def pipeline(self, transaction: bool) -> Self:
         assert not transaction

@@ -1,4 +1,4 @@
-"""Tiny encoder-decoder folders made on the spot, of random weights and the tests' byte-level tokenizer."""
+"""Tiny encoder-decoder folders, made when needed: random weights and the tests' byte-level tokenizer."""
 
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 def make_seq2seq_model(
     folder: Path, architecture: str, seed: int = 0, *, vocab_size: int = 320, noise: float = 0.0, spread: float = 0.2
 ) -> Path:
-    """Write a model folder and return it; arguments as those of `make_tiny_model`."""
+    """Write a model folder and return its path. The arguments are those of `make_tiny_model`."""
     ids = {"pad_token_id": END_TOKEN_ID, "eos_token_id": END_TOKEN_ID, "decoder_start_token_id": END_TOKEN_ID}
     config = AutoConfig.for_model(
         architecture, vocab_size=vocab_size, bos_token_id=END_TOKEN_ID, **ids, **SHAPES[architecture]

@@ -1,4 +1,4 @@
-"""Tiny Hugging Face model folders made on the spot: random weights, a byte-level tokenizer, all a real one has."""
+"""Tiny Hugging Face model folders, made when needed: random weights, a byte-level tokenizer and all other files."""
 
 from itertools import product
 from pathlib import Path
@@ -41,7 +41,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
     },
 }
-"""Settings that each architecture has of its own."""
+"""Settings specific to each architecture."""
 
 
 def make_tiny_model(
@@ -93,7 +93,7 @@ def make_tiny_model(
 
 
 def make_tokenizer(vocab_size: int) -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer of that many ids: the end token, bytes (printable ones first), letter pairs."""
+    """Make a byte-level BPE tokenizer of that many ids: end token, bytes (printable ones first), pairs of letters."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     pairs = [(first, second) for first, second in product(ascii_lowercase, repeat=2)]
     merges = pairs[: max(0, vocab_size - 1 - len(alphabet))]
@@ -112,7 +112,7 @@ def make_tokenizer(vocab_size: int) -> PreTrainedTokenizerFast:
 
 
 def _random_model(config: Any, seed: int, noise: float, spread: float) -> Any:
-    """Weights large enough that attention matters to every logit and no two logits are close."""
+    """Make weights so large that attention affects every logit and no two logits are close."""
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     parameters: list[Tensor] = [p for p in model.parameters() if p.dim() > 1]

@@ -1,4 +1,4 @@
-"""Tiny tokenizers that divide the same text differently, made on the spot."""
+"""Tiny tokenizers that divide the same text differently, made when needed."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
 
 
 def byte_level(merges: Sequence[str], special: Sequence[str], alphabet: Sequence[str] = ALPHABET) -> Tokenizer:
-    """A byte-level BPE tokenizer: special tokens first, then bytes, then the merges, each given as `left right`.
+    """Make a byte-level BPE tokenizer: special tokens first, then bytes, then the merges, each given as `left right`.
 
     A space is written as in `Ġ`.
     """
@@ -23,7 +23,7 @@ def byte_level(merges: Sequence[str], special: Sequence[str], alphabet: Sequence
 
 
 def sentence_pieces(pieces: Sequence[str]) -> Tokenizer:
-    """A tokenizer in the manner of Llama 2: a beginning, byte tokens, and pieces in which a space is `▁`."""
+    """Make a tokenizer like that of Llama 2: a start token, byte tokens, and pieces with `▁` for a space."""
     special = ["<unk>", "<s>", "</s>"]
     words = [*special, *(f"<0x{value:02X}>" for value in range(256)), *pieces]
     merges = [(piece[:at], piece[at:]) for piece in pieces for at in range(1, len(piece))]
@@ -39,7 +39,7 @@ def sentence_pieces(pieces: Sequence[str]) -> Tokenizer:
 
 
 def word_pieces(pieces: Sequence[str]) -> Tokenizer:
-    """A tokenizer in the manner of BERT: a piece that begins with `##` goes on with the word before it."""
+    """Make a tokenizer like that of BERT: a piece starting with `##` continues the word before it."""
     special = ["[UNK]", "[CLS]", "[SEP]"]
     vocabulary = {word: index for index, word in enumerate([*special, *pieces])}
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
@@ -50,7 +50,7 @@ def word_pieces(pieces: Sequence[str]) -> Tokenizer:
 
 
 def likely_pieces(pieces: Sequence[str]) -> Tokenizer:
-    """A unigram tokenizer with byte tokens, which drops the spaces of a text's first piece."""
+    """Make a unigram tokenizer with byte tokens that drops the spaces of the first piece."""
     special = ["<unk>", "<s>", "</s>"]
     words = [*special, *(f"<0x{value:02X}>" for value in range(256)), *pieces]
     tokenizer = Tokenizer(models.Unigram([(word, -1.0) for word in words], 0, byte_fallback=True))
@@ -61,5 +61,5 @@ def likely_pieces(pieces: Sequence[str]) -> Tokenizer:
 
 
 def fast(tokenizer: Tokenizer, end: str) -> PreTrainedTokenizerFast:
-    """As a model's folder has it; `end` ends a text."""
+    """Wrap a tokenizer as transformers loads it from a model's folder; `end` is the end token."""
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=end)

@@ -1,4 +1,4 @@
-"""The cluster that KUBECONFIG names, by kubectl and Helm as an operator calls them, in a namespace of a test's own."""
+"""Access to the cluster of KUBECONFIG through kubectl and Helm, in a namespace of its own for each test module."""
 
 import json
 import subprocess
@@ -19,7 +19,7 @@ from tests.helm.engine import CHART
 RELEASE = "trial"
 PREFIX = f"{RELEASE}-specdec"
 PATIENCE = 300.0
-"""Seconds that a change of the cluster may take."""
+"""Timeout of a change in the cluster, in seconds."""
 _WAITING: Mapping[str, Any] = {"timeout": 600, "wait": "watcher"}
 GATEWAY_IMAGE, STORE_IMAGE = "specdec/gateway:0.1.0", "valkey/valkey:8.1.4-alpine"
 _CONFINED = {
@@ -33,15 +33,15 @@ _CONFINED = {
 
 @dataclass(frozen=True)
 class Cluster:
-    """One namespace of it."""
+    """One namespace of the cluster."""
 
     namespace: str
     chart: Path = CHART
     is_older: bool = False
-    """Whether the cluster is too old for gRPC probes; `chart` is then a copy in its words."""
+    """Whether the cluster is too old for gRPC probes. `chart` is then a rewritten copy."""
 
     def kubectl(self, *arguments: str, text: str | None = None) -> str:
-        """What kubectl prints.
+        """Return the output of kubectl.
 
         Raises:
             subprocess.CalledProcessError: it failed; `stderr` says why.
@@ -49,7 +49,7 @@ class Cluster:
         return _run("kubectl", "--namespace", self.namespace, *arguments, text=text)
 
     def objects(self, *arguments: str) -> list[dict[str, Any]]:
-        """Objects of the namespace, as `kubectl get` selects them."""
+        """Return the objects of the namespace that `kubectl get` selects."""
         found: list[dict[str, Any]] = json.loads(self.kubectl("get", *arguments, "--output", "json"))["items"]
         return found
 
@@ -70,7 +70,7 @@ class Cluster:
             helm.upgrade(self.chart, RELEASE, namespace=self.namespace, reuse_values=True, **_WAITING)
 
     def test(self) -> str:
-        """What `helm test --logs` prints of its pod's logs; an error holds them too."""
+        """Return the pod logs printed by `helm test --logs`. An error contains them too."""
         with closing(self._helm()) as helm:
             try:
                 logs: str = helm.test(RELEASE, timeout=600, logs=True)["logs"]
@@ -80,21 +80,21 @@ class Cluster:
         return logs
 
     def uninstall(self) -> None:
-        """Remove the release, and wait until its objects are gone."""
+        """Remove the release and wait until its objects are gone."""
         with closing(self._helm()) as helm:
             helm.uninstall(RELEASE, timeout=600, wait="watcher")
 
     def _helm(self) -> Any:
-        """Helm's own engine, on the cluster that KUBECONFIG names."""
+        """Run Helm's own engine on the cluster of KUBECONFIG."""
         config = pytest.importorskip("helm_python.config", reason="helm-python-sdk is not installed")
         return config.Config(namespace=self.namespace)
 
     def apply(self, *objects: Mapping[str, object]) -> None:
-        """Make objects, or change them."""
+        """Create or update objects."""
         self.kubectl("apply", "--filename", "-", text=yaml.safe_dump_all(json.loads(json.dumps(objects))))
 
     def pod(self, name: str, *command: str, **environment: str) -> dict[str, object]:
-        """A confined pod of the gateway's image, which has Python."""
+        """Return a confined pod with the gateway's image, which has Python."""
         container = {
             "name": name,
             "image": GATEWAY_IMAGE,
@@ -116,7 +116,7 @@ class Cluster:
 
     @contextmanager
     def traffic(self) -> Iterator[dict[str, Any]]:
-        """A load while the block runs; the dict has its report behind it."""
+        """Send load while the block runs. The dict is filled with the report after the block."""
         script = (Path(__file__).parent / "traffic.py").read_text(encoding="utf-8")
         address = f"http://{PREFIX}-gateway:8000"
         self.kubectl("delete", "pod", "traffic", "--ignore-not-found")
@@ -135,7 +135,7 @@ class Cluster:
 
 
 def store() -> tuple[dict[str, object], ...]:
-    """A store named `redis`, as an installation has one, with the Secret of its URL."""
+    """Return a store named `redis`, as an installation has one, with the Secret of its URL."""
     labels = {"app": "redis"}
     command = ["valkey-server", "--protected-mode", "no", "--save", "", "--dir", "/tmp"]
     container = {
@@ -168,7 +168,7 @@ def store() -> tuple[dict[str, object], ...]:
 
 
 def wait(holds: Callable[[], object]) -> None:
-    """Wait until something holds.
+    """Wait until a condition holds.
 
     Raises:
         TimeoutError: it does not within PATIENCE.

@@ -1,4 +1,4 @@
-"""A namespace of the cluster that KUBECONFIG names, where SPECDEC_CLUSTER is set; `make cluster-test` sets it."""
+"""A namespace of the cluster of KUBECONFIG, if SPECDEC_CLUSTER is set. `make cluster-test` sets it."""
 
 import json
 import os
@@ -17,12 +17,12 @@ from tests.kubernetes.older_chart import older_chart
 
 LOADED = tuple(IMAGES[name].name for name in ("gateway", "drafter", "verifier", "valkey"))
 LEAST = 30
-"""The minor version of Kubernetes 1 that the chart asks for."""
+"""Minor version of Kubernetes 1 that the chart requires."""
 
 
 @pytest.fixture(scope="session")
 def version() -> int:
-    """The minor version of the cluster, which answers and has the images."""
+    """Return the minor version of a cluster that is reachable and has the images."""
     if not os.environ.get("SPECDEC_CLUSTER"):
         pytest.skip("SPECDEC_CLUSTER is not set; `make cluster-test` sets it")
     if shutil.which("kubectl") is None:
@@ -38,13 +38,13 @@ def version() -> int:
 
 @pytest.fixture(scope="session")
 def chart(version: int, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The chart, in the words of the cluster's version."""
+    """Return the chart, rewritten for the cluster's version if needed."""
     return CHART if version >= LEAST else older_chart(tmp_path_factory.mktemp("older"))
 
 
 @pytest.fixture(scope="module")
 def cluster(version: int, chart: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """A new namespace with a store in it; it is deleted at the end."""
+    """Create a namespace with a store, and delete it at the end."""
     namespace = (
         f"specdec-{request.module.__name__.rpartition('.')[2].removeprefix('test_').replace('_', '-')}-{os.getpid()}"
     )

@@ -1,10 +1,10 @@
-"""Which files of helm/ci a cluster without operators and accelerators can run, and why others do not fit."""
+"""Files of helm/ci that run on a cluster without operators and accelerators, and the reasons why others do not."""
 
 from collections.abc import Mapping
 from typing import Any
 
 FITTING = ("default", "hpa", "minimal-cpu", "plain", "ratio-controller")
-"""Those that are installed; a store named `redis` and the Secret `redis-url` are there for them."""
+"""Files to install; a store named `redis` and the Secret `redis-url` exist for them."""
 WHY_NOT: Mapping[str, str] = {
     "dra": "its devices are allocated by a driver",
     "full": "its resources are those of operators",
@@ -23,7 +23,7 @@ SMALL: Mapping[str, object] = {
     "verifier": {"resources": {"requests": {"cpu": "50m", "memory": "512Mi"}, "limits": {"memory": "1Gi"}}},
     "gateway": {"resources": {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"memory": "512Mi"}}},
 }
-"""Values over each file's, so that one node has room for all of it."""
+"""Overrides for each file, so that one node has room for all of it."""
 
 _PROBES: Mapping[str, object] = {
     "startup": {"httpGet": {"path": "/livez", "port": "http"}, "periodSeconds": 5, "failureThreshold": 60},
@@ -33,7 +33,7 @@ _PROBES: Mapping[str, object] = {
 OLDER: Mapping[str, object] = {
     tier: {"probes": _PROBES, "drain": {"preStop": "exec"}} for tier in ("drafter", "verifier", "gateway")
 }
-"""Values over each file's, on a cluster without gRPC probes and pauses before an end."""
+"""Overrides for each file on a cluster without gRPC probes and without `preStop` sleeps."""
 
 BY_CPU: Mapping[str, object] = {
     "drafter": {
@@ -49,11 +49,11 @@ BY_CPU: Mapping[str, object] = {
         }
     }
 }
-"""Drafters by a metric that any metrics server has."""
+"""Scaling of drafters by a metric that any metrics server has."""
 
 
 def by_ratio(prometheus: str) -> Mapping[str, object]:
-    """Two or three drafters, as the ratio controller says; it reads the pods themselves without a Prometheus."""
+    """Return values for two or three drafters scaled by the ratio controller. It reads the pods if no Prometheus is set."""
     return {
         "verifier": {"replicas": 1},
         "drafter": {"autoscaling": {"kind": "ratio", "minReplicas": 2, "maxReplicas": 3}},
@@ -62,7 +62,7 @@ def by_ratio(prometheus: str) -> Mapping[str, object]:
 
 
 def over(values: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
-    """Values with others over them, as Helm reads several files."""
+    """Return values merged with overrides, as Helm merges several files."""
     merged = dict(values)
     for key, value in others.items():
         both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)

@@ -1,4 +1,4 @@
-"""Each file of helm/ci that a plain cluster can run is installed, passes `helm test --logs` and leaves nothing."""
+"""Each file of helm/ci that a plain cluster can run installs, passes `helm test --logs` and leaves nothing."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.helm.cases import CASES, values_of
 
 pytestmark = pytest.mark.timeout(1800)
 STAY = ("certificates", "test")
-"""Components whose objects an uninstall leaves: Secrets of certificates, and the pod of the last test."""
+"""Components whose objects remain after an uninstall: Secrets of certificates, and the pod of the last test."""
 
 
 def test_every_file_is_installed_or_has_a_reason() -> None:

@@ -1,4 +1,4 @@
-"""What is given to a cluster is valid, as is seen without one: pods of the tests, and the values of installs."""
+"""Objects for the cluster are valid, checked without a cluster: the tests' pods and the values of installs."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -29,7 +29,7 @@ def test_the_pods_and_the_store_are_valid() -> None:
     ],
 )
 def test_a_file_is_rendered_with_the_values_of_the_tests(case: str, values: Mapping[str, Any]) -> None:
-    """Every tier keeps its name, by which the tests ask for its deployment."""
+    """Every tier keeps its name, which the tests use to find its Deployment."""
     helm = find_helm()
     if helm is None:
         pytest.skip("neither helm-python-sdk nor a helm on PATH")

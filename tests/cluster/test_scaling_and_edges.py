@@ -1,4 +1,4 @@
-"""Autoscaler, ratio controller and network policy do in a cluster what the chart asks them for."""
+"""The autoscaler, the ratio controller and the network policies work in a cluster as the chart configures them."""
 
 import os
 import subprocess

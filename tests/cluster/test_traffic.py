@@ -1,4 +1,4 @@
-"""The load counts every answer, every failure and every distinct text; it needs no cluster to be tried."""
+"""The load generator counts every answer, failure and distinct text; this runs without a cluster."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def _gateway(reply: Callable[[int], tuple[int, str]], enough: threading.Event) -
                 enough.set()
 
         def log_message(self, format: str, *arguments: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))

@@ -1,4 +1,4 @@
-"""Nothing that an operator does while requests come fails one of them, or changes a token."""
+"""Operations under load fail no request and change no token."""
 
 import base64
 import time
@@ -11,13 +11,13 @@ from tests.cluster.cluster import PREFIX, Cluster, wait
 pytestmark = pytest.mark.timeout(1800)
 TIERS = ("drafter", "verifier", "gateway")
 REFUSALS = ("503", "refused")
-"""What a request gets of gateways without a verifier: an answer, or no connection where none is ready."""
+"""Valid results of a request to gateways without a verifier: a refusal, or no connection if no gateway is ready."""
 TWO = {tier: {"replicas": 2} for tier in ("verifier", "gateway")}
 
 
 @pytest.fixture(scope="module")
 def installed(cluster: Cluster) -> Cluster:
-    """The chart with mutual TLS, its policies, and two of what requests need."""
+    """Install the chart with mutual TLS, network policies, two verifiers and two gateways."""
     cluster.install("default", **TWO)
     return cluster
 
@@ -55,7 +55,7 @@ def test_drafters_that_go_to_zero_and_come_back(installed: Cluster) -> None:
 
 
 def test_verifiers_that_go_to_zero_and_come_back(installed: Cluster) -> None:
-    """Without a verifier every request is refused at once, and none waits for its timeout."""
+    """Without a verifier every request is refused at once and none waits for its timeout."""
     deployment = f"deployment/{PREFIX}-verifier"
     installed.kubectl("scale", deployment, "--replicas=0")
     wait(lambda: not installed.objects("pods", "--selector", "app.kubernetes.io/component=verifier"))

@@ -1,4 +1,4 @@
-"""compose.yaml, brought up by podman-compose under a name of a test's own."""
+"""compose.yaml, started by podman-compose under a project name of its own for each test."""
 
 import json
 import os
@@ -20,7 +20,7 @@ SERVICES = ("valkey", "valkey-kv", "drafter", "verifier", "gateway")
 
 @dataclass(frozen=True)
 class Compose:
-    """The containers of compose.yaml, and the requests to their gateway."""
+    """The containers of compose.yaml, and requests to their gateway."""
 
     podman: Podman
     project: str
@@ -35,26 +35,26 @@ class Compose:
         subprocess.run(command, cwd=ROOT, env=self.podman.environment(), check=True, capture_output=True, text=True)
 
     def container(self, service: str) -> str:
-        """The name of a service's container."""
+        """Return the name of a service's container."""
         return f"{self.project}_{service}_1"
 
     def inspected(self, service: str) -> dict[str, Any]:
-        """What podman knows of a container."""
+        """Return podman's description of a container."""
         found: list[dict[str, Any]] = json.loads(self.podman.ask("container", "inspect", self.container(service)))
         return found[0]
 
     def pid(self, service: str) -> int:
-        """The process of a container; 0 where it does not run."""
+        """Return the pid of a container's main process; 0 if it does not run."""
         return int(self.inspected(service)["State"]["Pid"])
 
     def kill(self, service: str) -> int:
-        """End a container's process as a crash does, and give its pid."""
+        """Kill a container's process, like a crash, and return its pid."""
         pid = self.pid(service)
         os.kill(pid, signal.SIGKILL)
         return pid
 
     def status(self, service: str) -> str:
-        """The capabilities and the user of the first process, as /proc says it."""
+        """Return the capabilities and the user of the first process, from /proc."""
         return Path(f"/proc/{self.pid(service)}/status").read_text()
 
     def is_healthy(self, service: str) -> bool:
@@ -62,7 +62,7 @@ class Compose:
         return self.podman.run(("podman", "healthcheck", "run", self.container(service))) == 0
 
     def logs(self) -> str:
-        """What every service has printed last, for the message of a test that fails."""
+        """Return the last log lines of every service, for the message of a failed test."""
         ask = ("podman", "logs", "--tail", "20")
         environment = self.podman.environment()
         return "\n".join(
@@ -72,7 +72,7 @@ class Compose:
 
 
 def complete(**fields: object) -> dict[str, Any] | None:
-    """The gateway's answer; none while it refuses or is not there."""
+    """Return the gateway's answer, or None while it refuses or is unreachable."""
     body = {"model": "demo", "prompt": "def main(", "max_tokens": 24, "temperature": 0, "return_token_ids": True}
     try:
         answer = httpx.post(f"{GATEWAY}/v1/completions", json=body | fields, timeout=60)
@@ -83,6 +83,6 @@ def complete(**fields: object) -> dict[str, Any] | None:
 
 
 def drafted(answer: dict[str, Any] | None) -> int:
-    """How many tokens were drafted for an answer."""
+    """Return the number of tokens drafted for an answer."""
     metrics = (answer or {}).get("metrics") or {}
     return int(metrics.get("speculative_decoding", {}).get("num_draft_tokens", 0))

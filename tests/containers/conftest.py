@@ -1,4 +1,4 @@
-"""The system of compose.yaml in containers, where SPECDEC_CONTAINERS is set and the images are built.
+"""The system of compose.yaml in containers, if SPECDEC_CONTAINERS is set and the images are built.
 
 `make images containers-test` does both.
 """
@@ -19,7 +19,7 @@ NEEDED = ("gateway", "drafter", "verifier", "valkey")
 
 @pytest.fixture(scope="session")
 def podman() -> Podman:
-    """The engine, in whose store the images are."""
+    """The container engine, whose store has the images."""
     if not os.environ.get("SPECDEC_CONTAINERS"):
         pytest.skip("SPECDEC_CONTAINERS is not set; `make containers-test` sets it")
     if reason := lacking():
@@ -32,7 +32,7 @@ def podman() -> Podman:
 
 @pytest.fixture(scope="session")
 def network(podman: Podman) -> Iterator[Path]:
-    """A network namespace that this process is in, and its containers."""
+    """A network namespace for this process and its containers."""
     try:
         with own_network() as namespace:
             yield namespace
@@ -42,7 +42,7 @@ def network(podman: Podman) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def compose(podman: Podman, network: Path) -> Iterator[Compose]:
-    """The whole system, started and not yet waited for."""
+    """The whole system, started but not yet healthy."""
     if not COMMAND.exists():
         pytest.skip("no podman-compose: `make containers-test` installs it")
     made = Compose(podman, f"specdec-{os.getpid()}")

@@ -1,4 +1,4 @@
-"""A network of a test's own: its containers, bridges and ports are nowhere else, and nobody else's are in it."""
+"""A network namespace for one test: its containers, bridges and ports exist nowhere else, and it has no others."""
 
 import ctypes
 import os
@@ -14,7 +14,7 @@ _NEW_NETWORK = 0x40000000
 
 @contextmanager
 def own_network() -> Iterator[Path]:
-    """Lets this thread, and what it starts, use a new network namespace with a loopback; gives its name in /proc.
+    """Move this thread and its children into a new network namespace with a loopback; return its name in /proc.
 
     Raises:
         PermissionError: this process may make none.
@@ -34,7 +34,7 @@ def own_network() -> Iterator[Path]:
 
 
 def processes_in(namespace: str) -> list[str]:
-    """The command lines of the other processes in a network namespace, named as a link in /proc names it."""
+    """Return the command lines of the other processes in a network namespace, given its link in /proc."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         if process.name == str(os.getpid()):
@@ -42,6 +42,6 @@ def processes_in(namespace: str) -> list[str]:
         try:
             if os.readlink(process / "ns" / "net") == namespace:
                 found.append((process / "cmdline").read_text().replace("\0", " "))
-        except OSError:  # it ended meanwhile
+        except OSError:  # the process ended in the meantime
             continue
     return found

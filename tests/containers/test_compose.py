@@ -1,4 +1,4 @@
-"""compose.yaml serves with drafts, in confined containers, and every service that crashes comes back."""
+"""compose.yaml serves with drafts from confined containers, and every crashed service restarts."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from tests.containers.network import processes_in
 
 pytestmark = pytest.mark.timeout(600)
 PATIENCE = 300.0
-"""Seconds until a container on a busy machine must answer."""
+"""Seconds in which a container on a busy machine must answer."""
 
 
 def _wait(compose: Compose, holds: Callable[[], object]) -> None:
@@ -27,7 +27,7 @@ def _wait(compose: Compose, holds: Callable[[], object]) -> None:
 
 @pytest.fixture(scope="module")
 def tokens(compose: Compose) -> list[int]:
-    """What plain decoding answers, once drafts come, too."""
+    """Return the tokens of plain decoding, once the system serves with drafts as well."""
     _wait(compose, lambda: drafted(complete()))
     plain = complete(speculation={"mode": "off"})
     assert plain is not None
@@ -74,7 +74,7 @@ def test_a_service_that_crashed_comes_back(compose: Compose, tokens: list[int], 
 
 
 def test_nothing_is_left(compose: Compose, network: Path) -> None:
-    """Last of all: every process of the network ends with the containers."""
+    """Runs last: every process of the network ends with the containers."""
     namespace = os.readlink(network)
     assert processes_in(namespace)
     compose("down", "--volumes", "--timeout", "20")

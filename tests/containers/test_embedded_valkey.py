@@ -1,4 +1,4 @@
-"""The Valkey that the chart embeds answers other pods, Debian's build too, which by itself refuses all but loopback."""
+"""The chart's embedded Valkey answers other pods, also as Debian's build, which by default accepts only loopback."""
 
 import json
 import time
@@ -18,7 +18,7 @@ from tests.helm.objects import pods
 
 @pytest.fixture(params=["valkey", "valkey-kv"])
 def address(request: pytest.FixtureRequest, podman: Podman, network: Path, tmp_path: Path) -> Iterator[str]:
-    """Where a container answers that has the arguments and the confinement of the chart's pod."""
+    """Start a container with the arguments and confinement of the chart's pod, and return its address."""
     helm = find_helm()
     if helm is None:
         pytest.skip("neither helm-python-sdk nor a helm on PATH")

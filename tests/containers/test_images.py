@@ -1,4 +1,4 @@
-"""What is in the images: packages of both models once, nothing of the machine that built them, and no rights."""
+"""Contents of the images: packages of both models once, nothing of the build machine, and no privileges."""
 
 import json
 

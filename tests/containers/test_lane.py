@@ -1,4 +1,4 @@
-"""`.ci/containers` looks at every commit that is new, and at all of them where nobody can tell which are."""
+"""`.ci/containers` checks every new commit, and all commits if the new ones are unknown."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ from images.__main__ import ROOT
 
 SKIPPED, TRIED = "nothing has changed", "make images"
 STANDINS = {"id": "echo 0", "make": 'echo "make $*"', "unshare": "true", "podman": "true"}
-"""Programs that the lane runs, in front of PATH: nothing is built, and nobody need be root."""
+"""Programs put at the front of PATH for the lane, so that it builds nothing and needs no root."""
 
 
 def _git(folder: Path, *arguments: str) -> str:

@@ -1,4 +1,4 @@
-"""The ways of installing the chart that are in its folder ci/."""
+"""The chart's example values, in its folder ci/."""
 
 from functools import cache
 
@@ -11,6 +11,6 @@ CASES = sorted(path.name.removesuffix("-values.yaml") for path in (CHART / "ci")
 
 @cache
 def values_of(case: str) -> dict[str, object]:
-    """The values of one file in ci/."""
+    """Return the values of one file in ci/."""
     loaded: dict[str, object] = yaml.safe_load((CHART / "ci" / f"{case}-values.yaml").read_text(encoding="utf-8"))
     return loaded

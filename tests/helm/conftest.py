@@ -1,4 +1,4 @@
-"""The chart, rendered once for every way of installing it that is in ci/."""
+"""The chart, rendered once for each file of values in ci/."""
 
 from functools import cache
 from pathlib import Path
@@ -21,7 +21,7 @@ def _objects(helm: Helm, case: str) -> list[Manifest]:
 
 @pytest.fixture(scope="session")
 def helm() -> Helm:
-    """The engine."""
+    """The Helm engine."""
     found = find_helm()
     if found is None:
         pytest.skip("neither helm-python-sdk nor a helm on PATH")
@@ -30,30 +30,30 @@ def helm() -> Helm:
 
 @pytest.fixture(scope="session")
 def package(helm: Helm, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The chart as it is shipped."""
+    """The chart as a package, as it is released."""
     return helm.package(CHART, tmp_path_factory.mktemp("package"))
 
 
 @pytest.fixture(params=CASES)
 def case(request: pytest.FixtureRequest) -> str:
-    """The name of a file in ci/."""
+    """Name of a file in ci/."""
     name: str = request.param
     return name
 
 
 @pytest.fixture
 def objects(helm: Helm, case: str) -> list[Manifest]:
-    """Everything that this case installs."""
+    """All objects that this case installs."""
     return _objects(helm, case)
 
 
 @pytest.fixture(scope="session")
 def full(helm: Helm) -> list[Manifest]:
-    """What the case with everything in it installs."""
+    """Objects of the case with every feature enabled."""
     return _objects(helm, "full")
 
 
 @pytest.fixture(scope="session")
 def default(helm: Helm) -> list[Manifest]:
-    """What the least case installs."""
+    """Objects of the smallest case."""
     return _objects(helm, "default")

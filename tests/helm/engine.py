@@ -1,4 +1,4 @@
-"""Helm itself, as the tests use it: the SDK's engine, or the `helm` on PATH."""
+"""Helm for the tests: the SDK's engine, or the `helm` on PATH."""
 
 import json
 import shutil
@@ -12,34 +12,34 @@ import yaml
 CHART = Path(__file__).parents[2] / "helm"
 RELEASE, NAMESPACE = "prod", "ns"
 WARNING = 2
-"""Severity of lint messages; what is below is a matter of taste."""
+"""Lowest severity of reported lint messages. Lower ones are a matter of style."""
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The one in C takes a tenth of the time; not every build of PyYAML has it."""
+"""The YAML loader: ten times as fast in C, which some builds of PyYAML lack."""
 
 Values = Mapping[str, Any]
 Manifest = dict[str, Any]
 
 
 class ChartRefused(Exception):
-    """The engine refused values or a template; the message is its own."""
+    """The engine refused values or a template, with a message of its own."""
 
 
 class Helm(Protocol):
-    """What is asked of an engine; `chart` is a folder or a package."""
+    """Interface of a Helm engine; `chart` is a folder or a package."""
 
     def render(self, chart: Path, values: Values, release: str = RELEASE) -> dict[str, str]:
-        """Template to text, NOTES.txt among them."""
+        """Return the rendered text of each template, including NOTES.txt."""
 
     def lint(self, chart: Path, values: Values) -> list[str]:
-        """Complaints."""
+        """Return the lint messages."""
 
     def package(self, chart: Path, destination: Path) -> Path:
-        """The package made of a folder."""
+        """Package a folder and return the path of the package."""
 
 
 class Sdk:
-    """The Go engine in a wheel."""
+    """The Go engine from a Python wheel."""
 
     def render(self, chart: Path, values: Values, release: str = RELEASE) -> dict[str, str]:
         """See Helm.render."""
@@ -67,7 +67,7 @@ class Sdk:
 
 
 class Binary:
-    """The command line."""
+    """The `helm` command."""
 
     def render(self, chart: Path, values: Values, release: str = RELEASE) -> dict[str, str]:
         """See Helm.render."""
@@ -113,7 +113,7 @@ class Binary:
 
 
 def find_helm() -> Helm | None:
-    """An engine, or None where there is neither."""
+    """Return an engine, or None if neither is available."""
     try:
         import helm_python.chart  # noqa: F401 - only whether it is there
     except ImportError:
@@ -122,11 +122,11 @@ def find_helm() -> Helm | None:
 
 
 def manifests(texts: Mapping[str, str]) -> list[Manifest]:
-    """The objects in rendered templates."""
+    """Return the objects in rendered templates."""
     objects = (text for name, text in sorted(texts.items()) if not name.endswith("NOTES.txt"))
     return [manifest for text in objects for manifest in yaml.load_all(text, _LOADER) if manifest]
 
 
 def notes(texts: Mapping[str, str]) -> str:
-    """What is printed after an install."""
+    """Return the text that Helm prints after an install."""
     return next(text for name, text in texts.items() if name.endswith("NOTES.txt"))

@@ -1,4 +1,4 @@
-"""The rendered Roles allow what gateways and the ratio controller do, and nothing more."""
+"""The rendered Roles allow the requests of gateways and of the ratio controller, and no others."""
 
 from contextlib import aclosing
 from typing import Any

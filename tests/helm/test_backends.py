@@ -1,4 +1,4 @@
-"""Verifiers on vLLM: what their processes read, and what their pods get."""
+"""Verifiers on vLLM: their configuration and their pods."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""The certificates of the chart's own authority: made before pods need them, where the pods look for them."""
+"""Certificates of the chart's own authority are made before pods need them and are mounted where pods look for them."""
 
 import base64
 from typing import Any
@@ -18,7 +18,7 @@ HOOKED = ("ServiceAccount", "Role", "RoleBinding", "NetworkPolicy", "Job")
 
 
 def _own(objects: list[Manifest]) -> list[Manifest]:
-    """What the chart installs to make certificates."""
+    """Return the objects that the chart installs to make certificates."""
     return [each for each in objects if each["metadata"]["labels"]["app.kubernetes.io/component"] == "certificates"]
 
 

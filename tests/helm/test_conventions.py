@@ -1,4 +1,4 @@
-"""What teams expect of any chart: accounts of their own, umbrella charts, labels on every pod, sources of models."""
+"""Conventions for charts: service accounts, umbrella charts, labels on every pod, sources of models."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""A release has the tiers it is told to have, and finds those of other releases where it is told they are."""
+"""A release has the configured tiers and finds the tiers of other releases at the configured addresses."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""API keys and the certificate for callers: mounted at gateways alone, and so that a changed Secret holds."""
+"""API keys and the public certificate are mounted only at gateways, in a way that a changed Secret takes effect."""
 
 import pytest
 import yaml

@@ -1,4 +1,4 @@
-"""Rules, dashboards and autoscalers ask for what the services export, and promtool accepts the rules."""
+"""Rules, dashboards and autoscalers query only exported metrics, and promtool accepts the rules."""
 
 import json
 import os
@@ -25,14 +25,14 @@ from verifier_service.metrics import VerifierMetrics
 
 SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "gauge": ("",)}
 OF_PROMETHEUS = {"namespace", "pod", "component", "release", "le"}
-"""Labels that scraping adds, or that histograms have."""
+"""Labels added by scraping or by histograms."""
 CASES = Path(__file__).with_name("rules_test.yaml")
 PROMTOOL = shutil.which("promtool", path=os.pathsep.join((str(CHART.parent / "build"), os.environ["PATH"])))
 needs_promtool = pytest.mark.skipif(not PROMTOOL, reason="no promtool: `make chart-tools`, where there is apt-get")
 
 
 def _registries() -> dict[str, CollectorRegistry]:
-    """What each process exports."""
+    """Return the metrics registry of each process."""
     found = {name: CollectorRegistry() for name in ("drafter", "verifier", "gateway", "ratio-controller")}
     DrafterMetrics(found["drafter"])
     VerifierMetrics(found["verifier"])
@@ -42,7 +42,7 @@ def _registries() -> dict[str, CollectorRegistry]:
     ControllerMetrics(found["ratio-controller"])
     for searching in ("verifier", "gateway"):
         watch_age(found[searching], StaticSource(()))
-    pem = CHART / "Chart.yaml"  # any file: only the name of the metric counts
+    pem = CHART / "Chart.yaml"  # any file: only the metric's name matters
     for speaking in ("drafter", "verifier", "gateway"):
         watch_expiry(Certificates(pem, pem, pem), found[speaking])
     watch_expiry(Certificates(pem, pem, None), found["gateway"], public=True)
@@ -58,7 +58,7 @@ def _families() -> Iterator[tuple[str, str, tuple[str, ...]]]:
 
 @pytest.fixture(scope="module")
 def exported() -> dict[str, set[str]]:
-    """Series to the labels that some service gives it."""
+    """Return the labels of each exported series."""
     found: dict[str, set[str]] = {}
     for name, kind, labels in _families():
         for suffix in SUFFIXES[kind]:
@@ -67,7 +67,7 @@ def exported() -> dict[str, set[str]]:
 
 
 def _asked(query: str) -> Iterator[tuple[str, set[str]]]:
-    """(series, label matchers) of a PromQL query."""
+    """Yield (series, label matchers) for each selector of a PromQL query."""
     for name, matchers in re.findall(r"\b(specdec_\w+)\b(?:\{([^}]*)\})?", query):
         yield name, set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", matchers))
 
@@ -80,7 +80,7 @@ def _unknown(queries: list[str], exported: dict[str, set[str]]) -> list[str]:
 
 @pytest.fixture
 def rules(full: list[Manifest]) -> dict[str, Any]:
-    """As Prometheus would read them."""
+    """The rules as Prometheus reads them."""
     spec: dict[str, Any] = named(full, "PrometheusRule", "metrics")["spec"]
     return spec
 
@@ -109,7 +109,7 @@ def test_autoscalers_ask_for_what_is_exported(objects: list[Manifest], exported:
 
 
 def test_services_do_not_count_the_same_under_one_name() -> None:
-    """A sum over a name would count it twice."""
+    """Otherwise a sum over the name would count one event twice."""
     exporters = Counter(name for name, _, _ in _families())
     shared = {name for name, count in exporters.items() if count > 1}
     of_each_process = {"specdec_discovery_sync_age_seconds", "specdec_certificate_expiry_timestamp_seconds"}
@@ -206,7 +206,7 @@ def test_drafters_of_another_release_may_be_lost_too(helm: Helm) -> None:
 
 
 def _rules(helm: Helm, values: dict[str, Any]) -> dict[str, Any]:
-    """The rules of a release with these values."""
+    """Return the rules of a release with these values."""
     metrics = {"prometheusAddress": "http://prometheus:9090", "prometheusRule": {"enabled": True}}
     redis = {"external": {"url": "redis://redis:6379/0"}}
     found = manifests(helm.render(CHART, {"redis": redis, "metrics": metrics, **values}))
@@ -215,14 +215,14 @@ def _rules(helm: Helm, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _series(registry: CollectorRegistry) -> Iterator[str]:
-    """The names of all series of a process."""
+    """Return the names of all series of a process."""
     for collector in set(registry._names_to_collectors.values()):
         described = next(iter(collector.describe()))
         yield from (described.name + suffix for suffix in SUFFIXES[described.type])
 
 
 def _expanded(query: str, recorded: dict[str, str]) -> str:
-    """A query with the queries of recording rules in place of their names."""
+    """Return a query with the names of recording rules replaced by their queries."""
     while names := [name for name in re.findall(r"specdec:[\w:]+", query) if name in recorded]:
         query = query.replace(names[0], f"({recorded[names[0]]})")
     return query
@@ -245,7 +245,7 @@ def test_monitors_label_series_as_the_rules_expect(full: list[Manifest]) -> None
 
 
 def _files(full: list[Manifest]) -> dict[str, Any]:
-    """What a Prometheus without the operator reads, by the last two words of each file's name."""
+    """Return the files for a Prometheus without the operator, by the last two words of each file's name."""
     data = named(full, "ConfigMap", "metrics-prometheus")["data"]
     assert all(name.startswith("specdec.ns.prod.") for name in data), "files of all releases lie in one folder"
     return {name.removeprefix("specdec.ns.prod."): yaml.safe_load(text) for name, text in data.items()}
@@ -275,7 +275,7 @@ def test_a_prometheus_without_the_operator_reads_the_ports_that_monitors_read(fu
 
 @needs_promtool
 def test_promtool_accepts_the_files_for_a_prometheus_without_the_operator(full: list[Manifest], tmp_path: Path) -> None:
-    """All but the way pods are found, for which Debian's promtool has no word."""
+    """Pod discovery is left out, since Debian's promtool does not support it."""
     assert PROMTOOL
     (job,) = _files(full)["scrape.yaml"]["scrape_configs"]
     jobs = {"scrape_configs": [{name: value for name, value in job.items() if name != "kubernetes_sd_configs"}]}

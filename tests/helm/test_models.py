@@ -1,4 +1,4 @@
-"""Gateways of several models: each is found, measured and authenticated by what its own release says."""
+"""Gateways of several models find, monitor and authenticate each model by the values of its own release."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The chart lints, packs, and what is packed is what was tested."""
+"""The chart passes lint and packages, and the package has the tested content."""
 
 import tarfile
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`helm test` fails with a sentence where drafts do not come, and passes where they do or need not."""
+"""`helm test` fails with a clear message if drafts are missing, and passes if they arrive or are not needed."""
 
 import json
 import os
@@ -51,7 +51,7 @@ def _gateway(reply: Reply) -> Iterator[str]:
             self.wfile.write(text)
 
         def log_message(self, format: str, *arguments: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
@@ -127,14 +127,14 @@ def test_every_model_is_tried_and_drafts_are_required_of_the_first() -> None:
 
 @pytest.mark.parametrize("models", ['["coder"]', '["large", "coder"]'])
 def test_a_model_that_is_not_served_fails_with_a_sentence(models: str) -> None:
-    """Another one that is served must not answer for it."""
+    """The answer of another model that is served does not count."""
     with _gateway(_replies(_answer([1, 2, 3], 8))) as address:
         status, printed = _run(address, models=models)
     assert (status, "coder: no verifier of it is ready" in printed, "Traceback" in printed) == (1, True, False), printed
 
 
 def test_it_is_a_pod_that_stays_so_that_its_logs_can_be_read(helm: Helm) -> None:
-    """`helm test --logs` asks for the logs of a Pod of the hook's name, behind what the policies remove."""
+    """`helm test --logs` reads the logs of the Pod with the hook's name, after the deletion policies were applied."""
     hooks = [
         each
         for each in manifests(helm.render(CHART, values_of("minimal-cpu")))

@@ -1,4 +1,4 @@
-"""A rollout starts new pods where there is room, has time for a model, and is warned of where it is an outage."""
+"""A rollout starts new pods where there is room, allows time to load a model, and warns where it causes an outage."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -59,7 +59,7 @@ def test_every_tier_takes_a_strategy_of_its_own(helm: Helm, tier: str) -> None:
 
 @pytest.mark.parametrize("tier", TIERS)
 def test_the_deadline_allows_a_download_and_a_start(helm: Helm, tier: str) -> None:
-    """Helm's --wait fails with the rollout, and a large model takes longer than Kubernetes' own deadline of 600 s."""
+    """Helm's --wait fails when the rollout does, and a large model takes longer than Kubernetes' deadline of 600 s."""
     spec = _spec(helm, tier, {"startupSeconds": 1800, "minReadySeconds": 20, "model": HUB})
     assert spec["progressDeadlineSeconds"] >= 1800 + 20 + 3600
     loaded = _spec(helm, tier, {"startupSeconds": 1800})

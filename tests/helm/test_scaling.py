@@ -1,4 +1,4 @@
-"""Autoscalers see demand before their tier does, so a tier at 0 is woken; a Prometheus that is away changes little."""
+"""Autoscalers see demand before it reaches their tier, so a tier at 0 wakes. Loss of Prometheus changes little."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -60,7 +60,7 @@ def test_verifiers_alone_are_woken_by_what_the_values_say_and_by_nothing_else(he
 
 @pytest.mark.parametrize(("least", "asked"), [(0, LIVENESS), (1, GATEWAY[0])])
 def test_gateways_take_the_requests_that_wake_a_verifier(helm: Helm, least: int, asked: str) -> None:
-    """Without verifiers they are not ready, and a Service without endpoints counts no request."""
+    """Without verifiers gateways are not ready, and a Service without endpoints counts no requests."""
     template = pods(_render(helm, {"verifier": _keda(minReplicas=least)}))["gateway"]
     assert template["spec"]["containers"][0]["readinessProbe"]["grpc"]["service"] == asked
 

@@ -1,4 +1,4 @@
-"""Objects are what Kubernetes and the operators' own resources take, by their published schemas."""
+"""Objects match the published schemas of Kubernetes and of the operators' resources."""
 
 import json
 import shutil
@@ -31,7 +31,7 @@ def _is_newer(manifest: Manifest) -> bool:
 
 @pytest.fixture(scope="module", autouse=True)
 def _each_schema_is_read_once() -> Iterator[None]:
-    """The validator would read the 2 MB of a version's schemas again for every object."""
+    """Cache parsed schemas: the validator would read 2 MB again for every object."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("schema_contents", "all_versions"):
             patch.setattr(utils, name, cache(getattr(utils, name)))
@@ -41,7 +41,7 @@ def _each_schema_is_read_once() -> Iterator[None]:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_objects_are_what_kubernetes_takes(objects: list[Manifest], version: str) -> None:
     core = [each for each in objects if not _of_operators(each)]
-    if version == "1.30":  # wrote claims otherwise, and knew no volumes of images
+    if version == "1.30":  # has an older form of claims and no image volumes
         core = [each for each in core if not _is_newer(each)]
     assert len(core) > 10
     for each in core:

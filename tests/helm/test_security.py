@@ -1,4 +1,4 @@
-"""Pods are restricted, tokens and rights are few, and the network has only the edges that are needed."""
+"""Pods are restricted, have few tokens and rights, and reach each other only over the required network edges."""
 
 import pytest
 import yaml
@@ -20,7 +20,7 @@ ALLOWED_VOLUMES = {
 
 
 def _breaches(template: Manifest) -> list[str]:
-    """What Pod Security's `restricted` standard forbids in a pod.
+    """Return the violations of Pod Security's `restricted` standard in a pod.
 
     https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted
     """
@@ -65,7 +65,7 @@ def test_the_chart_s_own_containers_write_nowhere_but_to_volumes(objects: list[M
         container
         for template in pods(objects).values()
         for container in containers(template)
-        if container["name"] not in {"before", "beside"}  # of the case's own values
+        if container["name"] not in {"before", "beside"}  # from the case's own values
     ]
     assert ours
     assert all(container["securityContext"]["readOnlyRootFilesystem"] for container in ours)
@@ -126,7 +126,7 @@ def test_rights_are_given_to_who_runs_with_them(full: list[Manifest]) -> None:
 
 
 def _edges(objects: list[Manifest]) -> set[tuple[str, str, int]]:
-    """(from, to, port) between the chart's own pods, where both ends' policies allow it."""
+    """Return (from, to, port) for each connection between the chart's pods that both ends' policies allow."""
     policies = {
         each["metadata"]["labels"]["app.kubernetes.io/component"]: each for each in of_kind(objects, "NetworkPolicy")
     }

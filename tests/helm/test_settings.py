@@ -1,4 +1,4 @@
-"""What a container's process reads, from its ConfigMap and its environment, is what the values asked for."""
+"""A container's process reads the configured values from its ConfigMap and environment."""
 
 import re
 from pathlib import Path
@@ -23,7 +23,7 @@ SETTINGS: dict[str, type[Settings]] = {
 
 
 def _load(objects: list[Manifest], component: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    """The settings as the container's process would read them: its ConfigMap and its environment."""
+    """Load the settings as the container's process does, from its ConfigMap and environment."""
     path = folder / f"{component}.yaml"
     path.write_text(named(objects, "ConfigMap", component)["data"]["config.yaml"], encoding="utf-8")
     container = pods(objects)[component]["spec"]["containers"][0]

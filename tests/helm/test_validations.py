@@ -1,4 +1,4 @@
-"""Values that do not fit together are refused with a sentence, all mistakes at once."""
+"""Inconsistent values are refused with a clear message that lists all mistakes."""
 
 from collections.abc import Mapping
 from typing import Any

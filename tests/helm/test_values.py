@@ -1,4 +1,4 @@
-"""values.yaml, its schema, its table and the templates speak of the same values."""
+"""values.yaml, its schema, its table and the templates list the same values."""
 
 import json
 import re
@@ -15,7 +15,7 @@ TEMPLATES = "\n".join(path.read_text(encoding="utf-8") for path in (CHART / "tem
 
 @pytest.fixture(scope="module")
 def made() -> dict[str, Any]:
-    """The functions that make the schema and the table."""
+    """The functions that generate the schema and the table."""
     return runpy.run_path(str(DOCS / "chart.py"))
 
 
@@ -54,7 +54,7 @@ def test_every_map_is_closed_but_those_of_kubernetes(made: dict[str, Any]) -> No
 
 
 def test_every_value_is_used(made: dict[str, Any]) -> None:
-    """By its last name, which the templates spell out wherever they take it."""
+    """Searches for the last part of a value's name, which every template that uses the value contains."""
     unused = [path for path in made["comments"]() if not re.search(rf"\b{path.rpartition('.')[2]}\b", TEMPLATES)]
     passed_on_whole = {"tls.certManager.issuerRef.group"}
     assert set(unused) == passed_on_whole

@@ -1,4 +1,4 @@
-"""Labels, ports, volumes, addresses and settings of one object are those that the others count on."""
+"""Labels, ports, volumes, addresses and settings agree between the objects that refer to each other."""
 
 import re
 

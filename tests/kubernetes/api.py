@@ -1,4 +1,4 @@
-"""The Kubernetes API as plain HTTP, so that what a server answers is seen as it is."""
+"""The Kubernetes API as plain HTTP, so that tests see a server's answers unchanged."""
 
 import json
 import ssl
@@ -15,7 +15,7 @@ MERGE_PATCH = "application/merge-patch+json"
 
 
 class ApiRefused(Exception):
-    """The server said no."""
+    """The server refused a request."""
 
     def __init__(self, code: int, reason: str, message: str) -> None:
         super().__init__(f"{code} {reason}: {message}")
@@ -23,7 +23,7 @@ class ApiRefused(Exception):
 
 
 class Api:
-    """One user's way to one server; used in a `with` block."""
+    """A client of one server with one user's token; used in a `with` block."""
 
     def __init__(self, url: str, token: str, authority: Path | None = None) -> None:
         verify = ssl.create_default_context(cafile=authority)
@@ -31,7 +31,7 @@ class Api:
         self._http = httpx2.Client(base_url=url, headers=headers, verify=verify, timeout=20, trust_env=False)
 
     def ask(self, method: str, path: str, body: Object | None = None, **query: str) -> Object:
-        """One request; a PATCH is a merge patch.
+        """Send one request and return the answer; a PATCH is a merge patch.
 
         Raises:
             ApiRefused: by the Status in the answer.
@@ -46,7 +46,7 @@ class Api:
 
     @contextmanager
     def watch(self, path: str, version: str, seconds: int, **query: str) -> Iterator[Iterator[Object]]:
-        """The events after a version, until the server ends the watch."""
+        """Yield the events after a version, until the server ends the watch."""
         asked = {"watch": "true", "resourceVersion": version, "timeoutSeconds": str(seconds), **query}
         with self._http.stream("GET", path, params=asked) as answer:
             assert answer.status_code == httpx2.codes.OK
@@ -61,22 +61,22 @@ class Api:
 
 @dataclass(frozen=True)
 class Resource:
-    """One kind of object that a namespace holds."""
+    """One namespaced kind of object."""
 
     version: str
-    """As objects say it in `apiVersion`."""
+    """Group and version, as in an object's `apiVersion`."""
     kind: str
     plural: str
     verbs: frozenset[str]
 
     def path(self, namespace: str, name: str = "") -> str:
-        """Of the collection, or of one object."""
+        """Return the path of the collection, or of one object."""
         root = "apis" if "/" in self.version else "api"
         return f"/{root}/{self.version}/namespaces/{namespace}/{self.plural}" + (f"/{name}" if name else "")
 
 
 def resources(api: Api) -> list[Resource]:
-    """Everything that namespaces can hold, by the server's own account, in every version it serves."""
+    """Return all namespaced resources that the server lists, in every version that it serves."""
     groups = api.ask("GET", "/apis")["groups"]
     versions = ["v1", *(version["groupVersion"] for group in groups for version in group["versions"])]
     return [resource for version in versions for resource in _of_version(api, version)]

@@ -1,4 +1,4 @@
-"""What tests ask of the API server before they begin."""
+"""Set-up of the API server for tests."""
 
 import itertools
 import time
@@ -12,7 +12,7 @@ from tests.kubernetes.api import Api, ApiRefused, Object
 from tests.kubernetes.operators import definitions
 
 ClusterAs = Callable[..., ClusterSettings]
-"""Settings for the way to an API server with the token given."""
+"""Return settings to reach an API server with the given token."""
 
 _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _SECONDS = 30
@@ -20,7 +20,7 @@ _numbers = itertools.count(1)
 
 
 def define_operators(admin: Api) -> None:
-    """Let the server know the operators' resources, and wait until it serves them."""
+    """Define the operators' resources on the server and wait until it serves them."""
     for definition in definitions():
         admin.ask("POST", _CRDS, definition)
     for definition in definitions():
@@ -28,14 +28,14 @@ def define_operators(admin: Api) -> None:
 
 
 def new_namespace(admin: Api) -> str:
-    """One that nobody else uses; nothing removes it but the end of the control plane."""
+    """Create a namespace for one test. It remains until the control plane ends."""
     name = f"ns-{next(_numbers)}"
     admin.ask("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
     return name
 
 
 def token_of(admin: Api, namespace: str, account: str) -> str:
-    """A token of a ServiceAccount, as its pods would get it."""
+    """Return a token of a ServiceAccount, like the one in its pods."""
     path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
     token: str = admin.ask("POST", path, body)["status"]["token"]
@@ -43,18 +43,18 @@ def token_of(admin: Api, namespace: str, account: str) -> str:
 
 
 class Installed:
-    """The chart in a namespace, as the API server has it."""
+    """The chart installed in a namespace of the API server."""
 
     def __init__(self, admin: Api, namespace: str) -> None:
         self._admin = admin
         self.namespace = namespace
 
     def token(self, component: str) -> str:
-        """Of the ServiceAccount of a component."""
+        """Return a token of the ServiceAccount of a component."""
         return token_of(self._admin, self.namespace, f"{RELEASE}-specdec-{component}")
 
     def config(self, component: str) -> Object:
-        """What a component's process reads."""
+        """Return the configuration that a component's process reads."""
         path = f"/api/v1/namespaces/{self.namespace}/configmaps/{RELEASE}-specdec-{component}"
         loaded: Object = yaml.safe_load(self._admin.ask("GET", path)["data"]["config.yaml"])
         return loaded

@@ -1,4 +1,4 @@
-"""A real API server, where SPECDEC_KUBE_APISERVER names one; `make kubernetes` builds it and runs what is here."""
+"""A real API server, if SPECDEC_KUBE_APISERVER names one. `make kubernetes` builds it and runs these tests."""
 
 import json
 import os
@@ -22,7 +22,7 @@ BINARY = os.environ.get("SPECDEC_KUBE_APISERVER", "")
 
 @pytest.fixture(scope="session")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A control plane without API servers yet."""
+    """A control plane without API servers."""
     if not BINARY:
         pytest.skip("SPECDEC_KUBE_APISERVER names no kube-apiserver; `make kubernetes` builds one")
     with ControlPlane(Path(BINARY).absolute(), tmp_path_factory.mktemp("plane")) as running:
@@ -31,13 +31,13 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 
 @pytest.fixture(scope="session")
 def server(plane: ControlPlane) -> ApiServer:
-    """One API server as clusters run it."""
+    """One API server with the usual settings of a cluster."""
     return plane.serve()
 
 
 @pytest.fixture(scope="session")
 def admin(server: ApiServer) -> Iterator[Api]:
-    """The one who may do everything, in a cluster whose operators' resources are defined."""
+    """A client with all rights, in a cluster where the operators' resources are defined."""
     with Api(server.url, server.admin, server.authority) as api:
         define_operators(api)
         yield api
@@ -45,25 +45,25 @@ def admin(server: ApiServer) -> Iterator[Api]:
 
 @pytest.fixture
 def namespace(admin: Api) -> str:
-    """A new one; nothing removes it but the end of the control plane."""
+    """A new namespace. It remains until the control plane ends."""
     return new_namespace(admin)
 
 
 @pytest.fixture(scope="session")
 def unbuffered(plane: ControlPlane) -> ApiServer:
-    """Another API server of the same cluster, that remembers no changes but those which etcd does."""
+    """Another API server of the same cluster, which keeps no changes in memory and reads them from etcd."""
     return plane.serve("--watch-cache=false")
 
 
 @pytest.fixture(scope="session")
 def chart(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The chart as the API server takes it."""
+    """The chart, adapted to the API server."""
     return older_chart(tmp_path_factory.mktemp("chart"))
 
 
 @pytest.fixture
 def release(chart: Path, server: ApiServer, namespace: str) -> Iterator[Release]:
-    """Nothing is installed yet."""
+    """A release of the chart, not yet installed."""
     with closing(Release(chart, server.kubeconfig(server.admin, namespace), namespace)) as made:
         yield made
 
@@ -77,7 +77,7 @@ def installed(release: Release, admin: Api, namespace: str) -> Installed:
 
 @pytest.fixture
 def cluster(server: ApiServer, namespace: str, tmp_path: Path) -> ClusterAs:
-    """Settings for the way to an API server with some token."""
+    """Return settings to reach an API server with a given token."""
 
     def settings(token: str, server: ApiServer = server, url: str = "") -> ClusterSettings:
         path = tmp_path / f"kubeconfig-{len(list(tmp_path.iterdir()))}"
@@ -89,7 +89,7 @@ def cluster(server: ApiServer, namespace: str, tmp_path: Path) -> ClusterAs:
 
 @pytest.fixture(params=["made_up", "real"])
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    """An API server of either sort."""
+    """An API server, real or fake."""
     if request.param == "made_up":
         with worlds.made_up() as world:
             yield world

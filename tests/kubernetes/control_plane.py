@@ -1,4 +1,4 @@
-"""A real control plane on loopback: etcd, and kube-apiservers in front of it, each a process stopped by its id."""
+"""A real control plane on loopback: etcd and kube-apiservers, each a process that is stopped by its id."""
 
 import json
 import secrets
@@ -16,11 +16,11 @@ from tests.integration.serving.certificates import Authority
 START_SECONDS = 120
 _NAME = "localhost"
 _NO_CONTROLLERS = ("ServiceAccount", "StorageObjectInUseProtection")
-"""Admission plugins whose counterparts, controllers that issue tokens and lift finalizers, do not run here."""
+"""Admission plugins that depend on controllers, for tokens and finalizers, that do not run here."""
 
 
 class Process:
-    """One process with a log, that can be started again."""
+    """One process with a log, which can be restarted."""
 
     def __init__(self, command: Sequence[str], log: Path) -> None:
         self._command = command
@@ -28,19 +28,19 @@ class Process:
         self._running: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it."""
+        """Start the process."""
         with self._log.open("ab") as log:
             self._running = subprocess.Popen(self._command, stdout=log, stderr=log)
 
     def stop(self) -> None:
-        """End it, and wait until it has; nothing when it does not run."""
+        """End the process and wait for its exit. Do nothing if it does not run."""
         if self._running is not None:
             self._running.kill()
             self._running.wait()
             self._running = None
 
     def check(self) -> None:
-        """Fail with its last words if it has ended."""
+        """Fail with the end of the log if the process has ended."""
         if self._running is None or self._running.poll() is not None:
             raise AssertionError(f"{self._command[0]} has ended:\n{self._log.read_text(errors='replace')[-4000:]}")
 
@@ -49,7 +49,7 @@ class ApiServer:
     """One kube-apiserver."""
 
     def __init__(self, process: Process, address: str, authority: Path, admin: str) -> None:
-        """`authority` signed its certificate, `admin` is a token that may do everything."""
+        """`authority` signed its certificate; `admin` is a token with all rights."""
         self._process = process
         self.address = address
         self.authority = authority
@@ -57,11 +57,11 @@ class ApiServer:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """Address of the server."""
         return f"https://{_NAME}:{self.address.rpartition(':')[2]}"
 
     def start(self) -> None:
-        """Start it and wait until it is ready."""
+        """Start the server and wait until it is ready."""
         self._process.start()
         deadline = time.monotonic() + START_SECONDS
         while not self._ready():
@@ -70,11 +70,11 @@ class ApiServer:
             time.sleep(0.1)
 
     def stop(self) -> None:
-        """As if its machine were lost."""
+        """Stop the server abruptly, as if its machine were lost."""
         self._process.stop()
 
     def kubeconfig(self, token: str, namespace: str, server: str = "") -> dict[str, Any]:
-        """For any client; `server` is another way to the same server."""
+        """Write a kubeconfig for any client; `server` is another address of the same server."""
         cluster = {"server": server or self.url, "certificate-authority": str(self.authority)}
         return {
             "apiVersion": "v1",
@@ -98,7 +98,7 @@ class ControlPlane:
     """One etcd; used in a `with` block."""
 
     def __init__(self, binary: Path, folder: Path) -> None:
-        """`binary` is a kube-apiserver with an etcd beside it; `folder` takes everything that is written."""
+        """`binary` is a kube-apiserver with an etcd beside it; all files are written to `folder`."""
         self._binary = binary
         self._folder = folder
         self._etcd, peer = (f"http://{address}" for address in free_addresses(2))
@@ -112,7 +112,7 @@ class ControlPlane:
         (folder / "tokens.csv").write_text(f'{self._admin},admin,admin,"system:masters"\n')
 
     def serve(self, *flags: str) -> ApiServer:
-        """Another API server on the same etcd, ready."""
+        """Start another API server on the same etcd and wait until it is ready."""
         (address,) = free_addresses(1)
         command = [str(self._binary), *self._flags(address), *flags]
         log = self._folder / f"apiserver-{len(self._servers)}.log"
@@ -122,7 +122,7 @@ class ControlPlane:
         return server
 
     def compact(self) -> None:
-        """Make etcd forget all versions but the last."""
+        """Compact etcd, which drops all versions but the last."""
         revision = self._ask("kv/range", {"key": "AA=="})["header"]["revision"]
         self._ask("kv/compaction", {"revision": revision, "physical": True})
 
@@ -158,7 +158,7 @@ class ControlPlane:
             "service-cluster-ip-range": "10.96.0.0/24",
             "disable-admission-plugins": ",".join(_NO_CONTROLLERS),
             "endpoint-reconciler-type": "none",
-            # Leaves the group to a CustomResourceDefinition, which then serves v1.
+            # Leaves the group to a CustomResourceDefinition that serves v1.
             "runtime-config": "discovery.k8s.io/v1beta1=false",
         }
         return [f"--{name}={value}" for name, value in given.items()]

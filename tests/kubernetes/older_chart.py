@@ -1,4 +1,4 @@
-"""The chart in the words of Kubernetes 1.20, so that an API server of that time takes every object of it."""
+"""The chart rewritten for Kubernetes 1.20, so that an API server of that version takes every object."""
 
 import re
 import shutil
@@ -11,7 +11,7 @@ from tests.helm.engine import CHART, Values
 from tests.helm.objects import TIERS
 
 _PRE_STOP = (r"sleep: \{seconds: (\d+)\}", r'exec: {command: [sleep, "\1"]}')
-_PORT = (r"- \{name: (\w+), port:", r"- {protocol: TCP, name: \1, port:")  # server-side apply knew no defaults of keys
+_PORT = (r"- \{name: (\w+), port:", r"- {protocol: TCP, name: \1, port:")  # no key defaults in server-side apply
 _EDITS = (
     ("Chart.yaml", r"kubeVersion: .*\n", ""),
     ("templates/pdb.yaml", r"policy/v1\n", "policy/v1beta1\n"),
@@ -24,11 +24,11 @@ _EDITS = (
     ("templates/_pod.tpl", r"grpc: \{port: (.*), service: .*\}", r"tcpSocket: {port: \1}"),
     ("templates/_pod.tpl", r"sleep: \{seconds: \{\{ (\S+) \}\}\}", r"exec: {command: [sleep, {{ \1 | quote }}]}"),
 )
-"""File, what it says, and what 1.20 calls that; nothing else of the chart is touched."""
+"""(file, text, replacement for 1.20); nothing else of the chart changes."""
 
 
 def older_chart(folder: Path) -> Path:
-    """A copy of the chart in `folder`."""
+    """Make a rewritten copy of the chart in `folder`."""
     copy = shutil.copytree(CHART, folder / "chart")
     for name, newer, older in _EDITS:
         text, count = re.subn(newer, older, (copy / name).read_text(encoding="utf-8"))
@@ -38,16 +38,17 @@ def older_chart(folder: Path) -> Path:
 
 
 def older_values(case: str) -> Values:
-    """The values of a file in ci/, where they hold pieces of pods in the same words.
+    """Return the values of a file in ci/, with the same replacements in the parts of pods that they contain.
 
-    Certificates are named where the values leave them to a Job: Helm waits for its end, and no controller runs it.
+    Where a Job would make the certificates, the values name Secrets instead: Helm waits for Jobs, and no controller runs
+    them.
     """
     loaded: Values = yaml.safe_load(re.sub(*_PRE_STOP, _text(case)))
     return {"tls": {"existingSecrets": {tier: f"{tier}-tls" for tier in TIERS}}, **loaded}
 
 
 def older_cases() -> list[str]:
-    """The files in ci/ for which there are such words; for devices by claim and volumes of images there are none."""
+    """Return the files in ci/ that 1.20 can express: not those with devices by claim or with volumes of images."""
     return [case for case in CASES if not re.search("claimTemplate|source: oci", _text(case))]
 
 

@@ -1,4 +1,4 @@
-"""Definitions of the resources that the chart writes for others, and of those younger than 1.20."""
+"""Definitions of the operators' resources that the chart uses, and of resources newer than 1.20."""
 
 from tests.kubernetes.api import Object
 
@@ -17,7 +17,7 @@ _KINDS = (
 
 
 def definitions() -> list[Object]:
-    """Resources that take any fields; what their fields must be is shown by the published schemas elsewhere."""
+    """Return definitions that accept any fields. The tests in tests/helm check the fields against published schemas."""
     return [_definition(*each) for each in _KINDS]
 
 

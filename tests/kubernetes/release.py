@@ -11,7 +11,7 @@ from tests.helm.engine import RELEASE, Manifest, Values
 
 
 class Release:
-    """The chart in one namespace; to be closed."""
+    """The chart in one namespace. Close it after use."""
 
     def __init__(self, chart: Path, kubeconfig: dict[str, Any], namespace: str) -> None:
         config = pytest.importorskip("helm_python.config", reason="helm-python-sdk is not installed")
@@ -20,30 +20,30 @@ class Release:
         self._helm = config.Config(kubeconfig_content=json.dumps(kubeconfig), namespace=namespace)
 
     def install(self, values: Values) -> None:
-        """The first revision."""
+        """Install the first revision."""
         self._helm.install(self._chart, RELEASE, dict(values), namespace=self._namespace)
 
     def upgrade(self, values: Values) -> None:
-        """Another revision."""
+        """Install another revision."""
         self._helm.upgrade(self._chart, RELEASE, dict(values), namespace=self._namespace)
 
     def rollback(self) -> None:
-        """Another revision, that is the one before the last again."""
+        """Roll back to the previous revision, as a new revision."""
         self._helm.rollback(RELEASE)
 
     def uninstall(self) -> None:
-        """The end."""
+        """Uninstall the release."""
         self._helm.uninstall(RELEASE)
 
     def history(self) -> list[tuple[int, str]]:
-        """Revisions and what became of them."""
+        """Return the revisions with their status."""
         return [(each["revision"], each["status"]) for each in self._helm.history(RELEASE)]
 
     def manifests(self) -> list[Manifest]:
-        """The objects of the last revision, as Helm sent them."""
+        """Return the objects of the last revision, as Helm sent them."""
         text = self._helm.status(RELEASE)["manifest"]
         return [each for each in yaml.safe_load_all(text) if each]
 
     def close(self) -> None:
-        """End the connection; what is installed stays."""
+        """Close the connection. Installed objects remain."""
         self._helm.close()

@@ -1,4 +1,4 @@
-"""By the API server's own word, each account of the chart may do what its component does, and nothing else."""
+"""The API server allows each account of the chart the requests of its component, and no others."""
 
 from collections.abc import Iterable
 from itertools import product
@@ -23,7 +23,7 @@ CONTROLLER_MAY = {
 
 
 def _expanded(rules: Iterable[Object]) -> set[tuple[str, ...]]:
-    """(verb, group, resource, name) of everything that rules allow; an empty name is any."""
+    """Return (verb, group, resource, name) for everything that the rules allow; an empty name stands for any."""
     return {
         each
         for rule in rules

@@ -1,4 +1,4 @@
-"""A gateway of the chart, with the token of its own account, knows its verifiers whatever the API servers do."""
+"""A gateway with its own account's token keeps track of its verifiers through failures of the API servers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,7 +19,7 @@ from tests.kubernetes.control_plane import ApiServer, ControlPlane
 
 
 class Slices:
-    """The EndpointSlices, as the control plane's controllers would write them."""
+    """EndpointSlices, written as the control plane's controllers write them."""
 
     def __init__(self, admin: Api, namespace: str, service: str) -> None:
         self._admin = admin
@@ -27,21 +27,21 @@ class Slices:
         self._service = service
 
     def create(self, name: str, *pods: Object, service: str = "") -> None:
-        """A new one."""
+        """Create a slice."""
         self._admin.ask("POST", self._path, slice_of(name, *pods, service=service or self._service))
 
     def update(self, name: str, *pods: Object) -> None:
-        """Other pods in one there is."""
+        """Replace the pods of a slice."""
         self._admin.ask("PATCH", f"{self._path}/{name}", {"endpoints": list(pods)})
 
     def delete(self, name: str) -> None:
-        """One less."""
+        """Delete a slice."""
         self._admin.ask("DELETE", f"{self._path}/{name}")
 
 
 @pytest.fixture
 def discovery(installed: Installed) -> GatewayDiscoverySettings:
-    """What the chart tells gateways, with watches that a test can sit out."""
+    """Discovery with the chart's settings, and watches so short that a test can outlast them."""
     said = GatewayDiscoverySettings.model_validate(installed.config("gateway")["discovery"])
     return said.model_copy(update={"watch": 1.0})
 
@@ -56,7 +56,7 @@ def source(discovery: GatewayDiscoverySettings, cluster: ClusterSettings) -> Sou
 
 
 def noted(logs: Sequence[Mapping[str, Any]], word: str) -> bool:
-    """Whether a watch was begun anew for a reason that has the word in it."""
+    """Whether the log reports a restarted watch for a reason that contains the word."""
     return any(word in log.get("error", "") for log in logs)
 
 
@@ -90,7 +90,7 @@ async def test_a_version_that_is_compacted_away_is_answered_by_another_list(
     with capture_logs() as logs:
         async with follow(source(discovery, cluster(installed.token("gateway"), unbuffered))) as follower:
             await follower.until("1")
-            for name in ("one", "other"):  # more than one version later, all of them are gone
+            for name in ("one", "other"):  # more than one version later, all previous versions are gone
                 admin.ask("POST", f"/api/v1/namespaces/{installed.namespace}/configmaps", {"metadata": {"name": name}})
             plane.compact()
             await until(lambda: noted(logs, "Expired"))

@@ -1,4 +1,4 @@
-"""The ratio controller, with the token of its own account: one leads, and its writes are fenced by the API server."""
+"""The ratio controller with its own account's token: one replica leads, and the API server fences its writes."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -23,20 +23,20 @@ from tests.metrics_fakes import SNAPSHOT
 
 @pytest.fixture
 def ours(installed: Installed, cluster: ClusterAs) -> ClusterSettings:
-    """The controller's own way to the API server."""
+    """The controller's client of the API server."""
     return cluster(installed.token("ratio-controller"))
 
 
 @pytest.fixture
 def settings(installed: Installed, ours: ClusterSettings) -> RatioSettings:
-    """What the chart tells the controller, with no time to lose."""
+    """The chart's settings of the controller, with short intervals."""
     said = RatioSettings.model_validate(installed.config("ratio-controller"))
     hasty = said.scaling.model_copy(update={"up_seconds": 0.0, "down_seconds": 0.0})
     return said.model_copy(update={"cluster": ours, "scaling": hasty, "interval": 0.1, "http": "127.0.0.1:0"})
 
 
 class Drafters:
-    """Their Deployment and the Lease, as the API server has them."""
+    """The drafters' Deployment and the Lease on the API server."""
 
     def __init__(self, admin: Api, namespace: str, settings: RatioSettings) -> None:
         self._admin = admin
@@ -44,21 +44,21 @@ class Drafters:
         self._lease = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{settings.lease.name}"
 
     def deployment(self) -> Object:
-        """The whole of it."""
+        """Return the whole Deployment."""
         return self._admin.ask("GET", self._path)
 
     def lease(self) -> Object:
-        """What it says."""
+        """Return the Lease's spec."""
         said: Object = self._admin.ask("GET", self._lease)["spec"]
         return said
 
     def owners(self) -> list[Object]:
-        """With what the Lease is deleted."""
+        """Return the owner references of the Lease."""
         named: list[Object] = self._admin.ask("GET", self._lease)["metadata"]["ownerReferences"]
         return named
 
     def scale(self, replicas: int) -> None:
-        """By somebody else."""
+        """Scale the Deployment as another user."""
         self._admin.ask("PATCH", f"{self._path}/scale", {"spec": {"replicas": replicas}})
 
 

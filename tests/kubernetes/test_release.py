@@ -1,4 +1,4 @@
-"""Helm installs, upgrades, rolls back and uninstalls the chart on a real API server, which keeps every word of it."""
+"""Helm installs, upgrades, rolls back and uninstalls the chart on a real API server, which stores every field."""
 
 from collections.abc import Collection, Iterator
 from contextlib import closing
@@ -13,43 +13,43 @@ from tests.kubernetes.older_chart import older_cases, older_values
 from tests.kubernetes.release import Release
 
 ANOTHER = {"speculation": {"gamma": 3}, "networkPolicy": {"enabled": False}}
-"""Changes the settings of processes, and takes objects away where there were some."""
+"""Values that change the settings of processes and remove objects."""
 BY_HELM = "sh.helm.release.v1."
-"""Secrets in which Helm keeps its revisions."""
+"""Name prefix of the Secrets in which Helm stores its revisions."""
 
 
 def _held(admin: Api, namespace: str) -> dict[str, dict[str, Object]]:
-    """All there is in a namespace but Helm's own records: "Kind name" -> what it is in each version that is served."""
+    """Return everything in a namespace except Helm's records: "Kind name" -> the object in each served version."""
     held: dict[str, dict[str, Object]] = {}
     for each in resources(admin):
         for item in admin.ask("GET", each.path(namespace))["items"] if "list" in each.verbs else ():
             name = item["metadata"]["name"]
-            if not name.startswith(BY_HELM):  # items of a list do not say what they are
+            if not name.startswith(BY_HELM):  # items of a list do not name their kind
                 item |= {"apiVersion": each.version, "kind": each.kind}
                 held.setdefault(f"{each.kind} {name}", {})[each.version] = item
     return held
 
 
 def _differences(sent: Any, kept: Any, path: str = "") -> Iterator[str]:
-    """Where what the server keeps is not what it was sent; what it adds of its own is no difference."""
+    """Yield the fields that differ from those sent to the server. Fields that the server adds do not count."""
     if isinstance(sent, dict) and isinstance(kept, dict):
         for key, value in sent.items():
             yield from _differences(value, kept.get(key), f"{path}.{key}")
     elif isinstance(sent, list) and isinstance(kept, list) and len(sent) == len(kept):
         for index, (one, other) in enumerate(zip(_by_name(sent), _by_name(kept), strict=True)):
             yield from _differences(one, other, f"{path}[{index}]")
-    elif sent != kept and (sent or kept is not None):  # what is empty is left out
+    elif sent != kept and (sent or kept is not None):  # the server leaves out empty fields
         yield f"{path}: {sent!r} became {kept!r}"
 
 
 def _by_name(items: list[Any]) -> list[Any]:
-    """Before 1.24, what is merged by name keeps the order in which it came to be."""
+    """Sort lists merged by name: before 1.24 they keep the order of creation."""
     named = all(isinstance(item, dict) and "name" in item for item in items)
     return sorted(items, key=lambda item: str(item["name"])) if named else items
 
 
 def _wrong(release: Release, admin: Api, namespace: str, kept: Collection[str] = ()) -> list[str]:
-    """What of the last revision is not in the API server as it was sent, and what is there beside it and `kept`."""
+    """Return the sent objects that the server lacks or changed, and the objects that are neither sent nor in `kept`."""
     held = _held(admin, namespace)
     wrong = []
     for each in release.manifests():
@@ -60,7 +60,7 @@ def _wrong(release: Release, admin: Api, namespace: str, kept: Collection[str] =
 
 
 def _kept(manifests: list[Object]) -> set[str]:
-    """What outlives the release."""
+    """Return the objects that outlive the release."""
     kept = [
         each for each in manifests if each["metadata"].get("annotations", {}).get("helm.sh/resource-policy") == "keep"
     ]
@@ -124,7 +124,7 @@ def test_an_upgrade_that_is_refused_leaves_what_was(release: Release, admin: Api
 def test_from_every_way_of_installing_an_upgrade_leads_to_the_next(
     release: Release, admin: Api, namespace: str
 ) -> None:
-    # Server-side apply of 1.20 cannot make a plain variable of one that was read from a Secret: those come last.
+    # Server-side apply of 1.20 cannot turn a variable read from a Secret into a plain one, so these values come last.
     first, *rest = sorted(older_cases(), key=lambda case: "existingSecret" in str(older_values(case)["redis"]))
     release.install(older_values(first))
     kept = _kept(release.manifests())

@@ -1,11 +1,11 @@
-"""The API server that tests make up tells changes as the real one does, in everything that our clients rely on."""
+"""The fake API server reports changes as the real one does, in everything that the clients depend on."""
 
 from tests.fake_kubernetes.slices import pod, slice_of
 from tests.kubernetes.worlds import World
 
 
 class TestLists:
-    """Collections."""
+    """Lists of collections."""
 
     def test_selectors_choose(self, world: World) -> None:
         for name, service in (("a", "one"), ("b", "two"), ("c", "three")):
@@ -22,7 +22,7 @@ class TestLists:
 
 
 class TestWatches:
-    """Changes as they come."""
+    """Watch events."""
 
     def test_changes_after_the_version_come_in_order(self, world: World) -> None:
         world.api.ask("POST", world.slices, slice_of("before"))

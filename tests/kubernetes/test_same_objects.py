@@ -1,4 +1,4 @@
-"""The API server that tests make up keeps objects as the real one does, in everything that our clients rely on."""
+"""The fake API server stores objects as the real one does, in everything that the clients depend on."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def _deployment(replicas: int) -> Object:
 
 
 class TestObjects:
-    """Objects one by one."""
+    """Single objects."""
 
     def test_what_is_not_there_is_not_found(self, world: World) -> None:
         for method, body in (("GET", None), ("PATCH", Object()), ("DELETE", None)):
@@ -101,7 +101,7 @@ class TestScale:
 
 
 class TestAccess:
-    """What a Role allows."""
+    """Rights of a Role."""
 
     def test_rules_with_names_cover_those_and_no_collection(self, world: World) -> None:
         maps = world.path("v1", "configmaps")

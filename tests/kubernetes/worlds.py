@@ -1,4 +1,4 @@
-"""An API server as tests of its answers see it, be it real or made up."""
+"""Real and fake API servers behind one interface, for tests that compare their answers."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,40 +15,40 @@ from tests.kubernetes.control_plane import ApiServer, ControlPlane
 
 @dataclass(frozen=True)
 class World:
-    """One API server, and what only its keeper can do to it."""
+    """One API server, with the operations of its administrator."""
 
     api: Api
     unbuffered: Api
-    """A server of the same cluster that remembers no changes but those which etcd does."""
+    """A server of the same cluster that keeps no changes in memory and reads them from etcd."""
     namespace: str
     compact: Callable[[], None]
-    """Make etcd forget all versions but the last."""
+    """Compact etcd, which drops all versions but the last."""
     limited: Callable[[list[Object]], Api]
-    """A way to it under the rules of a Role, once everything else is done."""
+    """Return a client with the rights of a Role. Call it last."""
 
     def path(self, group: str, plural: str, name: str = "") -> str:
-        """Of a collection or an object; the group with its version."""
+        """Return the path of a collection or an object; the group includes its version."""
         root = "api" if group == "v1" else "apis"
         return f"/{root}/{group}/namespaces/{self.namespace}/{plural}" + (f"/{name}" if name else "")
 
     @property
     def slices(self) -> str:
-        """A resource that is watched."""
+        """Return the path of slices, a resource that the tests watch."""
         return self.path("discovery.k8s.io/v1", "endpointslices")
 
     def version(self) -> str:
-        """Of the slices, now."""
+        """Return the current version of the slices."""
         return str(self.api.ask("GET", self.slices)["metadata"]["resourceVersion"])
 
     def events(self, count: int, version: str, **query: str) -> list[tuple[str, str]]:
-        """Kind and name of the first changes after a version."""
+        """Return kind and name of the first changes after a version."""
         with self.api.watch(self.slices, version, 5, **query) as events:
             return [(event["type"], event["object"]["metadata"]["name"]) for event in islice(events, count)]
 
 
 @contextmanager
 def made_up() -> Iterator[World]:
-    """The one that tests elsewhere use."""
+    """The fake server, which other tests use."""
     with FakeKubernetes() as fake, Api(fake.url, "test") as api:
 
         def limited(rules: list[Object]) -> Api:
@@ -76,7 +76,7 @@ def real(plane: ControlPlane, server: ApiServer, unbuffered: ApiServer) -> Itera
 
 
 def bind(admin: Api, namespace: str, rules: list[Object]) -> None:
-    """Make an account `somebody`, who may do what the rules allow."""
+    """Make an account `somebody` with the rights of the rules."""
     access = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "some"}
     subject = {"kind": "ServiceAccount", "name": "somebody", "namespace": namespace}
@@ -87,7 +87,7 @@ def bind(admin: Api, namespace: str, rules: list[Object]) -> None:
 
 
 def refused(api: Api, method: str, path: str, body: Object | None = None) -> tuple[int, str]:
-    """Code and reason with which a request is refused."""
+    """Return the code and the reason of a refused request."""
     with pytest.raises(ApiRefused) as refusal:
         api.ask(method, path, body)
     return refusal.value.code, refusal.value.reason
