@@ -38,8 +38,8 @@ _MADE_BETWEEN_COLLECTIONS = 20_000
 def pytest_collection() -> Generator[None, object, object]:
     """Exclude imported and collected objects from garbage collection, and collect seldom.
 
-    These objects live to the end of the run, and each collection would walk through all of them. Tests make many objects
-    and few cycles, so most collections find nothing.
+    These objects live to the end of the run, and each collection would walk through all of them. Tests make many
+    objects and few cycles, so most collections find nothing.
     """
     gc.disable()
     try:
@@ -74,8 +74,8 @@ def _folder(file: Path) -> str:
     return file.relative_to(_ROOT).parts[0]
 
 
-# The default renders the local variables of every frame with a logged exception, which takes seconds; and a line for
-# each call is a twentieth of the time of those tests that make thousands of calls.
+# By default structlog renders the local variables of every frame of a logged exception, which takes seconds.
+# The level is INFO because a log line for each call slows down tests that make thousands of calls.
 structlog.configure(
     wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
     processors=[

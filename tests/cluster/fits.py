@@ -53,7 +53,7 @@ BY_CPU: Mapping[str, object] = {
 
 
 def by_ratio(prometheus: str) -> Mapping[str, object]:
-    """Return values for two or three drafters scaled by the ratio controller. It reads the pods if no Prometheus is set."""
+    """Return values for two or three drafters scaled by the ratio controller. It reads pods if no Prometheus is set."""
     return {
         "verifier": {"replicas": 1},
         "drafter": {"autoscaling": {"kind": "ratio", "minReplicas": 2, "maxReplicas": 3}},

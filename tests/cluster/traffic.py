@@ -1,7 +1,7 @@
-"""A constant load from inside the cluster, and what became of it: run as a pod's script until it is terminated.
+"""A constant load from inside the cluster and its report, run as a pod's script until the pod is terminated.
 
-It is a script of the standard library: GATEWAY is the address, CALLERS how many call at once. It prints one JSON object
-with `answered`, `failed` (the errors) and `texts` (the distinct greedy texts) at the end.
+The script uses only the standard library. GATEWAY is the address, CALLERS the number of concurrent callers. At the end
+it prints one JSON object with `answered`, `failed` (the errors) and `texts` (the distinct greedy texts).
 """
 
 import json
@@ -16,7 +16,7 @@ BODY = {"model": os.environ.get("MODEL", "target"), "prompt": "def main(", "max_
 
 
 class Traffic:
-    """Callers that each wait for an answer before they ask again."""
+    """Callers that each wait for an answer before they send the next request."""
 
     def __init__(self, gateway: str) -> None:
         self._request = Request(
@@ -29,7 +29,7 @@ class Traffic:
         self._texts: set[str] = set()
 
     def call(self) -> None:
-        """Ask until the end."""
+        """Send requests until the end."""
         while not self._ended.is_set():
             try:
                 with urlopen(self._request, timeout=120) as answer:
@@ -44,11 +44,11 @@ class Traffic:
                     self._texts.add(text)
 
     def end(self) -> None:
-        """Ask no more: what is under way is finished."""
+        """Stop sending requests. Requests in progress finish."""
         self._ended.set()
 
     def report(self) -> str:
-        """What became of it, as JSON."""
+        """Return the counts of the load as JSON."""
         return json.dumps({"answered": self._answered, "failed": self._failed, "texts": sorted(self._texts)})
 
 

@@ -40,8 +40,8 @@ def older_chart(folder: Path) -> Path:
 def older_values(case: str) -> Values:
     """Return the values of a file in ci/, with the same replacements in the parts of pods that they contain.
 
-    Where a Job would make the certificates, the values name Secrets instead: Helm waits for Jobs, and no controller runs
-    them.
+    Where a Job would make the certificates, the values name Secrets instead: Helm waits for Jobs, and no controller
+    runs them.
     """
     loaded: Values = yaml.safe_load(re.sub(*_PRE_STOP, _text(case)))
     return {"tls": {"existingSecrets": {tier: f"{tier}-tls" for tier in TIERS}}, **loaded}

@@ -1,4 +1,4 @@
-"""Real and fake API servers behind one interface, for tests that compare their answers."""
+"""Real and fake API servers with one interface, for tests that compare their answers."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
