@@ -1,4 +1,4 @@
-"""A service of a few lines in place of the real ones: healthy at once, or broken in the way its configuration says.
+"""A minimal stand-in for a service: healthy at once, or broken as its configuration says.
 
 Run as `python stand_in.py ROLE CONFIG`.
 """
@@ -23,7 +23,7 @@ class Ready(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 class Verifier(verifier_pb2_grpc.VerifierServiceServicer):

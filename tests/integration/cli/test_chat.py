@@ -1,4 +1,4 @@
-"""`specdec chat` over a real gateway: a session that remembers, and can be come back to."""
+"""`specdec chat` with a real gateway: the session remembers earlier turns and can be resumed."""
 
 import asyncio
 import io
@@ -16,7 +16,7 @@ from tests.integration.gateway.stage import Stage, stage
 
 
 class Typed(Console):
-    """A console whose user writes these lines, and then ends the input."""
+    """A console on which the user types these lines and then ends the input."""
 
     def __init__(self, lines: Sequence[str]) -> None:
         super().__init__(file=io.StringIO(), record=True, width=100)

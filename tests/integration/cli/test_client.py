@@ -1,4 +1,4 @@
-"""`specdec run` and `compare` against a gateway of a few lines: values, JSON, and one line for each failure."""
+"""`specdec run` and `compare` with a minimal gateway: values, JSON, and one line for each failure."""
 
 import json
 import threading
@@ -25,7 +25,7 @@ Capture = pytest.CaptureFixture[str]
 
 
 class StandIn(gateway_pb2_grpc.GenerationServiceServicer):
-    """Two rounds: one with a rejected draft, one plain; or the error it was given."""
+    """A gateway that sends two rounds, one with a rejected draft and one plain, or the given error."""
 
     def __init__(self) -> None:
         self.asked: list[gateway_pb2.GenerateRequest] = []

@@ -1,4 +1,4 @@
-"""`specdec doctor` asks each service in a process of its own, and believes its exit status too."""
+"""`specdec doctor` checks each service in a process of its own and takes its exit status into account."""
 
 import json
 import socket

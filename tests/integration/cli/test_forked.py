@@ -1,4 +1,4 @@
-"""Children that are forked behind an import: it happens once, and each is otherwise a process of its own."""
+"""Children forked after an import: the import happens once, and each child is otherwise a process of its own."""
 
 import os
 import signal
@@ -45,7 +45,7 @@ time.sleep(600)
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Has a module that two services import, and a service."""
+    """A folder with a service and a module that two services import."""
     (tmp_path / "library.py").write_text(LIBRARY)
     (tmp_path / "service.py").write_text(SERVICE)
     return tmp_path
@@ -160,7 +160,7 @@ def test_beside_a_gpu_nothing_is_forked(folder: Path, monkeypatch: pytest.Monkey
 
 @contextmanager
 def listening(folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    """A fork server that listens in a folder, where other systems find it."""
+    """Run a fork server that listens in a folder, where other systems find it."""
     command = [sys.executable, "-m", "specdec.cli.local.fork_server", str(folder / "library"), "library"]
     with subprocess.Popen(command, env=environment(folder)) as process:
         until((folder / "library").exists)
@@ -181,7 +181,7 @@ def test_systems_share_an_import_where_a_server_listens(folder: Path) -> None:
         one.stop()
         assert [child.exit_status for child in pair] == [3, None]
         two_alone = pair[1].pid
-        os.kill(_parent(two_alone), signal.SIGKILL)  # its system's own server, behind the one that listens
+        os.kill(_parent(two_alone), signal.SIGKILL)  # its system's own server, forked from the listening one
         until(lambda: pair[1].exit_status == -signal.SIGKILL)
         until(lambda: not alive(two_alone))
         again = two.restart(pair[1])

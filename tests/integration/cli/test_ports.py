@@ -1,4 +1,4 @@
-"""Addresses: the asked-for one exactly, the rest counted up around what is taken."""
+"""Address allocation: the requested port exactly, and the others counted up past used ports."""
 
 import socket
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ def taken() -> Iterator[int]:
 
 
 def free_run(length: int) -> int:
-    """A port with free ones after it."""
+    """Return a port followed by free ones."""
     for base in range(10000, 15000, length):
         try:
             found = ports.allot([Wanted("--x", f"127.0.0.1:{base}", length)])[0]

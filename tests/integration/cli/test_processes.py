@@ -1,4 +1,4 @@
-"""Children end with their parent, in order, however it ends, and whatever they think of it."""
+"""Children end with their parent and in order, however the parent ends and even if they resist."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ MILD = (
 
 
 def noting(path: Path, name: str) -> str:
-    """A program that writes its name when it is asked to end."""
+    """Return a program that writes its name when it receives a termination signal."""
     return f"""
 import signal, time
 def end(*_):
@@ -70,7 +70,7 @@ def says(folder: Path, name: str, word: str) -> Callable[[], bool]:
 @pytest.mark.parametrize("nice", [0, 7])
 @pytest.mark.parametrize("preload", [(), ("json",)], ids=["spawned", "forked"])
 def test_a_child_lets_others_go_first_in_one_session(tmp_path: Path, preload: tuple[str, ...], nice: int) -> None:
-    """Between sessions Linux may share the processors evenly, whatever the priorities are."""
+    """Between sessions Linux may share the processors evenly, regardless of priorities."""
     asked, own = command(tmp_path, "a", ""), os.sched_getaffinity(0)
     module = (sys.executable, "-m", "http.server", "--bind", "127.0.0.1", "0")
     left = own - {min(own)} if nice and len(own) > 1 else own

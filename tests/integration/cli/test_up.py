@@ -1,4 +1,4 @@
-"""`specdec up` as a whole, with stand-ins for the services: what it says, what it leaves, how it ends."""
+"""`specdec up` as a whole, with stand-ins for the services: output, files it leaves, and exits."""
 
 import io
 import json
@@ -36,7 +36,7 @@ def alive(pid: int) -> bool:
 
 
 class Run:
-    """One run of the command in this thread, steered from another."""
+    """One run of the command in this thread, controlled from another thread."""
 
     def __init__(self, folder: Path, **changes: Any) -> None:
         anywhere = dict.fromkeys(
@@ -62,18 +62,18 @@ class Run:
         return self.output.getvalue()
 
     def listed(self) -> list[dict[str, Any]]:
-        """What the state file says now."""
+        """Return the contents of the state file."""
         found: list[dict[str, Any]] = json.loads(self.state.read_text())
         return found
 
     def gateway(self) -> dict[str, Any]:
-        """The configuration of the gateway."""
+        """Return the configuration of the gateway."""
         (config,) = self.scratch.glob("*/gateway-1.yaml")
         found: dict[str, Any] = yaml.safe_load(config.read_text())
         return found
 
     def store(self, which: Literal["sessions", "kv"] = "sessions") -> Redis:
-        """A client of a store."""
+        """Return a client of a store."""
         config = self.gateway()
         return Redis.from_url(config["redis_url"] if which == "sessions" else config["kv"]["redis_url"])
 
@@ -88,7 +88,7 @@ class Run:
             time.sleep(0.02)
 
     def go(self, steps: Callable[["Run"], None] = lambda run: None) -> None:
-        """Run until healthy, take the steps, then stop."""
+        """Wait until the system is healthy, take the steps, then stop."""
 
         def steer() -> None:
             try:

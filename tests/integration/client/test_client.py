@@ -1,4 +1,4 @@
-"""The Python client against real gateways: every token once, whichever gateway is lost."""
+"""The Python client with real gateways receives every token once, whichever gateway fails."""
 
 import asyncio
 

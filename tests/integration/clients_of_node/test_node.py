@@ -1,4 +1,4 @@
-"""Clients of another language and of other people: OpenAI's for Node over HTTP, and gRPC's for Node from the protos."""
+"""Third-party clients in another language: OpenAI's for Node over HTTP, and Node's gRPC built from the protos."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[3]
 MODULES = ROOT / "build" / "node" / "node_modules"
 TEXT = Script().text
 AI_DOORS = ("chat", "openai chat", "openai responses")
-"""The doors that Vercel's AI SDK comes through."""
+"""APIs that Vercel's AI SDK uses."""
 
 pytestmark = [
     pytest.mark.integration,
@@ -27,7 +27,7 @@ pytestmark = [
 
 
 async def told(tmp_path: Path, script: str, *arguments: str) -> dict[str, Any]:
-    """What a script prints; it finds the packages beside itself."""
+    """Run a script beside its packages and return the JSON that it prints."""
     shutil.copy(Path(__file__).with_name(script), tmp_path)
     (tmp_path / "node_modules").symlink_to(MODULES)
     node = await asyncio.create_subprocess_exec(

@@ -1,4 +1,4 @@
-"""A drafter as it is served: tiny Hugging Face model, real worker, real port."""
+"""A served drafter: tiny Hugging Face model, real worker, real port."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,13 +21,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def engine(folder: Path) -> NativeEngine:
-    """The same model, without any service around it."""
+    """The engine of the same model, without a service."""
     return NativeEngine.load(folder, dtype="float32", device="cpu", kv_bytes=2**24, threads=1)
 
 
 @pytest.fixture
 def serve(folder: Path, engine: NativeEngine) -> Serve:
-    """Run a drafter with the settings given."""
+    """Return a function that runs a drafter with the given settings."""
 
     @asynccontextmanager
     async def run(**settings: object) -> AsyncIterator[Service]:

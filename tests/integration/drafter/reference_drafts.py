@@ -1,4 +1,4 @@
-"""What must be drafted, computed with a fresh pass for every token, and what was received, in the same form."""
+"""Expected drafts, computed with a fresh pass for every token, and received drafts, in the same form."""
 
 from collections.abc import Sequence
 
@@ -14,10 +14,10 @@ from specdec.wire.draft import DraftTokens
 from tests.integration.drafter.verifier_by_hand import PARAMS, PROMPT
 
 SUPPORT = 8
-"""Ids of which each q̂ consists."""
+"""Number of ids in each q̂."""
 
 Row = tuple[int, list[int], object]
-"""A token and the ids and weights it was drawn from; the reference's weights forgive what another batch rounds."""
+"""A token, and the ids and weights it was drawn from. The reference's weights allow for rounding in other batches."""
 
 
 def reference(
@@ -27,7 +27,7 @@ def reference(
     mode: Mode = Mode.REJECTION,
     params: SamplingParams = PARAMS,
 ) -> list[Row]:
-    """What is to be drafted behind `tokens`, computed with a fresh pass over the whole prefix each time."""
+    """Return the drafts expected after `tokens`, computed with a fresh pass over the whole prefix each time."""
     rows: list[Row] = []
     for _ in range(count):
         prefix = [*tokens, *(token for token, _, _ in rows)]
@@ -39,7 +39,7 @@ def reference(
 
 
 def received(chunks: Sequence[DraftTokens]) -> list[Row]:
-    """What the chunks hold, in the form of `reference`."""
+    """Return the drafts in the chunks, in the form of `reference`."""
     rows: list[Row] = []
     for chunk in chunks:
         supports = [(probs.ids.tolist(), probs.weights.tolist()) for probs in chunk.draft.probs]

@@ -1,4 +1,4 @@
-"""A drafter that runs with its real worker and ports, and how a test reaches it."""
+"""A running drafter with its real worker and ports, and the ways for a test to reach it."""
 
 import asyncio
 import re
@@ -16,7 +16,7 @@ from tests.integration.drafter.verifier_by_hand import PATIENCE, Verifier
 
 
 class Service:
-    """A drafter that runs, and how to reach it."""
+    """A running drafter and its addresses."""
 
     def __init__(self, running: RunningDrafter, tokenizer_hash: str) -> None:
         self._running = running
@@ -24,7 +24,7 @@ class Service:
 
     @asynccontextmanager
     async def stream(self) -> AsyncIterator[Verifier]:
-        """A stream before its handshake."""
+        """Open a stream without the handshake."""
         async with open_channel(self._running.address) as channel:
             call = drafter_pb2_grpc.DrafterServiceStub(channel).Draft()
             try:
@@ -34,19 +34,19 @@ class Service:
 
     @asynccontextmanager
     async def verifier(self, verifier_id: str = "by hand") -> AsyncIterator[Verifier]:
-        """A stream after its handshake."""
+        """Open a stream and complete its handshake."""
         async with self.stream() as verifier:
             await verifier.hello(verifier_id=verifier_id)
             yield verifier
 
     async def healthy(self) -> bool:
-        """Whether the drafter says that it serves."""
+        """Whether the drafter reports that it serves."""
         async with open_channel(self._running.address) as channel:
             reply = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=SERVICE))
         return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
 
     async def metric(self, name: str) -> float:
-        """A metric, summed over its labels; 0 when nothing was counted."""
+        """Return a metric, summed over its labels; 0 before the first count."""
         body = await asyncio.to_thread(self._scrape)
         return sum(float(line.split()[-1]) for line in body.splitlines() if re.match(rf"{name}[ {{]", line))
 
@@ -62,4 +62,4 @@ class Service:
 
 
 Serve = Callable[..., AbstractAsyncContextManager[Service]]
-"""Runs a drafter with the settings given."""
+"""Runs a drafter with the given settings."""

@@ -1,4 +1,4 @@
-"""Drafts over a real stream: what is drawn, what fences it, and how verdicts steer it."""
+"""Drafts over a real stream: the distributions, the fences, and the effect of verdicts."""
 
 import pytest
 

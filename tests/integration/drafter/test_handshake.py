@@ -1,4 +1,4 @@
-"""The first frames of a stream: who is let in, and who is told why not."""
+"""First frames of a stream: accepted handshakes, and the errors sent for refused ones."""
 
 import asyncio
 

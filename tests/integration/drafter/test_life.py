@@ -1,4 +1,4 @@
-"""From settings to a process that ends: what is said on the way, and with which status."""
+"""Life of a drafter process: settings, start, log lines, end and exit status."""
 
 import asyncio
 import json

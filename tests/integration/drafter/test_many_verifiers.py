@@ -1,4 +1,4 @@
-"""One drafter and two verifiers over gRPC, one of which asks for all that it can."""
+"""One drafter and two verifiers over gRPC, one of which requests as many drafts as it can."""
 
 import asyncio
 from collections import Counter
@@ -17,13 +17,13 @@ from tests.integration.drafter.verifier_by_hand import PROMPT, Verifier, opening
 pytestmark = pytest.mark.integration
 
 _ROOM = 4
-"""Sessions that get a token in one step."""
+"""Number of sessions that get a token in one step."""
 _GAMMA = 4
 _ROUNDS = 6
 
 
 class Steps:
-    """What each verifier wanted of each step, and what it got, in sessions that needed one token."""
+    """Sessions that needed one token in each step, and those that got it, by verifier."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made: list[tuple[Counter[str], Counter[str]]] = []
@@ -43,7 +43,7 @@ class Steps:
 async def test_a_flooding_verifier_takes_no_step_from_another(
     serve: Serve, engine: NativeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other gets both of its sessions into every step in which they want a token, as if it were alone."""
+    """The other verifier gets its sessions into every step in which they need a token, as if it were alone."""
     steps = Steps(monkeypatch)
     async with (
         serve(step_sessions=_ROOM) as service,
@@ -69,14 +69,14 @@ async def test_a_flooding_verifier_takes_no_step_from_another(
 
 
 async def _until_it_fills(steps: Steps) -> None:
-    """Wait until one verifier has all of a step."""
+    """Wait until the flooding verifier has all places of a step."""
     async with asyncio.timeout(60):
         while not any(got["flood"] == _ROOM for _, got in steps.made):  # noqa: ASYNC110 - another thread makes steps
             await asyncio.sleep(0.01)
 
 
 async def _flood(verifier: Verifier) -> None:
-    """Ask again at once for whatever has come."""
+    """Reopen each session at once when its drafts arrive."""
     while True:
         frame = await verifier.read()
         again = {draft.session_id for draft in frame.drafts}

@@ -1,4 +1,4 @@
-"""Chains that a drafter pushes over gRPC for the outcomes of a verdict."""
+"""Chains that a drafter pushes over gRPC for the possible outcomes of a verdict."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def _chunks(verifier: Verifier) -> list[DraftTokens]:
 
 
 def _prefix(chunk: DraftTokens, drafts: tuple[int, ...], vocab: int) -> tuple[int, ...]:
-    """The tokens that a pushed chain continues, found by its fence."""
+    """Return the tokens that a pushed chain continues, found by its fence."""
     accepted = drafts[: chunk.base_len - len(PROMPT) - 1]
     guesses = ((*PROMPT, *accepted, token) for token in range(vocab))
     return next(each for each in guesses if PrefixHash(each).value == chunk.prefix_hash)

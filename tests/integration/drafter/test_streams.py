@@ -1,4 +1,4 @@
-"""Several verifiers at once, verifiers that vanish, and verifiers that do not read."""
+"""Several verifiers at once, verifiers that disappear, and verifiers that stop reading."""
 
 import asyncio
 
@@ -100,7 +100,7 @@ async def test_bytes_sent_are_counted(service: Service) -> None:
 async def test_a_verifier_that_does_not_read_is_not_drafted_for_without_limit(
     serve: Serve, engine: NativeEngine
 ) -> None:
-    """It is sent to until the connection and the outbox are full; another verifier is served all the while."""
+    """Sending stops when the connection and the outbox are full; another verifier is served throughout."""
     async with serve(support=engine.vocab_size) as service:
         async with service.verifier() as deaf, service.verifier() as hears:
             flood = asyncio.create_task(_ask_on_and_on(deaf))

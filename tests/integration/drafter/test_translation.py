@@ -1,4 +1,4 @@
-"""The handshake of a drafter whose tokenizer is not the target's, with a verifier's own client."""
+"""Handshakes between a verifier's own client and a drafter with a tokenizer other than the target's."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -29,7 +29,7 @@ def target() -> Vocabulary:
 
 
 class Verifier:
-    """Introduces itself to one drafter."""
+    """A client that makes the handshake with one drafter."""
 
     def __init__(self, address: str) -> None:
         self.registry = CollectorRegistry()

@@ -1,4 +1,4 @@
-"""A verifier written by hand: it says on one stream to a drafter what a test tells it to say."""
+"""A hand-written verifier that sends what a test specifies on one stream to a drafter."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -16,11 +16,11 @@ from specdec.wire.tokens import tokens_to_bytes
 PROMPT = (5, 9, 17, 3)
 PARAMS = SamplingParams(seed=11)
 PATIENCE = 30.0
-"""Seconds that a test waits for what must come."""
+"""Seconds that a test waits for an expected frame."""
 
 
 class Verifier:
-    """One stream to a drafter; what is read is kept."""
+    """One stream to a drafter; received frames are kept."""
 
     def __init__(
         self, call: "grpc.aio.StreamStreamCall[pb.DraftRequest, pb.DraftResponse]", tokenizer_hash: str
@@ -60,7 +60,7 @@ class Verifier:
             await self.read()
 
     async def drafts(self, session_id: str, count: int, skip: int = 0) -> list[DraftTokens]:
-        """The chunks of the session's first `count` tokens behind `skip`; both are where chunks end."""
+        """Return the chunks of the session's first `count` tokens after `skip`. Both fall on ends of chunks."""
         await self.until(lambda: sum(len(chunk.draft.tokens) for chunk in self._drafts(session_id)) >= skip + count)
         ends = accumulate(len(chunk.draft.tokens) for chunk in self._drafts(session_id))
         return [chunk for chunk, end in zip(self._drafts(session_id), ends, strict=True) if skip < end <= skip + count]
@@ -81,7 +81,7 @@ def opening(
     params: SamplingParams = PARAMS,
     **fields: int,
 ) -> pb.Open:
-    """A session as a verifier opens it."""
+    """Return the message with which a verifier opens a session."""
     return pb.Open(
         session_id=session_id,
         tokens=tokens_to_bytes(tokens),

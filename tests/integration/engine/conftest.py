@@ -1,4 +1,4 @@
-"""Tiny model folders, each written once for all tests of this border."""
+"""Tiny model folders, each written once for all engine tests."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +16,7 @@ Load = Callable[..., NativeEngine]
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The folder of a three-layer model of that architecture, its matrices padded beyond the tokenizer."""
+    """Return the folder of a three-layer model of an architecture, its matrices padded beyond the tokenizer."""
     root, made = tmp_path_factory.mktemp("tiny"), {}
 
     def folder(architecture: str = "llama") -> Path:
@@ -29,7 +29,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 @pytest.fixture(params=[*KV_BACKENDS, pytest.param("cuda", marks=NO_CUDA)])
 def kv_backend(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """Settings of an engine that say where its keys and values lie."""
+    """Engine settings that select the KV backend."""
     if request.param == "cuda":
         return {"device": "cuda"}
     return {"device": "cpu", "kv_backend": KV_BACKENDS[request.param]()}
@@ -37,7 +37,7 @@ def kv_backend(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 @pytest.fixture
 def load(tiny: Callable[[str], Path], kv_backend: dict[str, Any]) -> Load:
-    """Load an engine over a tiny folder."""
+    """Return a function that loads an engine from a tiny folder."""
 
     def engine(architecture: str = "llama", **settings: Any) -> NativeEngine:
         defaults: dict[str, Any] = {"dtype": "float32", "kv_bytes": 1 << 22, "threads": 1}

@@ -1,4 +1,4 @@
-"""Which architectures are served, each proved by a tree of drafts beside a prompt, and which are refused by name."""
+"""Served architectures, each shown by a tree of drafts beside a prompt, and architectures that are refused by name."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -70,7 +70,7 @@ REFUSED: dict[str, dict[str, Any]] = {
 }
 
 GPU = "cuda" if torch.cuda.is_available() else "cpu"
-"""Where Triton's kernels run; on the host in their interpreter."""
+"""Device of Triton's kernels; on the host they run in the interpreter."""
 
 TEXT = [(7 + 31 * i * i) % 320 for i in range(2 * WINDOW + 4)]
 TREE = [-1, 0, 0, 1, 2, 4]
@@ -93,7 +93,7 @@ def test_an_architecture_is_served_as_transformers_runs_it(
 
 @pytest.mark.parametrize("architecture", ["gemma2", "gpt_oss", "deepseek_v3"])
 def test_an_architecture_is_served_so_by_the_kernels_of_a_gpu(architecture: str, tmp_path: Path) -> None:
-    """In two layers, one of each kind that the architecture has: the interpreter takes seconds for each."""
+    """Two layers, one of each kind that the architecture has: the interpreter takes seconds for each."""
     check(architecture, {"device": GPU, "kv_backend": PagedBackend(triton_kernels(programs=8))}, tmp_path, layers=2)
 
 
@@ -103,7 +103,7 @@ def test_the_kernels_of_a_gpu_may_be_captured(tmp_path: Path) -> None:
 
 
 def check(architecture: str, kv_backend: dict[str, Any], tmp_path: Path, layers: int = 3) -> None:
-    """A tree beside a prompt, then what is kept of the one and rolled back of the other."""
+    """Check a tree beside a prompt, then keep a path of the tree and roll the prompt back."""
     folder = make_tiny_model(tmp_path, architecture, seed=2, layers=layers, **MATRIX[architecture])
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
     engine = load(folder, **kv_backend)
@@ -123,7 +123,7 @@ def check(architecture: str, kv_backend: dict[str, Any], tmp_path: Path, layers:
 
 
 def shifted(pending: int) -> list[int]:
-    """The tree's parents behind `pending` tokens."""
+    """Return the tree's parents after `pending` tokens."""
     return [pending + parent for parent in TREE]
 
 
@@ -146,12 +146,12 @@ def test_a_pass_reads_nothing_back_so_that_it_can_be_captured(architecture: str,
         decoder.run(row, row, 0)
         with ReadsBack() as seen:
             decoder.run(row, row, 0)
-    # transformers looks for padding among the ids of gpt2, which is served all the same, and not captured.
+    # transformers searches the ids of gpt2 for padding, so gpt2 is served but not captured.
     assert seen.found == ({"aten::item"} if architecture == "gpt2" else set())
 
 
 class ReadsBack(TorchDispatchMode):
-    """Which operations need numbers of a device on the host."""
+    """Records operations that read numbers of a device on the host."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A compiled model computes what it computed before, whoever shares the pass."""
+"""A compiled model computes the same as before, whichever sessions share the pass."""
 
 import shutil
 import threading
@@ -17,9 +17,9 @@ from tests.tiny_models import make_tiny_model
 pytestmark = [
     pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning:torch"),  # PyTorch's compiler uses what PyTorch deprecates
-    pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning"),  # advice to compute less exactly
-    pytest.mark.filterwarnings(r"ignore:\s*Online softmax is disabled:UserWarning"),  # advice about speed
-    pytest.mark.timeout(900),  # a minute of compilation on a core that is free
+    pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning"),  # hint to use lower precision
+    pytest.mark.filterwarnings(r"ignore:\s*Online softmax is disabled:UserWarning"),  # performance hint
+    pytest.mark.timeout(900),  # allows a minute of compilation on an idle core
 ]
 
 PASSES = [
@@ -63,7 +63,7 @@ def test_compiled_passes_are_those_of_transformers(
 def test_compiled_passes_with_joined_layers_are_those_of_transformers(
     tmp_path: Path, kv_backend: dict[str, Any], architecture: str, products: str
 ) -> None:
-    """With biases, and as wide as layers must be that the operator multiplies with at once."""
+    """The layers have biases and the least width that the operator multiplies jointly."""
     wide = {"intermediate_size": 64, "num_key_value_heads": 4}
     folder = make_tiny_model(tmp_path, architecture, seed=1, layers=2, **wide)
     engine = load(folder, kv_backend, compiled=True, products=products)
@@ -74,7 +74,7 @@ def test_compiled_passes_with_joined_layers_are_those_of_transformers(
 def test_a_pass_in_parts_gives_each_session_what_it_gets_alone(
     tmp_path: Path, kv_backend: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In every bit, as every token's products have their terms in one order."""
+    """Results match in every bit, as the terms of every token's products have one order."""
     folder = make_tiny_model(tmp_path, "qwen2", seed=1, layers=2, intermediate_size=64, num_key_value_heads=4)
     engine = load(folder, kv_backend, compiled=True, products="operator", wide_threads=2)
     chunks = [Chunk(f"s{at}", [(7 * at + 3 * i) % 300 for i in range(20)], 1 + at) for at in range(5)]
@@ -97,7 +97,7 @@ def test_a_pass_in_parts_gives_each_session_what_it_gets_alone(
 
 @pytest.mark.parametrize("kv_backend", ["slabs"], indirect=True)
 def test_models_of_one_architecture_are_compiled_apart(tmp_path: Path, kv_backend: dict[str, Any]) -> None:
-    """A pass looks at its inputs alone, so code that was compiled for one model must not be found for another."""
+    """A pass checks only its inputs, so a model must not find code compiled for another."""
     folders = [make_tiny_model(tmp_path / str(layers), "mistral", seed=layers, layers=layers) for layers in (1, 2)]
     compiled = [load(folder, kv_backend, compiled=True) for folder in folders]
     for folder, engine in zip(folders, compiled, strict=True):

@@ -1,4 +1,4 @@
-"""Compiled layers return what the layers themselves return, in whatever way they can be called."""
+"""Compiled layers return the same as the layers themselves, for every way to call them."""
 
 import shutil
 from collections.abc import Callable
@@ -18,7 +18,7 @@ pytestmark = [
 
 
 class Layers(nn.Module):
-    """An embedding, and a layer that sees the places as well."""
+    """An embedding and a layer that also receives the positions."""
 
     def __init__(self, between: Callable[[Tensor], Tensor], output: Callable[[Tensor], BaseModelOutput]) -> None:
         super().__init__()
@@ -29,24 +29,24 @@ class Layers(nn.Module):
         self._output = output
 
     def forward(self, input_ids: Tensor, position_ids: Tensor, scale: float) -> BaseModelOutput:
-        """States [1, T, 8]."""
+        """Return states [1, T, 8]."""
         states = self._between(self.embedding[input_ids] * scale)
         return self._output(states @ self.linear + position_ids[..., None])
 
 
 def with_break(states: Tensor) -> Tensor:
-    """Ends one graph and begins another."""
+    """End one graph and begin another."""
     torch._dynamo.graph_break()
     return states
 
 
 def states_alone(states: Tensor) -> BaseModelOutput:
-    """What the layers of most architectures return."""
+    """Return the states alone, like most architectures."""
     return BaseModelOutput(last_hidden_state=states)
 
 
 def states_and_more(states: Tensor) -> BaseModelOutput:
-    """What some return that are asked for it."""
+    """Return the states and hidden states, like a model that is asked for both."""
     return BaseModelOutput(last_hidden_state=states, hidden_states=(states + 1.0,))
 
 

@@ -1,4 +1,4 @@
-"""The engine over a real, tiny model: sessions, capacity, logits, and what an error leaves behind."""
+"""The engine over a real, tiny model: sessions, capacity, logits, and the state after an error."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +24,7 @@ Load = Callable[..., NativeEngine]
 TOKENS = [3, 200, 41, 5, 77, 9]
 TOKEN_BYTES = 3 * 2 * (8 + 8) * 4
 SLAB_PAGE = 128
-"""Tokens of a slab's page: a head's 8 floats of so many tokens fill one page of the operating system."""
+"""Tokens in a page of a slab: with 8 floats each, one head fills a page of the operating system."""
 
 
 def test_the_engine_knows_its_models_facts(load: Load, kv_backend: dict[str, Any]) -> None:

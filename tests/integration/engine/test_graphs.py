@@ -1,4 +1,4 @@
-"""Passes that are captured and replayed, over a real, tiny model: what is captured when; padding does nothing."""
+"""Captured and replayed passes over a real, tiny model: when passes are captured, and that padding has no effect."""
 
 import logging
 from collections.abc import Callable
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.integration
 
 TEXT = [(7 + 31 * i * i) % 320 for i in range(140)]
 LONG = 130
-"""Tokens of a prompt that is not captured."""
+"""Length of a prompt that is not captured, in tokens."""
 Tiny = Callable[[str], Path]
 
 
@@ -34,14 +34,14 @@ def capture() -> CallingCapture:
 
 @pytest.fixture
 def engine(tiny: Tiny, capture: CallingCapture) -> NativeEngine:
-    """One whose captures are counted; those of the load are not."""
+    """Return an engine that counts its captures after the load."""
     engine = load(tiny("llama"), graphs(capture))
     capture.captured = capture.replayed = 0
     return engine
 
 
 def start(engine: NativeEngine, names: str) -> None:
-    """Sessions of a prompt that is too long to be captured."""
+    """Start sessions with a prompt that is too long to be captured."""
     for name in names:
         engine.admit(name, 200)
         engine.forward([Chunk(name, TEXT[:LONG], 0)])
@@ -56,7 +56,7 @@ def test_short_passes_are_replayed_and_long_ones_are_not(engine: NativeEngine, c
         engine.forward([Chunk("a", TEXT[:count], 1)])
     assert (capture.captured, capture.replayed) == (2, 8)
     engine.admit("c", 200)
-    engine.forward([Chunk("c", TEXT[:100], 1), Chunk("a", [5], 1)])  # a prompt beside a session that decodes
+    engine.forward([Chunk("c", TEXT[:100], 1), Chunk("a", [5], 1)])  # a prompt beside a decoding session
     assert (capture.captured, capture.replayed) == (3, 9)
 
 

@@ -1,4 +1,4 @@
-"""Whatever sessions do, an engine over pages says what one over slabs says, and when all have ended no page is lost."""
+"""An engine over pages and one over slabs agree after any sequence of moves, and no page is lost at the end."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -27,26 +27,26 @@ TEXT = [(7 + 31 * i * i) % 320 for i in range(LIMIT)]
 
 @dataclass
 class World:
-    """Both engines, and the tokens that each session has been told; those without KV are pending."""
+    """Both engines, and the tokens of each session. Tokens without KV are pending."""
 
     engines: tuple[NativeEngine, NativeEngine]
     sessions: dict[str, list[int]] = field(default_factory=dict)
     turn: int = 0
 
     def fresh(self, count: int) -> list[int]:
-        """Tokens that no session has had."""
+        """Return tokens that no session has had."""
         self.turn += 1
         return [(self.turn * 37 + 11 * index * index) % 320 for index in range(count)]
 
     def both(self, use: Callable[[NativeEngine], bool], undo: Callable[[NativeEngine], None] | None = None) -> bool:
-        """Whether both engines can; where only one could, it is undone."""
+        """Whether `use` succeeds on both engines. If it succeeds on one, it is undone there."""
         done = [engine for engine in self.engines if use(engine)]
         if undo is not None and len(done) == 1:
             undo(done[0])
         return len(done) == 2
 
     def step(self, name: str, move: str, size: int) -> None:
-        """Do one move of a session, where it can be done."""
+        """Make one move of a session if it is possible."""
         others = sorted(self.sessions)
         if name not in self.sessions:
             if move == "restore" and others:
@@ -68,7 +68,7 @@ class World:
             self.sessions[name] = text
 
     def restore(self, name: str, source: str) -> None:
-        """A session of what the other engine exports of another one."""
+        """Start a session on each engine from the other engine's export of another session."""
         held = min(engine.length(source) for engine in self.engines)
         if not held or not self.both(lambda engine: engine.admit(name, LIMIT), lambda engine: engine.release(name)):
             return
@@ -92,7 +92,7 @@ class World:
             engine.truncate(name, min(engine.length(name), len(tokens) - 1))
 
     def forward(self, names: list[str], size: int) -> None:
-        """Each session computes what is pending and `size` drafts, of which half are kept."""
+        """Compute each session's pending tokens and `size` drafts, and keep half of the drafts."""
         drafts = {name: self.fresh(size) for name in names if len(self.sessions[name]) + size <= LIMIT}
         able = [name for name in drafts if self.reserve(name, size)]
         if able:
@@ -104,7 +104,7 @@ class World:
             self.sessions[name] += self.fresh(1)
 
     def branch(self, name: str) -> None:
-        """A tree of drafts, of which a path is kept."""
+        """Compute a tree of drafts and keep one path."""
         if len(self.sessions[name]) + len(TREE) >= LIMIT or not self.reserve(name, len(TREE)):
             return
         nodes = self.fresh(len(TREE))
@@ -119,7 +119,7 @@ class World:
         return self.both(lambda engine: engine.reserve(name, len(self.sessions[name]) + more))
 
     def compare(self, work: list[tuple[str, list[int], Tree | None]]) -> None:
-        """One pass of each engine over these sessions with drafts: logits from the last pending token on."""
+        """Compare logits of one pass of each engine over these sessions with drafts, from the last pending token on."""
         logits = []
         for engine in self.engines:
             chunks = []
@@ -133,7 +133,7 @@ class World:
 
 @pytest.fixture(scope="module", params=["pages", "graphs", pytest.param("cuda", marks=NO_CUDA)])
 def engines(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> Iterator[tuple[NativeEngine, NativeEngine]]:
-    """One over slabs that never runs out, one over a few pages."""
+    """One engine over slabs that never runs out, and one over a few pages."""
 
     def load(kv_backend: str, kv_bytes: int) -> NativeEngine:
         where: dict[str, Any] = (

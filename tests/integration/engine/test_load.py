@@ -1,4 +1,4 @@
-"""What the engine cannot serve exactly it refuses at load time, by name, without asking the network."""
+"""The engine refuses models it cannot serve exactly at load time, by name and without network access."""
 
 import json
 import shutil
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.integration
 Load = Callable[..., NativeEngine]
 
 MASKED = [name for name in KV_BACKENDS if name != "operator"]
-"""The KV backends that attend with masks."""
+"""KV backends that attend with masks."""
 
 
 def load_folder(path: Path, **settings: Any) -> NativeEngine:
@@ -38,7 +38,7 @@ def load_folder(path: Path, **settings: Any) -> NativeEngine:
 
 @pytest.fixture
 def folder(tiny: Callable[[str], Path], tmp_path: Path) -> Path:
-    """A copy of a good folder, to be broken."""
+    """A copy of a valid folder, for a test to break."""
     return Path(shutil.copytree(tiny("llama"), tmp_path / "model"))
 
 
@@ -211,7 +211,7 @@ def test_the_self_check_finds_bugs_in_the_operator(
             load_folder(tiny(architecture), kv_backend=open_operator_backend)
     finally:
         monkeypatch.undo()
-        load_attention()  # which attends in the tests behind this one
+        load_attention()  # restores the operator for the following tests
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_the_self_check_finds_bugs_in_products_of_bfloat16(
 
 
 def _refuse_products(model: Path, sources: Path, monkeypatch: pytest.MonkeyPatch, honest: str, planted: str) -> None:
-    """Show that a model is not loaded with a bug in the products' source."""
+    """Check that a bug in the products' source prevents a model from loading."""
     operator()
     build_apart(sources, monkeypatch)
     plant(sources, "host_product.cpp", honest, planted)
@@ -255,11 +255,11 @@ def _refuse_products(model: Path, sources: Path, monkeypatch: pytest.MonkeyPatch
             load_folder(model)
     finally:
         monkeypatch.undo()
-        host_product.load_products()  # which multiplies in the tests behind this one
+        host_product.load_products()  # restores the products for the following tests
 
 
 def build_apart(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep what is built in that folder, and build it in half of the time: a bug in a source needs no optimizer."""
+    """Build into that folder and without optimization, which takes half of the time."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
     monkeypatch.setattr(cpp_library, "_FLAGS", (*cpp_library._FLAGS, "-O0"))
 

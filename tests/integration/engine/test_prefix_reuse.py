@@ -1,4 +1,4 @@
-"""What a session has from others is what it would have computed itself, and what is exported comes back to the bit."""
+"""Reused prefixes equal a session's own computation, and exported KV is restored bit for bit."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +22,7 @@ NEW_TOKENS = 20
 
 
 def greedy(engine: NativeEngine, session: str, prompt: list[int]) -> list[int]:
-    """Tokens of plain greedy decoding, from whatever the session has already."""
+    """Return tokens of plain greedy decoding, after the KV that the session has."""
     tokens = list(prompt)
     while len(tokens) < len(prompt) + NEW_TOKENS:
         logits = engine.forward([Chunk(session, tokens[engine.length(session) :], 1)])

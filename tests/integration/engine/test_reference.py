@@ -1,4 +1,4 @@
-"""The reference engine gives the logits of transformers for decoders and encoder-decoders, whatever is rolled back."""
+"""The reference engine matches the logits of transformers for decoders and encoder-decoders after any rollback."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -54,7 +54,7 @@ def test_pieces_and_rollbacks_give_the_logits_of_one_plain_pass(
 
 @pytest.mark.parametrize("architecture", ["t5", "gpt2"])
 def test_a_rejected_position_is_never_read_again(load: Callable[[str], ReferenceEngine], architecture: str) -> None:
-    """The planted bug: a rollback that leaves the cache as it is gives other logits."""
+    """The planted bug is a rollback that leaves the cache unchanged, which gives other logits."""
     engine = load(architecture)
     plain = engine.plain_logits(TOKENS, PROMPT)[-1]
     for crop in (True, False):

@@ -1,5 +1,5 @@
-"""Trees of drafts through the engine: each node's logits are the plain model's after its own lineage, and a kept path
-leaves the session as if it had been a chain."""
+"""Trees of drafts in the engine: each node's logits are those of the plain model after its lineage, and keeping a path
+leaves the session as a chain would."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -23,10 +23,10 @@ PENDING = 2
 FORKED = Tree((-1, -1, 0, 0, 1, 4, 3, 6, -1))
 NODES = [(50 + 37 * i * i) % 320 for i in range(len(FORKED))]
 WIDE = Tree(tuple(max(-1, node - 2) for node in range(40)))
-"""Two strands in turns, each longer than a window; more nodes than the engine folds into one product."""
+"""Two interleaved strands, each longer than a window; more nodes than the engine folds into one product."""
 WIDE_NODES = [(90 + 41 * i * i) % 320 for i in range(len(WIDE))]
 HUGE = Tree(tuple(max(-1, node - 2) for node in range(70)))
-"""More nodes than kernels over pages take."""
+"""More nodes than kernels over pages accept."""
 HUGE_NODES = [(11 + 43 * i * i) % 320 for i in range(len(HUGE))]
 
 
@@ -39,7 +39,7 @@ def lineage(tree: Tree, node: int) -> list[int]:
 
 
 class Plain:
-    """The same folder in plain `transformers`."""
+    """The model of the same folder in plain `transformers`."""
 
     def __init__(self, folder: Path) -> None:
         self._model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
@@ -49,7 +49,7 @@ class Plain:
             return self._model.eval()(torch.tensor([tokens])).logits[0, -1, :320]
 
     def tree(self, context: list[int], tree: Tree, tokens: list[int]) -> Tensor:
-        """After the context, then after each node's lineage: [n + 1, vocab_size]."""
+        """Return the logits after the context and after each node's lineage: [n + 1, vocab_size]."""
         paths = [[], *([tokens[each] for each in lineage(tree, node)] for node in range(len(tree)))]
         return torch.stack([self.last(context + path) for path in paths])
 

@@ -1,6 +1,6 @@
-"""Rounds of trees through engine and verifier rule give the tokens of plain decoding, whatever is drafted.
+"""Rounds of trees through engine and verifier rule give the tokens of plain decoding for any draft.
 
-With deterministic children the output is a function of seed and target, so both runs must agree token by token.
+With deterministic children the output is a function of seed and target, so the two runs agree token by token.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ SHAPES = [Tree((ROOT, ROOT, 0, 1, 1, 2)), Tree((ROOT, 0, ROOT, 1, 3)), Tree((ROO
 
 
 class Run:
-    """One session that grows by rounds until it has its tokens."""
+    """One session that grows by rounds."""
 
     def __init__(self, engine: NativeEngine, name: str, params: SamplingParams) -> None:
         self._engine, self._name, self._params = engine, name, params
@@ -50,7 +50,7 @@ class Run:
 
 
 def guess(answer: list[int], tree: Tree, turn: int) -> TreeDraft:
-    """Of each set of siblings one may be right, in turns another one or none."""
+    """Return a draft in which at most one of each set of siblings is right; which one depends on `turn`."""
     tokens = []
     for node, depth in enumerate(tree.depths):
         right = answer[depth] if depth < len(answer) else 0

@@ -1,4 +1,4 @@
-"""The table of docs/engines.md says of each variant of a decoder what becomes of one at load time."""
+"""The table of docs/engines.md states the result of loading each variant of a decoder."""
 
 import pytest
 

@@ -1,6 +1,6 @@
-"""Variants of decoders as tiny random models, and the table of docs/engines.md of what becomes of each at load time.
+"""Variants of decoders as tiny random models, and the table of docs/engines.md with the result of loading each.
 
-python -m tests.integration.engine.variants    # writes the table anew
+python -m tests.integration.engine.variants    # rewrites the table
 """
 
 import re
@@ -19,7 +19,7 @@ BEGIN, END = "<!-- variants: begin -->\n", "<!-- variants: end -->\n"
 
 @dataclass(frozen=True)
 class Variant:
-    """One way in which decoders differ, with an architecture that has it."""
+    """One property in which decoders differ, with an architecture that has it."""
 
     what: str
     architecture: str
@@ -87,7 +87,7 @@ VARIANTS = (
 
 
 def outcome(variant: Variant) -> str:
-    """Whether the model is served, with the logits of transformers, or how it is refused."""
+    """Return whether the model is served with the logits of transformers, or the reason why it is refused."""
     with tempfile.TemporaryDirectory() as folder:
         path = make_tiny_model(Path(folder), variant.architecture, seed=2, **variant.settings)
         try:
@@ -98,12 +98,12 @@ def outcome(variant: Variant) -> str:
 
 
 def row(variant: Variant) -> str:
-    """The row of the table for a variant."""
+    """Return a variant's row of the table."""
     return f"| {variant.what} | `{variant.architecture}` | {outcome(variant)} |\n"
 
 
 def rows_of_page() -> list[str]:
-    """The rows that the page has."""
+    """Return the rows on the page."""
     text = PAGE.read_text(encoding="utf-8")
     return re.findall(r"^\|.*\|\n", text[text.index(BEGIN) : text.index(END)], flags=re.MULTILINE)[2:]
 

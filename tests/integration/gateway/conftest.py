@@ -1,4 +1,4 @@
-"""Gateways on free ports, over verifiers that are real gRPC servers with a script."""
+"""Gateways on free ports, over scripted verifiers that are real gRPC servers."""
 
 from collections.abc import AsyncIterator
 

@@ -1,4 +1,4 @@
-"""Many requests at once, from a process of their own, so that the work of sending them is not the gateway's."""
+"""Many concurrent requests, sent from a process of their own so that the gateway's process does not pay for them."""
 
 import asyncio
 import json
@@ -10,32 +10,32 @@ from dataclasses import dataclass
 from typing import Any
 
 TIMEOUT = 120.0
-"""Seconds in which every request must have an answer."""
+"""Seconds in which every request must be answered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back for one request."""
+    """The answer to one request."""
 
     status: int
     headers: dict[str, str]
     text: str
-    """The body."""
+    """The response body."""
 
     @property
     def code(self) -> str:
-        """The code of the error; empty for an answer that is none, and for a stream."""
+        """Code of the error; empty for an answer without an error and for a stream."""
         return str(json.loads(self.text).get("error", {}).get("code", "")) if self.text.startswith("{") else ""
 
 
 class Attacker:
-    """Sends floods."""
+    """Sends floods of requests."""
 
     def __init__(self, executor: ProcessPoolExecutor) -> None:
         self._executor = executor
 
     async def flood(self, address: str, bodies: Sequence[dict[str, Any]]) -> list[Answer]:
-        """The answers to completions that are all asked for at once."""
+        """Send completions all at once and return their answers."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, _flood, address, bodies)
 
 

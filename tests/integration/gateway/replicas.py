@@ -21,12 +21,12 @@ ASKED: dict[str, Any] = {"prompt": "Say it", "max_tokens": 50}
 
 @dataclass
 class Heard:
-    """What a client has of a generation."""
+    """The parts of a generation that a client has received."""
 
     text: str = ""
-    """Of all choices, as it came."""
+    """Text of all choices, in the order of arrival."""
     texts: dict[int, str] = field(default_factory=dict)
-    """Of each choice."""
+    """Text of each choice."""
     last_id: str = ""
     chunks: list[dict[str, Any]] = field(default_factory=list)
     done: bool = False
@@ -63,14 +63,14 @@ class Replica:
         return await self.client.post("/v1/completions", json=ASKED | body, headers=headers)
 
     async def stream(self, heard: Heard, enough: int = 10**6, **body: Any) -> None:
-        """Listen to a new generation until `enough` characters have come."""
+        """Read a new generation until `enough` characters have arrived."""
         headers = body.pop("headers", {})
         request = ASKED | {"stream": True, "stream_options": {"resumable": True}} | body
         async with self.client.stream("POST", "/v1/completions", json=request, headers=headers) as events:
             await _listen(events, heard, enough)
 
     async def resume(self, heard: Heard, enough: int = 10**6, user: str = "") -> None:
-        """Go on listening where `heard` stopped."""
+        """Resume reading where `heard` stopped."""
         path = f"/v1/generations/{heard.generation}/events?user={user}"
         async with self.client.stream("GET", path, headers={"last-event-id": heard.last_id}) as events:
             assert events.status_code == 200, await events.aread()
@@ -88,7 +88,7 @@ async def _listen(events: httpx2.Response, heard: Heard, enough: int) -> None:
 async def replicas(
     url: str, verifier: ScriptedVerifier, count: int = 2, **settings: Any
 ) -> AsyncIterator[list[Replica]]:
-    """That many gateways, until the context ends."""
+    """Run that many gateways until the context ends."""
     async with AsyncExitStack() as stack:
         values: dict[str, Any] = {
             "model": TokenizerSettings(path=Path("models/bytes")),

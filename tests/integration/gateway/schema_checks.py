@@ -1,6 +1,6 @@
-"""A check for schemathesis, which loads this file: a request that the schema allows is not refused.
+"""A check for schemathesis, which loads this file: the gateway does not refuse a request that the schema allows.
 
-Of rules between fields, of sums of tokens and of names that no list has, a schema says nothing.
+A schema cannot express rules between fields, limits on sums of tokens, or names that are not in a fixed list.
 """
 
 import schemathesis
@@ -29,12 +29,12 @@ BETWEEN_FIELDS = (
 )
 
 INSIDE = ("messages[", "input[", "tools", "tool_choice", "response_format", "structured_outputs", "guided_")
-"""Beginnings of the fields whose content follows rules of its own: roles, tools and grammars."""
+"""Prefixes of fields whose contents follow rules outside the schema: roles, tools and grammars."""
 
 
 @schemathesis.check
 def allowed_requests_are_taken(context: CheckContext, response: Response, case: Case) -> None:
-    """A refusal of an allowed request has its reason between fields."""
+    """Fail if an allowed request is refused, except for rules that a schema cannot express."""
     meta = case.meta
     if meta is None or meta.generation.mode is not GenerationMode.POSITIVE or response.status_code != 400:
         return

@@ -1,4 +1,4 @@
-"""A scripted verifier behind a socket, as a real gRPC server."""
+"""A scripted verifier as a real gRPC server."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -13,7 +13,7 @@ from tests.gateway_fakes import ScriptedVerifier
 
 
 class ScriptedServicer(pb_grpc.VerifierServiceServicer):
-    """A scripted verifier behind a socket."""
+    """The gRPC service of a scripted verifier."""
 
     def __init__(self, verifier: ScriptedVerifier) -> None:
         self.verifier = verifier
@@ -31,7 +31,7 @@ class ScriptedServicer(pb_grpc.VerifierServiceServicer):
 
 
 async def serve_scripted(verifier: ScriptedVerifier, stack: AsyncExitStack) -> str:
-    """Serve the verifier until the stack is closed; returns its address."""
+    """Serve the verifier until the stack is closed, and return its address."""
     server = await start_grpc(
         "127.0.0.1:0", lambda it: pb_grpc.add_VerifierServiceServicer_to_server(ScriptedServicer(verifier), it), ()
     )

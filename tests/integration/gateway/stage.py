@@ -17,7 +17,7 @@ from tests.memory_sessions import MemorySessionStore
 
 @dataclass
 class Stage:
-    """Everything a test may look at or hurt."""
+    """The parts of a running gateway that a test may inspect or break."""
 
     gateway: Gateway
     verifier: ScriptedVerifier
@@ -32,7 +32,7 @@ class Stage:
 
 @asynccontextmanager
 async def stage(verifier: ScriptedVerifier | None = None, **settings: Any) -> AsyncIterator[Stage]:
-    """A gateway and one verifier, until the context ends."""
+    """Run a gateway and one verifier until the context ends."""
     verifier, store = verifier or ScriptedVerifier(), MemorySessionStore()
     async with AsyncExitStack() as stack:
         values: dict[str, Any] = {

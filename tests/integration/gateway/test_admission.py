@@ -1,4 +1,4 @@
-"""Admission stands before the session store: too many requests are refused, and the store is not blamed for it."""
+"""Admission comes before the session store: excess requests are refused, and not as failures of the store."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ SHORT = Script(text="ok", gamma=0)
 
 
 async def metric(replica: Replica, line: str) -> float:
-    """The value of a series, named with its labels."""
+    """Return the value of a series, named with its labels."""
     page = (await replica.client.get("/metrics")).text
     return float(next(row for row in page.splitlines() if row.startswith(f"{line} ")).rpartition(" ")[2])
 
@@ -65,7 +65,7 @@ async def test_who_waits_too_long_is_refused_and_a_running_generation_can_be_res
         heard = Heard()
         taken = [asyncio.create_task(replica.stream(Heard())) for _ in range(8)]
         await replica.stream(heard, enough=2)
-        await until(lambda: len(verifier.calls) == 9)  # the last that a user gets of sixteen
+        await until(lambda: len(verifier.calls) == 9)  # the user's last place of the sixteen
         full = await replica.post()
         assert (full.status_code, full.json()["error"]["code"]) == (429, "queue_full")
         async with grpc.aio.insecure_channel(replica.gateway.grpc) as channel:

@@ -1,4 +1,4 @@
-"""Fields as agents send them, over HTTP and gRPC: bounds that are clamped, seeds, begun answers, one call, results."""
+"""Fields sent by agents over HTTP and gRPC: clamped bounds, seeds, partial answers, single calls, results."""
 
 from typing import Any
 

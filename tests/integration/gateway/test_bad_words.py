@@ -1,4 +1,4 @@
-"""Bad words over both APIs: texts become ids that the verifier keeps out, or the request is refused by name."""
+"""Bad words over both APIs: texts become ids that the verifier suppresses, or the request is refused by field name."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A page of a stranger cannot use a gateway on this machine, and what callers send in odd places is in no log."""
+"""A foreign web page cannot use a gateway on this machine, and unexpected input from callers is in no log."""
 
 import httpx2
 import pytest

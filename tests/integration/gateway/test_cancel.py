@@ -1,4 +1,4 @@
-"""A generation can be ended through any gateway, whoever runs it."""
+"""A generation can be cancelled through any gateway, whichever gateway runs it."""
 
 import asyncio
 

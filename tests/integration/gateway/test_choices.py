@@ -1,4 +1,4 @@
-"""`n` choices, as OpenAI's client reads them."""
+"""`n` choices, read by OpenAI's client."""
 
 from collections import defaultdict
 from typing import Any

@@ -1,4 +1,4 @@
-"""HTTP as clients speak it: offers of other protocols, half-closed connections, slashes, compressed bodies, marks."""
+"""HTTP client behaviour: protocol upgrades, half-closed connections, slashes, compressed bodies, byte order marks."""
 
 import asyncio
 import gzip
@@ -32,7 +32,7 @@ def chunked(extra: str) -> bytes:
 
 
 async def exchange(here: Stage, *parts: bytes, answers: int = 1, shut: bool = False) -> bytes:
-    """What comes back for those bytes, sent one after another, until so many answers are there or the end."""
+    """Send these bytes one part at a time, and return the response up to `answers` answers or the end."""
     reader, writer = await asyncio.open_connection(*here.gateway.http.split(":"))
     got = b""
     try:

@@ -1,4 +1,4 @@
-"""Rounds that change on the way to the gateway never become tokens: the verifier is lost, and another goes on."""
+"""Rounds corrupted on the way to the gateway never become tokens: their verifier is lost and another takes over."""
 
 import asyncio
 import time
@@ -39,7 +39,7 @@ async def flips() -> FlipInterceptor:
 
 @pytest.fixture
 async def pool(flips: FlipInterceptor) -> AsyncIterator[VerifierPool]:
-    """Two verifiers that say the same over connections that change it."""
+    """Two verifiers with the same output, over connections that corrupt it."""
     async with AsyncExitStack() as stack:
         clients = {}
         for _ in range(2):
@@ -57,7 +57,7 @@ async def pool(flips: FlipInterceptor) -> AsyncIterator[VerifierPool]:
 
 
 class Generation:
-    """One generation whose rounds are committed as they come."""
+    """One generation whose rounds are committed as they arrive."""
 
     def __init__(self) -> None:
         self.tokens = list(PROMPT)
@@ -99,7 +99,7 @@ class Generation:
 
 
 async def generated(pool: VerifierPool) -> list[int]:
-    """The output of one generation."""
+    """Return the output of one generation."""
     failover = Failover(pool, FailoverSettings(attempts=100, seconds=20), GatewayMetrics(CollectorRegistry()))
     first, info = await pool.wait_for_verifier("s", "", 20)
     generation = Generation()
@@ -117,7 +117,7 @@ async def test_control_without_the_check_there_are_wrong_tokens(
     pool: VerifierPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checksum, "is_intact", lambda raw: True)
-    for _ in range(20):  # most changes make a round senseless, so that one generation may have no wrong token
+    for _ in range(20):  # most changes make a round invalid, so one generation may have no wrong token
         if await generated(pool) != output(SCRIPT):
             return
     pytest.fail("no token was wrong")

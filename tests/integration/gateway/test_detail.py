@@ -1,4 +1,4 @@
-"""A request that asks for detail gets a report of each round, over both doors and in every form of an answer."""
+"""A request with `detail` gets a report of each round, over both APIs and in every form of an answer."""
 
 import json
 from typing import Any
@@ -31,7 +31,7 @@ async def post(here: Stage, path: str, body: dict[str, Any]) -> Any:
 
 
 def told(rounds: list[dict[str, Any]]) -> tuple[str, list[int], bool]:
-    """The text of the rounds, the lengths of their drafts, and whether each u agrees with what became of its token."""
+    """Return the rounds' text, the lengths of their drafts, and whether u and threshold match each verdict."""
     text = "".join(token["text"] for each in rounds for token in each["tokens"])
     drafted = [token for each in rounds for token in each["drafted"]]
     agrees = all(token["accepted"] == (token["u"] < token["threshold"]) for token in drafted)

@@ -1,4 +1,4 @@
-"""The gRPC front gives what HTTP gives, and refuses what HTTP refuses."""
+"""The gRPC API returns and refuses the same as the HTTP API."""
 
 import asyncio
 from typing import Any
@@ -83,7 +83,7 @@ async def test_several_choices_are_resumed_from_where_each_was(stub: Any) -> Non
 @pytest.mark.parametrize("asking", [{}, {"resumable": True}, {"request": pb.GenerateRequest(request_id="a key")}])
 async def test_a_stream_that_is_left_ends_unless_its_caller_can_come_back(asking: dict[str, Any]) -> None:
     async with stage(grace=3600.0) as here, grpc.aio.insecure_channel(here.gateway.grpc) as channel:
-        here.verifier.script = Script(text="x" * 200, gamma=0, pause=0.005)  # by itself it ends in a second or more
+        here.verifier.script = Script(text="x" * 200, gamma=0, pause=0.005)  # takes a second or more to finish
         message = pb.StreamGenerateRequest(**asking)
         message.request.text, message.request.stop.max_tokens = "Say it", 200
         call = pb_grpc.GenerationServiceStub(channel).StreamGenerate(message)
@@ -158,7 +158,7 @@ async def test_bad_input_is_refused_by_field_and_the_next_call_works(
 
 
 def details(error: grpc.aio.AioRpcError) -> tuple[str, str, str]:
-    """Reason, domain and violated field of a rich status."""
+    """Return reason, domain and violated field of a rich status."""
     status = rpc_status.from_call(error)
     info, violations = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
     for detail in status.details:

@@ -1,4 +1,4 @@
-"""Fields of the HTTP API that gRPC has as well."""
+"""Fields of the HTTP API that the gRPC API has as well."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The gRPC API under messages made at random from its descriptors: every one has an answer or a refusal, and no bug."""
+"""Random messages made from the gRPC API's descriptors each get an answer or a refusal, and no internal error."""
 
 import random
 from typing import Any
@@ -12,7 +12,7 @@ from protos.gateway.v1 import gateway_pb2 as pb
 from tests.integration.gateway.stage import Stage
 
 MESSAGES = 25
-"""For each RPC."""
+"""Number of messages for each RPC."""
 SEED = 17
 _REFUSALS = {
     grpc.StatusCode.INVALID_ARGUMENT,
@@ -39,7 +39,7 @@ _VALUES: dict[int, list[Any]] = {
 
 
 def fill(message: Message, rng: random.Random) -> None:
-    """Set about a third of the fields, and of the fields of their messages."""
+    """Set about a third of the fields, and of the fields of nested messages."""
     for field in message.DESCRIPTOR.fields:
         if rng.random() > 0.35 and field.name not in ("request", "text"):
             continue

@@ -1,4 +1,4 @@
-"""Tools over gRPC: what is offered and called is the same as over HTTP."""
+"""Tools over gRPC: offers and calls are the same as over HTTP."""
 
 import json
 from typing import Any
@@ -38,7 +38,7 @@ def chat(**message: Any) -> dict[str, pb.ChatPrompt]:
 
 
 class Heard:
-    """What a client makes of the events of a stream."""
+    """Calls and text that a client assembles from the events of a stream."""
 
     def __init__(self) -> None:
         self.text, self.received, self.pieces = "", 0, 0

@@ -1,4 +1,4 @@
-"""What the gateway sent is accepted back: answers of every shape are replayed as history, over HTTP and gRPC."""
+"""The gateway accepts its own answers as history: answers of every shape are sent back over HTTP and gRPC."""
 
 import json
 import random
@@ -29,7 +29,7 @@ LONG = 40_000
 
 
 def changed(message: dict[str, Any], drawn: random.Random) -> dict[str, Any]:
-    """The message as a client may keep it."""
+    """Return the message with changes that clients make when they store it."""
     message = json.loads(json.dumps(message))
     extras: dict[str, Any] = {
         "name": drawn.choice([None, "ann"]),
@@ -57,7 +57,7 @@ def changed(message: dict[str, Any], drawn: random.Random) -> dict[str, Any]:
 
 
 async def answer(here: Stage, messages: list[dict[str, Any]], limit: int, streamed: bool) -> dict[str, Any]:
-    """The next message of the assistant, whole or joined from the chunks of a stream."""
+    """Return the assistant's next message, whole or joined from the chunks of a stream."""
     ask: Any = {"model": "bytes", "messages": messages, "tools": [WRITE], "max_tokens": limit}
     if not streamed:
         got = await here.client.chat.completions.create(**ask)

@@ -1,4 +1,4 @@
-"""What Responses and Messages sent is accepted back: their SDKs replay answers of every shape as history."""
+"""Responses and Messages accept their own answers: the SDKs send answers of every shape back as history."""
 
 import json
 import random
@@ -22,14 +22,14 @@ ITEM_TOOL: Any = {"type": "function", **FUNCTION, "strict": None}
 
 
 def kept(value: Any, drawn: random.Random) -> dict[str, Any]:
-    """A block or an item as a client may keep it."""
+    """Return a block or an item with changes that clients make when they store it."""
     how = drawn.choice([{}, {"exclude_unset": True}, {"exclude_none": True}])
     found: dict[str, Any] = json.loads(json.dumps(value.model_dump(mode="json", **how)))
     return found | drawn.choice([{}, {"unheard_of": None}])
 
 
 def blocks(content: Iterable[Any], drawn: random.Random) -> list[dict[str, Any]]:
-    """The blocks of an answer as a client may send them back, with thinking before."""
+    """Return the blocks of an answer as a client may send them back, possibly with thinking before them."""
     found = [kept(block, drawn) | drawn.choice([{}, CACHED]) for block in content]
     signed = {"type": "thinking", "thinking": "so", "signature": drawn.choice(["", "c2ln"])}
     thought = drawn.choice([[], [signed], [{"type": "redacted_thinking", "data": "x"}]])
@@ -40,7 +40,7 @@ def blocks(content: Iterable[Any], drawn: random.Random) -> list[dict[str, Any]]
 
 
 def results(said: Iterable[dict[str, Any]], drawn: random.Random) -> list[dict[str, Any]]:
-    """A result of each call, in one of the forms that clients send."""
+    """Return a result of each call, in one of the forms that clients send."""
     forms: list[dict[str, Any]] = [
         *({"content": each} for each in ("ok", "", None, [], [{"type": "text", "text": "a"}] * 2)),
         {"content": "no", "is_error": True},
@@ -73,7 +73,7 @@ async def test_every_message_is_accepted_back(seed: int) -> None:
 
 
 def items(output: Iterable[Any], drawn: random.Random) -> list[dict[str, Any]]:
-    """The items of an answer as a client may send them back, with what its tools gave."""
+    """Return the items of an answer as a client may send them back, with the results of its tools."""
     found = [kept(item, drawn) for item in output]
     thought = {"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": "so"}], "status": None}
     if drawn.random() < 0.5:

@@ -1,4 +1,4 @@
-"""The HTTP front on a real socket: what bytes it takes, what bytes it gives."""
+"""The HTTP API on a real socket: accepted bytes and sent bytes."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ GOOD = {"model": "bytes", "prompt": "Say it"}
 
 
 async def raw(here: Stage, request: bytes) -> tuple[int, dict[str, Any]]:
-    """Status and body of what a server answers to bytes, on a connection of their own."""
+    """Send bytes on a new connection and return status and body of the answer."""
     reader, writer = await asyncio.open_connection(*here.gateway.http.split(":"))
     writer.write(request)
     await writer.drain()
@@ -132,7 +132,7 @@ async def test_a_stream_that_is_left_ends_within_a_second_unless_its_caller_can_
     body: dict[str, Any], headers: dict[str, str]
 ) -> None:
     async with stage(grace=3600.0) as here, httpx2.AsyncClient(base_url=here.url) as client:
-        here.verifier.script = Script(text="x" * 200, gamma=0, pause=0.005)  # by itself it ends in a second or more
+        here.verifier.script = Script(text="x" * 200, gamma=0, pause=0.005)  # takes a second or more to finish
         asked = GOOD | {"stream": True, "max_tokens": 200} | body
         async with client.stream("POST", "/v1/completions", json=asked, headers=headers) as answer:
             await anext(answer.aiter_lines())
@@ -340,7 +340,7 @@ async def test_who_does_not_read_loses_the_connection(here: Stage, monkeypatch: 
 
 
 def _closed(unread: socket.socket) -> str:
-    """Write without reading until the other end closes the connection."""
+    """Write without reading until the peer closes the connection."""
     for _ in range(1000):
         try:
             unread.send(b"\r\n")

@@ -1,4 +1,4 @@
-"""API keys at both doors: who is let in, whose sessions are whose, what is counted, and that no key is ever told."""
+"""API keys in both APIs: access, ownership of sessions, counters, and secrecy of the keys."""
 
 import asyncio
 import json
@@ -29,14 +29,14 @@ SHORT = Script(text="ok", gamma=0)
 SLOW = Script(text="abcdefghijklmnopqrst", gamma=0, pause=0.1)
 ACME, OTHER = bearer("acme-key"), bearer("other-key")
 FRESH = bearer("fresh-key")
-"""Of which the store has counted nothing before."""
+"""Key without any usage in the store."""
 
 
 @asynccontextmanager
 async def guarded(
     server: Server, folder: Path, *lines: str, script: Script = SHORT, count: int = 1, **settings: Any
 ) -> AsyncIterator[list[Replica]]:
-    """Gateways that know those keys, or one of `acme` and one of `other`."""
+    """Run gateways with these keys, by default one of `acme` and one of `other`."""
     path = write(folder, *(lines or (line("acme-key", "acme"), line("other-key", "other"))))
     verifier = ScriptedVerifier(script=script)
     async with replicas(server.url, verifier, count, api_keys=path, redis_url=server.url, **settings) as made:
@@ -44,7 +44,7 @@ async def guarded(
 
 
 async def eventually(wanted: int, status: Callable[[], Awaitable[int]]) -> None:
-    """Wait until the status is the one that is wanted."""
+    """Wait until `status` returns the wanted status."""
     async with asyncio.timeout(60):
         while await status() != wanted:  # noqa: ASYNC110 - in the gateway
             await asyncio.sleep(0.05)
@@ -65,7 +65,7 @@ async def test_without_a_known_key_nothing_is_served_but_health(server: Server, 
                 assert answer.headers["www-authenticate"] == "Bearer"
                 assert answer.headers["x-request-id"]
         assert told(await replica.post()) == (401, "invalid_api_key")
-        for path in ("/livez", "/livez/", "/readyz", "/"):  # the page asks for a key itself
+        for path in ("/livez", "/livez/", "/readyz", "/"):  # public: the page asks the user for a key
             assert (await client.get(path)).status_code == 200
         assert (await client.get("/v1/models", headers={"x-api-key": "acme-key"})).status_code == 200
         assert (await client.get("/v1/models", headers=ACME)).status_code == 200

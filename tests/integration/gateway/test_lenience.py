@@ -1,4 +1,4 @@
-"""Lenience reaches the verifier, is labelled in every answer, and is refused where a mode is exact or nothing."""
+"""Lenience reaches the verifier, appears in every answer, and is refused where a mode must be exact."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a key may ask for, on a real store: one window for all gateways, and a place that outlives no gateway."""
+"""Limits of a key on a real store: all gateways share one window, and no place outlives its gateway."""
 
 import asyncio
 import time

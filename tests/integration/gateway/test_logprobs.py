@@ -1,4 +1,4 @@
-"""Log probabilities as OpenAI's client and a gRPC client read them: one for every token, whatever is cut or held."""
+"""Log probabilities for clients of OpenAI and gRPC: one for every token, also if text is cut or held back."""
 
 from itertools import accumulate, pairwise
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a gateway's /metrics always has, and what its log says of its own failures."""
+"""Metrics that a gateway always exports, and log lines about its own failures."""
 
 import httpx2
 from structlog.testing import capture_logs

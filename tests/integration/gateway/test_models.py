@@ -1,4 +1,4 @@
-"""Several models behind one gateway: a request goes to the verifiers of the model it names, in its words."""
+"""Several models on one gateway: a request goes to the verifiers of the named model, with its tokenizer."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -25,7 +25,7 @@ UNREACHABLE = "127.0.0.1:1"
 
 
 class LoudTokenizer(ByteTokenizer):
-    """Another vocabulary of bytes: token 97 is an A."""
+    """Another byte vocabulary, in which token 97 is an A."""
 
     fingerprint = "loud bytes"
     tool_format = FORMATS["pythonic"]
@@ -54,7 +54,7 @@ class House:
 async def gateway(
     store: MemorySessionStore, addresses: tuple[str, str], models: tuple[str, str] = (QUIET, LOUD)
 ) -> AsyncIterator[tuple[httpx2.AsyncClient, str]]:
-    """A gateway of two models, at those addresses."""
+    """Run a gateway of two models with verifiers at those addresses."""
     tokenizers = {QUIET: ByteTokenizer(), LOUD: LoudTokenizer()}
     first, second = models
     settings = GatewaySettings(
@@ -186,7 +186,7 @@ async def test_a_session_of_another_model_is_refused(house: House) -> None:
 async def test_a_session_of_the_only_model_goes_on_where_more_are_served(
     store: MemorySessionStore, house: House
 ) -> None:
-    """Gateways of one model write the fingerprint alone, so that those before and after an upgrade understand it."""
+    """A gateway of one model writes only the fingerprint, so gateways before and after an upgrade understand it."""
     session = (await house.client.post("/v1/sessions", json={})).json()["id"]
     assert store.only.fingerprint == "fp_test"
     assert (await house.post(session=session)).json()["model"] == QUIET

@@ -1,4 +1,4 @@
-"""One limit for both doors: what is too large for one is too large for the other, and neither tokenizes it."""
+"""Both APIs have one size limit: a prompt over it is refused by both, and neither tokenizes it."""
 
 from collections.abc import AsyncIterator
 
@@ -16,7 +16,7 @@ from tests.integration.gateway.stage import Stage, stage
 
 LIMIT = GatewaySettings.model_fields["max_body_bytes"].default
 HEAD = 1024
-"""More bytes than stand around the prompt in either door's message."""
+"""Upper bound of the bytes around the prompt in a message of either API."""
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ async def roomy() -> AsyncIterator[Stage]:
 
 
 async def over_http(here: Stage, prompt: str) -> tuple[int, str, str]:
-    """Status, code and message of the answer."""
+    """Return status, code and message of the answer."""
     async with httpx2.AsyncClient(base_url=here.url, timeout=60) as client:
         answer = await client.post("/v1/completions", json={"prompt": prompt})
     return answer.status_code, answer.json()["error"]["code"], answer.json()["error"]["message"]

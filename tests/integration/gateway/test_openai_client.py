@@ -1,4 +1,4 @@
-"""The official client, which nobody here wrote, gets what it expects from a running gateway."""
+"""OpenAI's official client works with a running gateway."""
 
 import asyncio
 from typing import Any

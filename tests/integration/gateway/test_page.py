@@ -1,4 +1,4 @@
-"""The page as a browser gets it: its files, what they may load, and who may have them."""
+"""The web page as a browser receives it: files, content policy and access."""
 
 import re
 from pathlib import Path

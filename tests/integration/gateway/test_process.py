@@ -1,4 +1,4 @@
-"""`python -m gateway` as a process: it starts, says what is wrong, never loads torch, and ends when asked."""
+"""`python -m gateway` as a process: it starts, reports errors, never loads torch, and stops on request."""
 
 import asyncio
 import json
@@ -58,19 +58,19 @@ def write_config(folder: Path, **values: Any) -> Path:
 
 
 def maps_torch(pid: int) -> bool:
-    """Whether a process has any file of torch in its memory."""
+    """Whether a process has mapped any file of torch."""
     return "/torch/" in Path(f"/proc/{pid}/maps").read_text()
 
 
 async def start(config: Path) -> tuple[asyncio.subprocess.Process, str]:
-    """The process and its HTTP address, once it serves."""
+    """Start the process and return it with its HTTP address, once it serves."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "gateway", "--config", str(config), stderr=asyncio.subprocess.PIPE, cwd=ROOT
     )
     assert process.stderr is not None
     async with asyncio.timeout(60):
         async for line in process.stderr:
-            event = json.loads(line)  # from the first line on
+            event = json.loads(line)  # every line is JSON, also the first
             if event["event"] == "gateway_started":
                 return process, event["http"]
     raise AssertionError("the gateway ended without serving")
@@ -116,7 +116,7 @@ def test_redis_cluster_is_refused_by_name_when_it_starts(
     setting: str, name: str, tmp_path: Path, redis_url: str
 ) -> None:
     port, bus = ports.free("127.0.0.1"), ports.free("127.0.0.1")
-    # Without a port for the bus the node takes its port + 10000, which the kernel gives to others.
+    # Without an explicit bus port the node uses its port + 10000, which the kernel may assign to other processes.
     settings = ("--cluster-enabled", "yes", "--cluster-port", str(bus), "--bind", "127.0.0.1", "--dir", str(tmp_path))
     argv = (str(valkey.resolve().path), "--port", str(port), *settings)
     cluster = f"redis://127.0.0.1:{port}/0"
@@ -133,7 +133,7 @@ def test_redis_cluster_is_refused_by_name_when_it_starts(
 
 
 async def checked(config: Path) -> tuple[int | None, dict[str, dict[str, str]]]:
-    """Exit status and findings of the check."""
+    """Run the check and return its exit status and findings."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "gateway", "check", "--config", str(config), stdout=asyncio.subprocess.PIPE, cwd=ROOT
     )

@@ -1,4 +1,4 @@
-"""Log probabilities of prompts, as evaluation harnesses and clients of vLLM ask for them."""
+"""Log probabilities of prompts, requested as evaluation harnesses and clients of vLLM request them."""
 
 from itertools import accumulate
 from typing import Any

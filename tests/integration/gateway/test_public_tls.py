@@ -1,4 +1,4 @@
-"""TLS at both doors, for callers without certificates, from files that are read again when they change."""
+"""TLS in both APIs for callers without certificates. Changed certificate files are read again."""
 
 import asyncio
 import shutil
@@ -19,7 +19,7 @@ from tests.integration.serving.certificates import Authority
 
 
 def issue(folder: Path, name: str) -> PublicTlsSettings:
-    """Put a new certificate of a new authority where the last one was."""
+    """Replace the certificate with one of a new authority."""
     tls = Authority().issue(folder, name)
     return PublicTlsSettings(certificate=tls.certificate, key=tls.key)
 
@@ -29,7 +29,7 @@ def trusting(ca: Path) -> ssl.SSLContext:
 
 
 async def answer(address: str, context: ssl.SSLContext) -> bytes:
-    """The first line of the answer to GET /v1/models on a new connection."""
+    """Return the first line of the answer to GET /v1/models on a new connection."""
     host, port = address.split(":")
     async with asyncio.timeout(60):
         reader, writer = await asyncio.open_connection(host, int(port), ssl=context, server_hostname="gateway.test")
@@ -40,7 +40,7 @@ async def answer(address: str, context: ssl.SSLContext) -> bytes:
 
 
 async def models(address: str, ca: bytes) -> int:
-    """How many models gRPC tells on a new connection."""
+    """Return the number of models listed over gRPC on a new connection."""
     options = (("grpc.ssl_target_name_override", "gateway.test"), ("grpc.use_local_subchannel_pool", 1))
     async with grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(ca), options) as channel:
         found = await pb_grpc.ModelServiceStub(channel).ListModels(pb.ListModelsRequest(), timeout=60)
@@ -48,7 +48,7 @@ async def models(address: str, ca: bytes) -> int:
 
 
 async def is_shown(gateway: Gateway, http: ssl.SSLContext, ca: bytes) -> bool:
-    """Whether both doors show a certificate of this authority to a new connection."""
+    """Whether both APIs present a certificate of this authority on a new connection."""
     try:
         return (await answer(gateway.http, http)).startswith(b"HTTP/1.1 200") and await models(gateway.grpc, ca) == 1
     except (ssl.SSLCertVerificationError, grpc.aio.AioRpcError):

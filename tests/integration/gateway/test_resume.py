@@ -1,4 +1,4 @@
-"""Generations outlive the connections, and the gateways, they were begun through."""
+"""Generations outlive the connections and the gateways through which they were started."""
 
 import asyncio
 from typing import Any

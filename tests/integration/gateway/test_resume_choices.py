@@ -1,4 +1,4 @@
-"""Several choices of one request outlive their connection together, each from where its reader was."""
+"""Several choices of one request are resumed together, each from its reader's position."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""A client that repeats a request by itself says nothing twice."""
+"""A client's automatic retry of a request generates nothing twice."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
-"""The description of the HTTP API is what the gateway does: schemathesis makes requests of it, good ones and bad ones.
+"""The gateway matches its OpenAPI description: schemathesis generates valid and invalid requests from it.
 
-No answer is a 5xx or has a status that is not described, and no request that the schema allows is refused.
+No answer is a 5xx or has a status missing from the description, and no request that the schema allows is refused.
 """
 
 import asyncio
@@ -16,14 +16,14 @@ from tests.gateway_fakes import ScriptedVerifier, facts
 from tests.integration.gateway.stage import Stage, stage
 
 EXAMPLES = 4
-"""Requests of each kind for each operation."""
+"""Number of requests of each kind for each operation."""
 CHECKS = "not_a_server_error,status_code_conformance,response_schema_conformance,allowed_requests_are_taken"
 SCHEMATHESIS = Path(sys.executable).parent / "schemathesis"
 
 
 @pytest.fixture
 async def roomy() -> AsyncIterator[Stage]:
-    """A gateway over a model with much room."""
+    """A gateway over a model with a long context."""
     async with stage(ScriptedVerifier(info=facts(context_length=1_000_000)), max_body_bytes=2**22) as made:
         yield made
 

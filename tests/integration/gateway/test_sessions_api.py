@@ -1,4 +1,4 @@
-"""Conversations that are kept: their ids stay as they are, one writer at a time, and each user sees only their own."""
+"""Stored conversations: stable ids, one writer at a time, and each user sees only their own."""
 
 import asyncio
 

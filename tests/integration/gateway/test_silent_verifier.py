@@ -1,4 +1,4 @@
-"""A generation whose stream is silent is lost in bounded time, though the connection answers; one that beats is not."""
+"""A silent stream ends its generation in bounded time, even if the connection answers; one with heartbeats goes on."""
 
 import asyncio
 import time
@@ -34,7 +34,7 @@ CALL = GenerationCall(
 
 
 class Silent(pb_grpc.VerifierServiceServicer):
-    """Says that it sends heartbeats, and sends nothing behind its first round until it may."""
+    """Announces heartbeats, and sends nothing after its first round until the test allows it."""
 
     def __init__(self, heartbeats: bool = True) -> None:
         self.facts = replace(ScriptedVerifier().facts, heartbeats=heartbeats)
@@ -56,7 +56,7 @@ class Silent(pb_grpc.VerifierServiceServicer):
 
 
 class OneSlowRun:
-    """Stands for the generations of a verifier: one round, a pause as long as several silences, and the last round."""
+    """Stand-in for a verifier's generations: one round, a pause of several silence limits, and the last round."""
 
     def open(self, call: GenerationCall, reader: Any, credit: float) -> Any:
         self._running = asyncio.create_task(self._generate(reader))
@@ -79,7 +79,7 @@ async def stack() -> AsyncIterator[AsyncExitStack]:
 
 
 async def connected(servicer: Any, stack: AsyncExitStack, silence: float = SILENCE) -> VerifierClient:
-    """A client of the servicer that knows what it says of itself."""
+    """Return a client of the servicer that has read its facts."""
     server = await start_grpc("127.0.0.1:0", lambda it: pb_grpc.add_VerifierServiceServicer_to_server(servicer, it), ())
     stack.push_async_callback(server.stop, 0)
     client = VerifierClient(server.address, silence=silence)

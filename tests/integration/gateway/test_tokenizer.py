@@ -1,4 +1,4 @@
-"""Tokenizers as transformers loads them, through the gateway's eyes."""
+"""Tokenizers loaded by transformers, as the gateway uses them."""
 
 from dataclasses import replace
 from pathlib import Path

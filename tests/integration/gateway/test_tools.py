@@ -1,4 +1,4 @@
-"""OpenAI's client calls tools: text of a model becomes calls, whole and in a stream."""
+"""OpenAI's client calls tools: a model's text becomes calls, in whole answers and in streams."""
 
 import json
 import re
@@ -36,7 +36,7 @@ async def test_calls_are_answered_in_openai_s_shape(here: Stage) -> None:
 
 
 class Heard:
-    """What a client makes of the chunks of a stream: each call has an id and a name first, then more arguments."""
+    """Calls and text that a client assembles from chunks: each call has an id and a name first, then more arguments."""
 
     def __init__(self) -> None:
         self.text, self.finish = "", None
@@ -88,7 +88,7 @@ async def test_who_comes_back_in_the_middle_of_a_call_gets_its_rest(here: Stage,
 
 
 def _events(stream: str) -> list[tuple[str, Any]]:
-    """The id and the choice of every event that has one."""
+    """Return the id and the choice of every event that has an id."""
     blocks = (re.fullmatch(r"id: (.*)\ndata: (\{.*)", block, re.DOTALL) for block in stream.split("\n\n"))
     return [(match[1], json.loads(match[2])["choices"][0]) for match in blocks if match]
 

@@ -1,4 +1,4 @@
-"""Fields that callers of vLLM send beside OpenAI's, and several prompts in one request."""
+"""Fields of vLLM's clients beyond OpenAI's, and several prompts in one request."""
 
 import asyncio
 from typing import Any

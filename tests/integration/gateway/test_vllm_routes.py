@@ -1,4 +1,4 @@
-"""What clients of vLLM ask a server beside completions: health, version, tokens, counters; and web pages, by CORS."""
+"""Routes of vLLM's clients beyond completions: health, version, tokens, counters; and CORS for web pages."""
 
 from typing import Any
 
@@ -65,7 +65,7 @@ async def test_speculation_is_counted_under_vllms_names(here: Stage) -> None:
 
 
 def _counters(answer: httpx2.Response) -> dict[str, Any]:
-    """Reads the text as `vllm bench serve` does."""
+    """Parse the text like `vllm bench serve`."""
     found: dict[str, Any] = {}
     for line in answer.text.splitlines():
         if not line.startswith("vllm:spec_decode_num_"):

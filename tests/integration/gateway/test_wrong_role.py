@@ -1,4 +1,4 @@
-"""A gateway that dials something else than a verifier says so."""
+"""A gateway that connects to a process other than a verifier reports it."""
 
 import httpx2
 

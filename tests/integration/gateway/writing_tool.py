@@ -1,4 +1,4 @@
-"""A tool that writes a file, and a call of it whose arguments are hard to read."""
+"""A tool that writes a file, and a call of it with arguments that are hard to parse."""
 
 from typing import Any
 

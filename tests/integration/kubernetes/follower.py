@@ -1,4 +1,4 @@
-"""What a source of endpoints has said last."""
+"""The latest snapshot of a source of endpoints."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -9,7 +9,7 @@ from tests.gateway_fakes import until
 
 
 class Follower:
-    """The latest snapshot of a source."""
+    """Follows a source and holds its latest snapshot."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -32,7 +32,7 @@ class Follower:
 
 @asynccontextmanager
 async def follow(source: Source) -> AsyncIterator[Follower]:
-    """Follow it in the background."""
+    """Follow the source in the background."""
     follower = Follower(source)
     task = asyncio.create_task(follower.run())
     try:

@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order, the endpoints end up being those of the objects there are."""
+"""After any sequence of events, the endpoints match the existing objects."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ HISTORIES = st.lists(st.one_of(WRITES, WRITES, DELETES, FAULTS), max_size=25)
 
 
 def happen(api: FakeKubernetes, what: str, name: str, pods: list[dict[str, object]]) -> None:
-    """One thing, to the objects or to the server."""
+    """Apply one event to the objects or to the server."""
     exists = any(each["metadata"]["name"] == name for each in api.store.collection(SLICES)[0])
     match what:
         case "write" if exists:

@@ -1,4 +1,4 @@
-"""Certificates that an installation makes itself: kept as long as they are sound, and good for mutual TLS."""
+"""Certificates that an installation makes itself: kept while they are valid, and usable for mutual TLS."""
 
 import base64
 import json
@@ -48,7 +48,7 @@ def _serial(api: FakeKubernetes, name: str) -> int:
 
 
 def _access(api: FakeKubernetes, name: str, folder: Path, peer: str = "") -> Access:
-    """What a pod that mounts the Secret has."""
+    """Return the TLS settings of a pod that mounts the Secret."""
     folder.mkdir()
     secret = api.store.get(SECRETS, name)
     assert secret["type"] == "kubernetes.io/tls"
@@ -145,7 +145,7 @@ async def test_an_old_authority_takes_all_its_certificates_with_it(
 
 
 def _run(api: FakeKubernetes, folder: Path, **settings: str) -> "subprocess.CompletedProcess[str]":
-    """The Job's command, with these settings in its environment."""
+    """Run the Job's command with these settings in its environment."""
     kubeconfig = folder / "kubeconfig"
     kubeconfig.write_text(json.dumps(api.kubeconfig()))
     given = {"CLUSTER__KUBECONFIG": str(kubeconfig), "CLUSTER__NAMESPACE": "ns", **settings}

@@ -1,4 +1,4 @@
-"""The endpoints follow the EndpointSlices, whatever the API server and the network do."""
+"""The endpoints follow the EndpointSlices through failures of the API server and the network."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -61,7 +61,7 @@ async def test_a_version_that_is_too_old_is_answered_by_another_list(
     api.store.create(SLICES, slice_of("a", pod(1)))
     async with following(cluster) as follower:
         await follower.until("1")
-        with api.store.changed:  # in one step, so that the watch cannot see the change before it is compacted
+        with api.store.changed:  # one step, so that compaction comes before the watch sees the change
             api.store.update(SLICES, "a", lambda _: slice_of("a", pod(2)))
             api.store.compact()
         await follower.until("2")

@@ -1,4 +1,4 @@
-"""A gateway that finds its verifiers by EndpointSlices: rolling changes behind it reach no client."""
+"""A gateway that finds its verifiers by EndpointSlices: clients notice no rollout of the verifiers."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ LONG = Script(text="All that is said, is said once. " * 4, pause=0.02)
 
 
 class House:
-    """Two verifiers, a gateway that does not know them, and the API server that does."""
+    """Two verifiers, a gateway that does not know them yet, and the API server that lists them."""
 
     def __init__(self, api: FakeKubernetes, client: AsyncOpenAI, verifiers: list[ScriptedVerifier]) -> None:
         self.api = api
@@ -48,13 +48,13 @@ class House:
             self.api.store.create(SLICES, made)
 
     async def states(self) -> dict[str, str]:
-        """What the gateway thinks, by the number of the verifier."""
+        """Return the gateway's view of each verifier, by the verifier's number."""
         answer = json.loads(await asyncio.to_thread(_read, str(self.client.base_url.join("/readyz"))))
         numbers = {verifier.address: str(number) for number, verifier in enumerate(self.verifiers)}
         return {numbers[address]: state for address, state in answer["verifiers"].items()}
 
     async def text(self) -> str:
-        """One completion."""
+        """Request one completion and return its text."""
         answer = await self.client.completions.create(model="bytes", prompt="x", max_tokens=200)
         return answer.choices[0].text
 
@@ -150,7 +150,7 @@ async def until_states(house: House, wanted: dict[str, str]) -> None:
 
 
 def _read(url: str) -> bytes:
-    """The body, of a refusal as well."""
+    """Return the response body, also that of a refusal."""
     try:
         answer = urllib.request.urlopen(url, timeout=60)
     except urllib.error.HTTPError as refusal:

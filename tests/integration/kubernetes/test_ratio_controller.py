@@ -1,4 +1,4 @@
-"""The controller against an API server: one leads, only the drafters' scale is written, and nothing else is allowed."""
+"""The controller with an API server: one replica leads, and it may write only the drafters' scale."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""A gateway over real verifiers, which lose their keys and values, and a real store, which does not."""
+"""A gateway over real verifiers that lose their KV, and a real store that keeps it."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
@@ -28,7 +28,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Target:
 
 @pytest.fixture
 def kv_settings() -> dict[str, Any]:
-    """What a test changes of the settings."""
+    """Gateway settings that a test changes."""
     return {}
 
 

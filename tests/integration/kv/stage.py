@@ -1,4 +1,4 @@
-"""What a test may look at or hurt: the verifiers, the blocks that are stored and the gateway in front of them."""
+"""The verifiers, the stored blocks and the gateway, for a test to inspect or break."""
 
 import asyncio
 import time
@@ -26,7 +26,7 @@ PROMPT = tuple(40 + index % 50 for index in range(3 * BLOCK + 5))
 
 @dataclass
 class Stage:
-    """What a test may look at or hurt."""
+    """The parts of the system that a test may inspect or break."""
 
     target: Target
     blocks: Redis
@@ -36,7 +36,7 @@ class Stage:
     client: httpx2.AsyncClient = field(default_factory=httpx2.AsyncClient)
 
     async def add_verifier(self) -> str:
-        """Start one; its address."""
+        """Start a verifier and return its address."""
         stack = AsyncExitStack()
         settings = {
             "model": {"path": self.target.folder, "device": "cpu"},
@@ -50,11 +50,11 @@ class Stage:
         return started.address
 
     async def lose(self, address: str) -> None:
-        """End a verifier, and with it every key and value it has."""
+        """End a verifier, which loses all its KV."""
         await self.verifiers.pop(address).aclose()
 
     async def holders(self) -> list[str]:
-        """The verifiers that have the keys and values of the prompt."""
+        """Return the addresses of the verifiers that hold the KV of the prompt."""
         found = []
         for address in self.verifiers:
             client = VerifierClient(address)
@@ -64,7 +64,7 @@ class Stage:
         return found
 
     async def metric(self, name: str, **labels: str) -> float:
-        """A counter of the gateway."""
+        """Return a counter of the gateway."""
         text = (await self.client.get("/metrics")).text
         samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
         return sum(
@@ -74,23 +74,23 @@ class Stage:
         )
 
     async def keys(self) -> list[bytes]:
-        """Those of all blocks."""
+        """Return the keys of all blocks."""
         found = [key async for key in self.blocks.scan_iter("kv:1:*")]
         return [key for key in found if not key.startswith((b"kv:1:used:", b"kv:1:full:"))]
 
     async def stored(self, count: int) -> None:
-        """Wait until so many blocks are stored."""
+        """Wait until this many blocks are stored."""
         deadline = time.monotonic() + 30
         while len(await self.keys()) < count:
             assert time.monotonic() < deadline, "the blocks are not stored"
             await asyncio.sleep(0.01)
 
     async def say(self, prompt: Sequence[int] = PROMPT, tokens: int = 40, **options: Any) -> list[int]:
-        """The output of one greedy generation."""
+        """Return the output of one greedy generation."""
         return list((await self.answer(prompt, tokens, **options))["choices"][0]["token_ids"])
 
     async def answer(self, prompt: Sequence[int], tokens: int, **options: Any) -> dict[str, Any]:
-        """The whole answer to one greedy generation."""
+        """Return the whole answer to one greedy generation."""
         reply = await self.client.post("/v1/completions", json=asked(prompt, tokens) | options)
         assert reply.status_code == 200, reply.text
         answer: dict[str, Any] = reply.json()
@@ -98,7 +98,7 @@ class Stage:
 
 
 def asked(prompt: Sequence[int], tokens: int) -> dict[str, Any]:
-    """The body of a greedy request."""
+    """Return the body of a greedy request."""
     return {
         "prompt": list(prompt),
         "max_tokens": tokens,

@@ -1,4 +1,4 @@
-"""A tenant's blocks never take more than its budget, whoever writes them, and what goes makes room."""
+"""A tenant's blocks never exceed its budget with any number of writers, and deleted blocks make room."""
 
 import asyncio
 import random
@@ -28,7 +28,7 @@ async def redis(server: Server) -> AsyncIterator[Redis]:
 
 @pytest.fixture
 async def blocks(server: Server, redis: Redis) -> AsyncIterator[Callable[..., BlockStore]]:
-    """Makes one more gateway's view of the store."""
+    """Return a function that opens another gateway's connection to the block store."""
     made: list[BlockStore] = []
 
     def make(ttl: float = 3600.0, budget: int = BUDGET) -> BlockStore:
@@ -45,7 +45,7 @@ def key(domain: str, number: int) -> str:
 
 
 async def stored(redis: Redis, domains: list[str]) -> int:
-    """Bytes of all values of the domains' blocks."""
+    """Return the bytes of all values of the domains' blocks."""
     keys = [each async for each in redis.scan_iter("kv:1:f:*")]
     ours = [each for each in keys if each.split(b":")[3].decode() in domains]
     return sum([await redis.strlen(each) for each in ours])

@@ -1,4 +1,4 @@
-"""The doctor tells a server that is fit for blocks from one that is fit for sessions."""
+"""The doctor distinguishes a server suited to blocks from one suited to sessions."""
 
 import json
 import re
@@ -23,7 +23,7 @@ def second() -> Iterator[Server]:
 
 
 async def found(target: Target, sessions: str, blocks: str) -> dict[str, str]:
-    """What is said of both stores, but for their versions."""
+    """Return the findings about both stores, without those about their versions."""
     settings = GatewaySettings(
         model=TokenizerSettings(path=Path(target.folder)),
         http="127.0.0.1:0",

@@ -1,4 +1,4 @@
-"""What one verifier computed, another goes on from: the same tokens, with speculation, and nothing computed twice."""
+"""A verifier continues from another's KV: the same tokens, with speculation, and nothing is computed twice."""
 
 import json
 from collections.abc import Callable
@@ -14,7 +14,7 @@ WHOLE = len(PROMPT) // BLOCK
 
 
 async def move(here: Stage) -> None:
-    """Lose the verifier that has computed anything."""
+    """End the verifier that holds the KV."""
     (holder,) = await here.holders()
     await here.lose(holder)
     assert await here.holders() == []
@@ -99,7 +99,7 @@ async def test_a_spoiled_block_is_a_miss_that_says_why_and_is_stored_anew(
 
 
 async def ordered(here: Stage) -> tuple[bytes, bytes]:
-    """The keys of the prompt's second and third block."""
+    """Return the keys of the prompt's second and third block."""
     (fingerprint,) = {key.split(b":")[2].decode() for key in await here.keys()}
     _, second, third = SequenceBlocks(fingerprint, DOMAIN, BLOCK).grow(PROMPT)
     return second.key.encode(), third.key.encode()

@@ -1,4 +1,4 @@
-"""An authority of the tests' own, and what it issues."""
+"""The tests' own certificate authority and its certificates."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,7 +14,7 @@ PEER = "specdec-verifier.namespace.svc"
 
 
 class Authority:
-    """Issues certificates for DNS names."""
+    """An authority that issues certificates for DNS names."""
 
     def __init__(self) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -25,7 +25,7 @@ class Authority:
         )
 
     def issue(self, folder: Path, name: str = PEER) -> DialTlsSettings:
-        """Write tls.crt, tls.key and ca.crt, as a Kubernetes Secret would hold them."""
+        """Write tls.crt, tls.key and ca.crt, as in a Kubernetes Secret."""
         key = ec.generate_private_key(ec.SECP256R1())
         names = x509.SubjectAlternativeName([x509.DNSName(name)])
         certificate = _builder(_name("leaf"), self._name, key).add_extension(names, False)

@@ -1,4 +1,4 @@
-"""What a server on loopback needs."""
+"""Fixtures for servers on loopback."""
 
 import pytest
 
@@ -7,5 +7,5 @@ from specdec.cli.local import ports
 
 @pytest.fixture
 def free_port() -> int:
-    """A port that nobody listens on now."""
+    """A port on which nothing listens now."""
     return ports.free("127.0.0.1")

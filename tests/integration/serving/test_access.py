@@ -1,4 +1,4 @@
-"""The token of a server over loopback: who carries it is served, and anybody may ask for health."""
+"""The token of a server over loopback: calls with it are served, and health checks need none."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -71,7 +71,7 @@ async def server() -> AsyncIterator[GrpcServer]:
 
 
 async def _code(address: str, metadata: Metadata) -> grpc.StatusCode:
-    """The status of a call with this metadata."""
+    """Return the status of a call with this metadata."""
     async with open_channel(address) as channel:
         stub = verifier_pb2_grpc.VerifierServiceStub(channel)
         rpc = stub.GetVerifierInfo(verifier_pb2.GetVerifierInfoRequest(), metadata=metadata)
@@ -79,7 +79,7 @@ async def _code(address: str, metadata: Metadata) -> grpc.StatusCode:
 
 
 async def _services(address: str, access: Access) -> list[str]:
-    """What reflection lists."""
+    """Return the services that reflection lists."""
     async with open_channel(address) as channel:
         stub = reflection_pb2_grpc.ServerReflectionStub(channel)
         asked = stub.ServerReflectionInfo(metadata=access.metadata)
@@ -90,7 +90,7 @@ async def _services(address: str, access: Access) -> list[str]:
 
 
 async def _refusal(address: str, access: Access) -> grpc.StatusCode:
-    """Why reflection does not answer. Nothing is written to it: a write to a call that has ended fails on its own."""
+    """Return the status of refused reflection. The client writes nothing: a write to an ended call fails by itself."""
     async with open_channel(address) as channel:
         asked = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(metadata=access.metadata)
         code: grpc.StatusCode = await asked.code()

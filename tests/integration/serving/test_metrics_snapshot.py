@@ -1,4 +1,4 @@
-"""The numbers of running services, scraped from each and asked of a Prometheus."""
+"""Metrics of running services, scraped from each service and queried from a Prometheus."""
 
 import json
 import threading
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.integration
 
 
 def a_round(drafted: int, accepted: int) -> Round:
-    """Accepted drafts and one token more."""
+    """Return a round of accepted drafts and one more token."""
     last = Origin.BONUS if accepted == drafted else Origin.RECOVERED
     origins = (Origin.ACCEPTED,) * accepted + (last,)
     tokens = (1,) * len(origins)
@@ -43,7 +43,7 @@ class Services:
         self.drafter = DrafterMetrics(CollectorRegistry())
 
     def work(self) -> None:
-        """Ten rounds of four drafts in five passes, three of them starved."""
+        """Count ten rounds of four drafts in five passes, three of them starved."""
         for _ in range(7):
             self.verifier.count(a_round(4, 3), awaited=4)
         for _ in range(3):
@@ -117,7 +117,7 @@ def test_the_command_reads_what_runs(services: tuple[Services, list[str]], capsy
 
 
 class _PrometheusHandler(BaseHTTPRequestHandler):
-    """Answers each query by its position in a list, and remembers them."""
+    """Answers each query by its position in a list and records it."""
 
     asked: list[str]
     shown: list[tuple[str, str]]
@@ -135,12 +135,12 @@ class _PrometheusHandler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Tests read no access log."""
+        """Log nothing."""
 
 
 @pytest.fixture
 def shown() -> list[tuple[str, str]]:
-    """Tenant and authorization of each query to the Prometheus."""
+    """Tenant and authorization headers of each query to the Prometheus."""
     return []
 
 

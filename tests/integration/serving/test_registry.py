@@ -1,4 +1,4 @@
-"""What every process tells of itself beside its own metrics."""
+"""Metrics that every process exports beside its own."""
 
 from prometheus_client import Counter
 from prometheus_client.exposition import choose_encoder

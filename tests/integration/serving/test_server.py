@@ -175,7 +175,7 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def _header(name: bytes, value: bytes) -> bytes:
-    """A header of HTTP/2 as a literal that is not indexed (RFC 7541, section 6.2.2)."""
+    """Encode an HTTP/2 header as a literal without indexing (RFC 7541, section 6.2.2)."""
     return b"\0" + b"".join(bytes([len(each)]) + each for each in (name, value))
 
 

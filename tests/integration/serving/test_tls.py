@@ -1,4 +1,4 @@
-"""Mutual TLS over loopback, with certificates that change while it serves."""
+"""Mutual TLS over loopback, with certificates that change while the server runs."""
 
 import asyncio
 import math
@@ -110,7 +110,7 @@ async def test_a_server_of_another_name_is_not_believed(server: GrpcServer, sett
 
 
 async def _until_served(address: str, settings: DialTlsSettings) -> None:
-    """Wait until new connections see the present files."""
+    """Wait until new connections get the current certificates."""
     async with asyncio.timeout(60):
         while True:
             with suppress(grpc.aio.AioRpcError):

@@ -1,7 +1,7 @@
-"""A pytest plugin: a real server for the session store, which a test can kill and start again on the same folder.
+"""A pytest plugin: a real server for the session store, which a test can kill and restart on the same folder.
 
-`SPECDEC_TEST_REDIS=/path/to/redis-server` runs these tests against that server; without it, against the one that
-`specdec up` would start.
+`SPECDEC_TEST_REDIS=/path/to/redis-server` selects the server. By default the tests use the one that `specdec up` would
+start.
 """
 
 import os
@@ -25,7 +25,7 @@ from specdec.errors import SessionHeld
 
 
 def binary() -> Binary:
-    """The server under test."""
+    """Path of the server under test."""
     given = os.environ.get("SPECDEC_TEST_REDIS")
     if not given:
         return valkey.resolve()
@@ -35,7 +35,7 @@ def binary() -> Binary:
 
 
 class Server:
-    """What `specdec up` would embed; `spawn` from the main thread only."""
+    """The server that `specdec up` would embed. Call `spawn` from the main thread only."""
 
     def __init__(self, folder: Path, children: Children) -> None:
         self._children = children
@@ -62,26 +62,26 @@ class Server:
         self._child.process.wait()
 
     async def expire_lease(self, session_id: str) -> None:
-        """End the lease of the session's owner now; a commit or renewal of that owner does not bring it back."""
+        """End the lease of the session's owner now. A commit or renewal by that owner does not restore it."""
         async with connect(self.url) as client:
             await client.hset(lua.keys(session_id)[0], mapping={"own": "", "lu": "1"})
 
     async def lose_tokens(self, session_id: str) -> None:
-        """Delete the log of a session, as when it expires."""
+        """Delete a session's token log, as its expiry does."""
         async with connect(self.url) as client:
             await client.delete(lua.keys(session_id)[1])
 
     async def take_over(self, store: SessionStore, session_id: str, owner: str) -> Lease:
-        """Make `owner` the session's owner, as when the owner before it was silent for longer than its lease."""
+        """Make `owner` the session's owner, as if the previous owner's lease had ended."""
         while True:
             await self.expire_lease(session_id)
-            with suppress(SessionHeld):  # another took it in between
+            with suppress(SessionHeld):  # another owner acquired it in between
                 return await store.acquire(session_id, owner)
 
 
 @contextmanager
 def running_server() -> Iterator[Server]:
-    """A server in a private folder, whose path is short enough for a socket file."""
+    """Run a server in a private folder with a path short enough for a socket file."""
     folder = Path(tempfile.mkdtemp(prefix="specdec-test-"))
     try:
         with Children(grace=5) as children:

@@ -1,4 +1,4 @@
-"""Bytes that change on the way to the server or back: nothing else is stored, and nothing else is read."""
+"""Bytes corrupted on the way to the server or back: no wrong data is stored or read."""
 
 import asyncio
 import random
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.integration
 
 ROUNDS, WIDTH = 130, 8
 EVERY = 4000
-"""One byte of so many is changed: about one round of six is disturbed."""
+"""One in this many bytes is changed, which disturbs about one round of six."""
 
 
 @pytest.fixture

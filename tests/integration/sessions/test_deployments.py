@@ -1,4 +1,4 @@
-"""The ways a session store is run: behind TLS and ACLs, with replicas that must acknowledge, under Sentinels."""
+"""Deployments of a session store: with TLS and ACLs, with replicas that must acknowledge, with Sentinels."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.integration
 
 HOST = "127.0.0.1"
 TLS = Path(__file__).parent / "tls"
-"""A certificate for loopback that signs itself, for tests alone."""
+"""A self-signed certificate for loopback, only for tests."""
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Daemon:
 
 @dataclass
 class Daemons:
-    """Starts servers; they end with their folder."""
+    """Starts servers. They end with their folder."""
 
     folder: Path
     children: Children
@@ -79,7 +79,7 @@ def daemons() -> Iterator[Daemons]:
 
 
 async def works(url: str, **policy: float) -> bool:
-    """Whether a round can be committed, and read back through the other connection."""
+    """Whether a round can be committed and read back through the other connection."""
     store, sid = RedisSessionStore.at(url, StorePolicy(patience=0.0, **policy)), uuid.uuid4().hex  # type: ignore[arg-type]
     try:
         await store.open(sid, "r", [1], b"{}", "fp", "t")
@@ -93,7 +93,7 @@ async def works(url: str, **policy: float) -> bool:
 
 @asynccontextmanager
 async def behind_tls(port: int) -> AsyncIterator[int]:
-    """A port that speaks TLS and passes everything on to another."""
+    """Open a TLS port that forwards to another port."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(TLS / "certificate.pem", TLS / "key.pem")
     pipes: set[asyncio.Task[None]] = set()

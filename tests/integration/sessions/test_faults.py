@@ -1,4 +1,4 @@
-"""What a lost reply, a cancelled caller and a killed server leave behind: never a lost token, never one twice."""
+"""Lost replies, cancelled callers and killed servers: no token is lost, and none is stored twice."""
 
 import asyncio
 import itertools
@@ -26,7 +26,7 @@ async def sid(store: RedisSessionStore) -> str:
 
 
 class LossyProxy:
-    """Stands before a server and drops the connection in place of the first reply after `lose` is set."""
+    """A proxy that, once `lose` is set, drops the connection in place of the next reply."""
 
     def __init__(self, path: str) -> None:
         self._path = path

@@ -1,4 +1,4 @@
-"""Turns whose lease ended are found; those that are renewed, released or done are not."""
+"""Turns with an expired lease are found; renewed, released and finished turns are not."""
 
 import asyncio
 import uuid
@@ -21,7 +21,7 @@ LIMIT = 1000
 
 @pytest.fixture
 async def brief(server: Server) -> AsyncIterator[RedisSessionStore]:
-    """A store whose leases run out while one looks."""
+    """A store whose leases expire within a test."""
     async with connect(server.url) as client:
         await client.flushdb()
     made = RedisSessionStore.at(server.url, StorePolicy(lease=0.02))
@@ -30,7 +30,7 @@ async def brief(server: Server) -> AsyncIterator[RedisSessionStore]:
 
 
 async def owned(store: RedisSessionStore, owner: str = "a") -> tuple[str, int]:
-    """A session and the epoch of its owner."""
+    """Open a session and return its id and the epoch of its owner."""
     session_id = uuid.uuid4().hex
     await store.open(session_id, "r", [1, 2], b"{}", "fp", "ann")
     return session_id, (await store.acquire(session_id, owner)).epoch

@@ -1,4 +1,4 @@
-"""The rounds of many sessions in one call: what one session has wrong costs no other, and no call holds the server."""
+"""Rounds of many sessions in one call: an error of one session affects no other, and no call blocks the server long."""
 
 import asyncio
 import uuid
@@ -18,11 +18,11 @@ from tests.integration.sessions.server import Server
 pytestmark = pytest.mark.integration
 
 WIDTH = 5
-"""Sessions in a pass."""
+"""Number of sessions in a pass."""
 
 
 async def owned(store: RedisSessionStore, count: int = WIDTH) -> dict[str, int]:
-    """Sessions of three tokens, and the epoch of the owner of each."""
+    """Open sessions of three tokens and return the epoch of each session's owner."""
     sids = [uuid.uuid4().hex for _ in range(count)]
     return {sid: await begin(store, sid) for sid in sids}
 
@@ -77,7 +77,7 @@ async def test_a_large_pass_is_several_scripts(store: RedisSessionStore, server:
     assert PART <= 256, "other commands wait for a script"
     ((sid, epoch),) = (await owned(store, 1)).items()
     rounds = [RoundCommit(sid, epoch, 3 + index, [index]) for index in range(2 * PART + 1)]
-    assert list(await store.renew([(sid, epoch)])) == [False]  # from here on, the server has both scripts
+    assert list(await store.renew([(sid, epoch)])) == [False]  # after this, the server has cached both scripts
     await store.commit(rounds[:1])
     async with connect(server.url) as client:
         await client.config_resetstat()

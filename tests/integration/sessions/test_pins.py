@@ -1,4 +1,4 @@
-"""A session goes back to the verifier that served it last, by the word of the newest owner."""
+"""A session returns to the verifier that served it last, as recorded by the newest owner."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""The session store on a real server: the contract of every store, and what only Redis has."""
+"""The session store on a real server: the contract of every store, and behaviour specific to Redis."""
 
 import asyncio
 import uuid
@@ -109,7 +109,7 @@ async def test_commands_wait_for_a_connection_and_the_question_whether_the_serve
 ) -> None:
     await open_turn(store, sid)
     async with connect(server.url) as client:
-        await client.client_pause(120_000, all=False)  # writes wait in the server, and each keeps its connection
+        await client.client_pause(120_000, all=False)  # writes wait in the server, and each holds a connection
         renewals = [asyncio.create_task(renew(store, sid, 0)) for _ in range(300)]
         try:
             await asyncio.sleep(0.1)
@@ -178,7 +178,7 @@ async def test_another_tenants_session_costs_the_server_the_steps_of_one_that_ne
     async with connect(server.url) as client:
         for what, refused in refusals.items():
             steps = []
-            for name in (sid, sid, "0" * 32):  # the first time round, the script itself is loaded
+            for name in (sid, sid, "0" * 32):  # the first call loads the script
                 await client.config_resetstat()
                 with pytest.raises(SessionNotFound):
                     await refused(name)
@@ -210,7 +210,7 @@ async def test_a_session_that_lives_shorter_than_its_turn_takes_is_kept_until_th
         assert await client.ttl(log) > 10
         epoch = (await store.acquire(sid, "a")).epoch
         for base, renewed in ((3, True), (4, False)):
-            await client.hincrby(lua.keys(sid)[0], "lu", -4000)  # as when a third of the lease has passed
+            await client.hincrby(lua.keys(sid)[0], "lu", -4000)  # as if a third of the lease had passed
             for key in lua.keys(sid)[:4]:
                 await client.pexpire(key, 5000)
             if renewed:

@@ -1,4 +1,4 @@
-"""Gateways of this release and of the one before share sessions: `before/` has the scripts of the latter."""
+"""Gateways of this release and of the previous one share sessions. `before/` has the previous release's scripts."""
 
 import struct
 import uuid
@@ -29,13 +29,13 @@ OK = [b"OK", b""]
 
 @dataclass(frozen=True)
 class GatewayBefore:
-    """Runs the scripts of the release before."""
+    """Runs the scripts of the previous release."""
 
     client: Redis
     sid: str
 
     async def run(self, name: str, *arguments: str | bytes | float) -> list[Any]:
-        """The reply of a script."""
+        """Return the reply of a script."""
         keys = (*lua.keys(self.sid), lua.LEASES)
         source = checked((BEFORE / f"{name}.lua").read_text())
         reply: Any = await self.client.eval(source, len(keys), *keys, *arguments_of(keys, arguments))
@@ -52,7 +52,7 @@ class GatewayBefore:
         return await self.run("commit", epoch, base, tokens_to_bytes(tokens), finish, LEASE_MS, b"")
 
     async def read(self, turn: int) -> list[int]:
-        """The turn's prompt and output."""
+        """Return the turn's prompt and output."""
         word, _, _, prompt, entries = await self.run("read", "t", turn, "")
         assert word == b"OK"
         data = prompt + b"".join(fields[1] for _, fields in entries if fields[0] == b"t")
@@ -124,7 +124,7 @@ async def test_a_cancellation_reaches_an_owner_of_the_other_release(
     assert await before.client.xrange(lua.keys(sid)[4]), "the owner waits for this entry"
     assert await before.run("renew", int(old), LEASE_MS) == [b"OK", b"1"]
     await server.expire_lease(sid)
-    await before.run("cancel", "t", 1)  # of a turn without an owner
+    await before.run("cancel", "t", 1)  # the turn has no owner
     await before.open("r2", [2])
     epoch = (await store.acquire(sid, "now")).epoch
     assert await before.run("cancel", "t", 2) == [b"OK"]
@@ -144,7 +144,7 @@ async def test_keys_outlive_two_leases_whichever_release_wrote_last(
     await before.open("r1", [1])
     epoch = (await store.acquire(sid, "now")).epoch
     for key in keys:
-        await before.client.pexpire(key, 2 * LEASE_MS)  # as the release before leaves them
+        await before.client.pexpire(key, 2 * LEASE_MS)  # as the previous release sets them
     assert await store.release(sid, epoch)
     epoch = (await store.acquire(sid, "now")).epoch
     await commit(store, RoundCommit(sid, epoch, 1, [2]))

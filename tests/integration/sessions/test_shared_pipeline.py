@@ -1,4 +1,4 @@
-"""Writes that go to the server together: each caller gets its own answer, and nobody fails by another's."""
+"""Writes sent to the server together: each caller gets its own answer, and one caller's error affects no other."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""A client that speaks to a verifier as the gateway does."""
+"""A client that calls a verifier as the gateway does."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -18,7 +18,7 @@ from tests.integration.verifier.target import LENGTH, PROMPT
 
 @dataclass
 class Client:
-    """Speaks to a verifier as the gateway does."""
+    """Calls a verifier as the gateway does."""
 
     stub: Any
     address: str
@@ -43,7 +43,7 @@ class Client:
         prediction: Sequence[int] = (),
         tree: TreeOptions | None = None,
     ) -> Any:
-        """Begin a generation."""
+        """Start a generation."""
         speculation = pb.Speculation(
             mode=mode_to_pb(mode),
             gamma=gamma,
@@ -69,30 +69,30 @@ class Client:
         )
 
     async def rounds(self, *arguments: Any, **options: Any) -> list[pb.GenerateResponse]:
-        """The whole generation, checked for gaps."""
+        """Return all rounds of a generation, after a check for gaps."""
         rounds = [response async for response in self.call(*arguments, **options)]
         for earlier, later in pairwise(rounds):
             assert later.base_len == earlier.base_len + len(earlier.tokens) // 4
         return rounds
 
     async def info(self) -> pb.GetVerifierInfoResponse:
-        """What the verifier says of itself."""
+        """Return the verifier's description of itself."""
         return await self.stub.GetVerifierInfo(pb.GetVerifierInfoRequest())
 
 
 def output(rounds: Sequence[pb.GenerateResponse]) -> list[int]:
-    """Every committed token."""
+    """Return every committed token."""
     return [token for response in rounds for token in tokens_from_bytes(response.tokens)]
 
 
 def reasons(rounds: Sequence[pb.GenerateResponse]) -> set[str]:
-    """The fallback reasons there were."""
+    """Return the fallback reasons of the rounds."""
     return {response.fallback_reason for response in rounds} - {""}
 
 
 @asynccontextmanager
 async def connected(address: str) -> AsyncIterator[Client]:
-    """A client of the verifier at `address`, where a busy machine may need several tries to connect."""
+    """Return a client of the verifier at `address`. On a busy machine the connection may take several tries."""
     async with open_channel(address) as channel:
         await channel.channel_ready()
         yield Client(verifier_pb2_grpc.VerifierServiceStub(channel), address)

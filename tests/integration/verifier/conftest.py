@@ -1,4 +1,4 @@
-"""A verifier on a tiny target, with whatever drafters a test scripts."""
+"""A verifier on a tiny target, with drafters that a test scripts."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -18,7 +18,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Target:
 
 @pytest.fixture(scope="session")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> Target:
-    """Heads so wide that a page has 16 tokens, and a long context."""
+    """A target with heads so wide that a page has 16 tokens, and a long context."""
     folder = tmp_path_factory.mktemp("wide")
     return load_target(make_tiny_model(folder, "llama", seed=3, head_dim=64, context=9000))
 
@@ -31,6 +31,6 @@ async def house(target: Target) -> AsyncIterator[House]:
 
 @pytest.fixture
 def http() -> str:
-    """Where a verifier may answer for its metrics."""
+    """Address for the verifier's metrics."""
     (address,) = free_addresses(1)
     return address

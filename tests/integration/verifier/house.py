@@ -1,4 +1,4 @@
-"""A real verifier and its scripted drafters, started by a test and ended with it."""
+"""A real verifier and its scripted drafters, started by a test and stopped with it."""
 
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -13,20 +13,20 @@ from verifier_service.config import VerifierSettings
 
 @dataclass
 class House:
-    """Starts what a test needs; everything ends with the test."""
+    """Starts verifiers and drafters, which end with the test."""
 
     target: Target
     stack: AsyncExitStack
 
     async def drafter(self, script: Script, **options: Any) -> RunningDrafter:
-        """A scripted drafter with the target's tokenizer."""
+        """Start a scripted drafter with the target's tokenizer."""
         options.setdefault("tokenizer_hash", self.target.tokenizer_hash)
         running = await RunningDrafter.start(ScriptedDrafter(script, **options))
         self.stack.push_async_callback(running.server.stop, 0)
         return running
 
     async def verifier(self, *drafters: RunningDrafter | str, wait: bool = True, **settings: Any) -> Client:
-        """A verifier that knows `drafters`, once it has met them."""
+        """Start a verifier with these `drafters`, and return once it has connected to them."""
         addresses = [each if isinstance(each, str) else each.address for each in drafters]
         base = {"address": "127.0.0.1:0", "http": "127.0.0.1:0", "drafters": addresses, "kv_bytes": 2**22}
         drafting = {"drafting": {"timeout": 5.0}}
@@ -41,7 +41,7 @@ class House:
         return client
 
     async def settled(self, client: Client) -> None:
-        """Wait until no drafter is being connected to."""
+        """Wait until no connection to a drafter is pending."""
         states = ["connecting"]
         while "connecting" in states:
             states = [drafter.state for drafter in (await client.info()).drafters]

@@ -1,4 +1,4 @@
-"""A gateway's end of one stream of passes."""
+"""The gateway's end of one stream of passes."""
 
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping
@@ -17,11 +17,11 @@ from tests.integration.verifier.client import Client
 from tests.integration.verifier.target import LENGTH, PROMPT
 
 FAR = 1 << 20
-"""Credit for any generation of these tests."""
+"""Enough credit for any generation of these tests."""
 
 
 def make_call(session: str = "s", **changes: Any) -> GenerationCall:
-    """A greedy call that rejection judges, with drafts as the verifier likes."""
+    """Return a greedy call in rejection mode, with drafts as the verifier chooses."""
     values = {
         "session_id": session,
         "epoch": 1,
@@ -36,26 +36,26 @@ def make_call(session: str = "s", **changes: Any) -> GenerationCall:
 
 
 class PassesClient:
-    """Orders and collects on one stream."""
+    """Sends orders and receives passes on one stream."""
 
     def __init__(self, call: Any) -> None:
         self.call = call
         self.passes: list[Pass] = []
         self.rounds: dict[int, list[Round]] = defaultdict(list)
-        """By slot."""
+        """Rounds by slot."""
         self.ended: dict[int, SpecdecError] = {}
-        """By slot."""
+        """Errors by slot."""
 
     async def order(self, *opens: Opening, cancels: tuple[int, ...] = (), credits: Mapping[int, int] = {}) -> None:
         """Send orders."""
         await self.send(orders_to_pb(Orders(opens, cancels, credits)))
 
     async def send(self, message: pb.ServeRequest) -> None:
-        """Send a message as it is."""
+        """Send a message unchanged."""
         await self.call.write(message)
 
     async def next(self) -> Pass | None:
-        """Take the next pass; None where the stream has ended."""
+        """Return the next pass, or None after the end of the stream."""
         message = received(await self.call.read())
         if not isinstance(message, pb.ServeResponse):
             return None
@@ -69,7 +69,7 @@ class PassesClient:
         return done
 
     async def until(self, *slots: int) -> None:
-        """Take passes until these generations are over."""
+        """Read passes until these generations are over."""
         while not all(map(self.is_over, slots)):
             assert await self.next() is not None, "the stream has ended"
 
@@ -78,13 +78,13 @@ class PassesClient:
         return slot in self.ended or (slot in self.rounds and self.rounds[slot][-1].finish is not None)
 
     def output(self, slot: int) -> list[int]:
-        """Every committed token of a generation."""
+        """Return every committed token of a generation."""
         return [token for each in self.rounds[slot] for token in each.tokens]
 
 
 @asynccontextmanager
 async def serving(client: Client) -> AsyncIterator[PassesClient]:
-    """A stream that ends with the context."""
+    """Open a stream that ends with the context."""
     call = client.stub.Serve()
     try:
         yield PassesClient(call)

@@ -1,4 +1,4 @@
-"""A drafter of few words: a real gRPC server whose drafts a test writes."""
+"""A scripted drafter: a real gRPC server whose drafts a test writes."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -18,7 +18,7 @@ from specdec.wire.tokens import tokens_from_bytes, tokens_to_bytes
 
 @dataclass
 class Seen:
-    """What the verifier told about one session."""
+    """The verifier's messages about one session."""
 
     session_id: str
     epoch: int
@@ -28,11 +28,11 @@ class Seen:
 
 
 Script = Callable[[Seen, int], Sequence[pb.DraftResponse]]
-"""From a session and its γ to what is sent back."""
+"""Function from a session and its γ to the responses."""
 
 
 def drafts(seen: Seen, tokens: Sequence[int], *, base_len: int | None = None, flip: int = 0) -> pb.DraftResponse:
-    """Point-mass drafts for the session's prefix, or for an earlier one; `flip` spoils the hash."""
+    """Return point-mass drafts for the session's prefix, or for an earlier one; `flip` corrupts the hash."""
     base = len(seen.tokens) if base_len is None else base_len
     message = pb.DraftTokens(
         session_id=seen.session_id,
@@ -49,16 +49,16 @@ def drafts(seen: Seen, tokens: Sequence[int], *, base_len: int | None = None, fl
 
 @dataclass
 class ScriptedDrafter(drafter_pb2_grpc.DrafterServiceServicer):
-    """Answers Opens and Commits by a script; `dies_after` messages it ends the stream."""
+    """Answers Opens and Commits by a script, and ends the stream after `dies_after` messages."""
 
     script: Script
     tokenizer_hash: str
     dies_after: int | None = None
     refuses: bool = False
     step_seconds: float = 1e-4
-    """What it says that a draft step takes."""
+    """Duration of a draft step that the drafter reports."""
     outcomes: int = 0
-    """Most outcomes of a verdict that it says it pushes chains for."""
+    """Maximum number of outcomes for which the drafter reports that it pushes chains."""
     sessions: dict[str, Seen] = field(default_factory=dict)
     opens: list[pb.Open] = field(default_factory=list)
     closes: list[str] = field(default_factory=list)
@@ -118,7 +118,7 @@ class RunningDrafter:
 
     @classmethod
     async def start(cls, servicer: ScriptedDrafter, address: str = "127.0.0.1:0") -> "RunningDrafter":
-        """Listen."""
+        """Listen on a port."""
         checked = [DecodeInterceptor(MAX_MESSAGE_BYTES)]
         server = grpc.aio.server(interceptors=checked, options=[("grpc.so_reuseport", 0)])
         drafter_pb2_grpc.add_DrafterServiceServicer_to_server(servicer, server)

@@ -1,4 +1,4 @@
-"""A tiny target, and what transformers itself makes of prompts with it."""
+"""A tiny target, and the output of plain transformers for its prompts."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from specdec.engine import NativeEngine
 
 PROMPT = (40, 41, 42, 43, 44, 45, 46)
 LENGTH = 40
-"""Output tokens of the reference."""
+"""Number of output tokens of the reference."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """A tiny model and what transformers itself makes of prompts."""
+    """A tiny model and the output of plain transformers for prompts."""
 
     folder: Path
     tokenizer_hash: str

@@ -1,4 +1,4 @@
-"""Drafts that change on the way to the verifier are dropped with their link, which is made anew."""
+"""Drafts corrupted on the way to the verifier are dropped with their link, and the link is opened again."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -22,12 +22,12 @@ from verifier_service.metrics import VerifierMetrics
 
 GAMMA = 5
 ENOUGH = 1000
-"""Tokens that must arrive."""
+"""Number of tokens that must arrive."""
 HASH = "c0ffee"
 
 
 class Recorder:
-    """Takes all messages of one session."""
+    """Records all messages of one session."""
 
     epoch = 1
 
@@ -58,7 +58,7 @@ def drafter() -> ScriptedDrafter:
 
 @pytest.fixture
 async def link(drafter: ScriptedDrafter) -> AsyncIterator[DrafterLink]:
-    """A link to the drafter over a connection that changes one answer of twenty."""
+    """A link to the drafter over a connection that corrupts one response of twenty."""
     server, address = flipping_server(FlipInterceptor(share=0.05, seed=9))
     drafter_pb2_grpc.add_DrafterServiceServicer_to_server(drafter, server)
     await server.start()
@@ -72,7 +72,7 @@ async def link(drafter: ScriptedDrafter) -> AsyncIterator[DrafterLink]:
 
 
 async def draft(link: DrafterLink) -> list[DraftTokens]:
-    """What arrives of the drafts for sessions that are opened one after the other, until it is enough."""
+    """Open sessions one after the other until enough drafts have arrived, and return the drafts."""
     recorder, numbers = Recorder(), count()
     async with asyncio.timeout(60):
         while len(recorder.chunks) * GAMMA < ENOUGH:

@@ -1,4 +1,4 @@
-"""The pool has a link to each drafter that a source names, and no other."""
+"""The pool has a link to each drafter that the source lists, and to no other."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -17,7 +17,7 @@ from verifier_service.metrics import VerifierMetrics
 
 
 class WrittenSource:
-    """Snapshots a test puts in."""
+    """A source whose snapshots a test writes."""
 
     age = 0.0
 

@@ -1,4 +1,4 @@
-"""Greedy output is transformers' own, whatever a drafter does over a real stream."""
+"""Greedy output equals that of transformers for any behaviour of a drafter on a real stream."""
 
 import asyncio
 from collections.abc import Sequence
@@ -55,7 +55,7 @@ async def test_good_drafts_are_accepted(house: House, target: Target, mode: Mode
     client = await house.verifier(drafter)
     rounds = await client.rounds(gamma=4, mode=mode)
     assert output(rounds) == target.greedy(PROMPT, LENGTH)
-    # The first round is the prompt's own; every other one commits five tokens until the end.
+    # The first round is the prompt's own. Every other round commits five tokens until the end.
     assert [response.accepted for response in rounds][1:-1] == [4] * (len(rounds) - 2)
     assert reasons(rounds) == set()
     assert len(rounds) < LENGTH / 4
@@ -83,10 +83,10 @@ async def test_good_drafts_are_accepted(house: House, target: Target, mode: Mode
 async def test_bad_drafts_cost_speed_and_nothing_else(
     house: House, target: Target, script: Script, expected: set[str]
 ) -> None:
-    # What is waited for in vain may be waited for shortly.
+    # Waits that end without a draft are kept short.
     hasty = {"timeout": 0.2 if "late" in expected else 5.0, "probe": 0.3, "overload_pause": 60}
     client = await house.verifier(await house.drafter(script), drafting=hasty)
-    # One token is possible, and yet q̂ is looked at: at temperature 0 there would be none.
+    # One token is possible, and q̂ is still checked; at temperature 0 there would be none.
     rounds = await client.rounds(gamma=3, params=SamplingParams(temperature=1.0, top_k=1))
     assert output(rounds) == target.greedy(PROMPT, LENGTH)
     assert reasons(rounds) == expected
@@ -96,7 +96,7 @@ async def test_late_drafts_are_used_as_far_as_they_still_fit(house: House, targe
     text = target.greedy(PROMPT, LENGTH)
 
     def one_commit_late(seen: Seen, gamma: int) -> Sequence[pb.DraftResponse]:
-        """Drafts for the prompt, sent when more has been committed."""
+        """Send the drafts for a prefix after the verifier has committed more."""
         if len(seen.tokens) == len(PROMPT):
             return []
         done = len(seen.tokens) - len(PROMPT)
@@ -194,7 +194,7 @@ async def test_a_drafter_that_is_not_there_is_plain_too(house: House, target: Ta
 
 
 async def test_automatic_gamma_speculates_when_it_pays(house: House, target: Target) -> None:
-    """Whether it pays is measured, so that one answer on a machine that is busy just then shows nothing."""
+    """Whether drafting pays is measured, so a single answer on a busy machine shows nothing."""
     client = await house.verifier(await house.drafter(oracle(target)), gamma="auto")
     async with asyncio.timeout(60):
         for epoch in count(1):

@@ -1,4 +1,4 @@
-"""A verifier that is asked to stop loses nobody's tokens."""
+"""A verifier that is asked to stop loses no tokens."""
 
 import asyncio
 from contextlib import AsyncExitStack

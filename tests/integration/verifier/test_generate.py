@@ -118,7 +118,7 @@ async def test_what_breaks_a_limit_is_refused_by_name(
 
 PAGE_TOKENS = 128
 ONE_PAGE = PAGE_TOKENS * 256
-"""Of 2 layers, keys and values, 2 heads of 8 floats each: 256 bytes a token."""
+"""Bytes per token: 2 layers, keys and values, 2 heads of 8 floats each."""
 
 
 async def test_what_can_never_have_room_is_refused_and_what_can_waits(house: House, target: Target) -> None:
@@ -136,7 +136,7 @@ async def test_an_older_epoch_is_fenced(house: House) -> None:
 
 async def test_a_newer_epoch_ends_the_older_run(house: House, target: Target) -> None:
     client = await house.verifier(await house.drafter(silent), drafting={"timeout": 60, "probe": 60})
-    older = client.call(gamma=2)  # waits for a draft that does not come
+    older = client.call(gamma=2)  # waits for a draft that never arrives
     await asyncio.sleep(0.5)
     newer = client.call(epoch=2, mode=Mode.OFF)
     with pytest.raises(grpc.aio.AioRpcError) as caught:

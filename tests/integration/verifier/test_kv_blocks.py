@@ -1,4 +1,4 @@
-"""Keys and values go from one verifier to another as values: bit for bit, or not at all."""
+"""KV moves from one verifier to another bit for bit, or not at all."""
 
 from collections.abc import AsyncIterator, Sequence
 

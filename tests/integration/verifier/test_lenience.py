@@ -1,4 +1,4 @@
-"""Lenience over the wire: more drafts are kept, at temperature 0 too, and it is refused where a mode is exact."""
+"""Lenience over the wire: more drafts are kept, also at temperature 0, and it is refused where a mode must be exact."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Log probabilities over the wire are the target's own, whatever mode, parameter or draft brought the token."""
+"""Log probabilities over the wire are the target's own, for every mode, parameter and origin of the token."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,7 +23,7 @@ from tests.tiny_models import make_tiny_model
 
 LENGTH = 24
 NOISE = 1e-4
-"""What float32 leaves of a logarithm between batches of different shapes."""
+"""Error of a float32 logarithm between batches of different shapes."""
 TOP = 4
 KINDS = {common.TOKEN_ORIGIN_ACCEPTED, common.TOKEN_ORIGIN_RECOVERED, common.TOKEN_ORIGIN_BONUS}
 PARAMS = {
@@ -59,7 +59,7 @@ def reported(rounds: Sequence[pb.GenerateResponse]) -> list[TokenLogprobs]:
 
 
 def reference(target: torch.nn.Module, tokens: Sequence[int]) -> Iterator[TokenLogprobs]:
-    """Log-softmax of plain forwards over the whole sequence."""
+    """Return the log-softmax of plain forward passes over the whole sequence."""
     with torch.no_grad():
         logits = target(torch.tensor([[*PROMPT, *tokens]])).logits[0, len(PROMPT) - 1 : -1]
     for row, token in zip(logits.log_softmax(-1), tokens, strict=True):

@@ -1,4 +1,4 @@
-"""A sequence for which the model has no next token fails alone, by name; the sessions of its batch do not notice."""
+"""A sequence without a valid next-token distribution fails alone and by name; its batch is unaffected."""
 
 import asyncio
 from pathlib import Path
@@ -19,7 +19,7 @@ from tests.integration.verifier.target import PROMPT
 from tests.tiny_models import make_tiny_model
 
 POISON = 300
-"""Whatever has this token in its context gets NaN logits."""
+"""Token that turns the logits of every context with it into NaN."""
 LENGTH = 24
 
 

@@ -37,7 +37,7 @@ def prompt(number: int, length: int = 20) -> list[int]:
 
 
 async def metric(http: str, name: str) -> float:
-    """The sum of a metric's samples."""
+    """Return the sum of a metric's samples."""
     body = await asyncio.to_thread(lambda: urllib.request.urlopen(f"http://{http}/metrics", timeout=60).read().decode())
     return sum(float(line.rpartition(" ")[2]) for line in body.splitlines() if line.startswith(name))
 

@@ -22,11 +22,11 @@ from tests.tiny_models import make_tiny_model
 from verifier_service.backends.prompt_scores import PIECE
 
 NOISE = 1e-4
-"""What float32 leaves of a logarithm between batches of different shapes."""
+"""Error of a float32 logarithm between batches of different shapes."""
 TOP = 3
 CONTEXT = 512
 LONG = tuple(3 + (7 * index * index + index) % 200 for index in range(2 * PIECE + 40))
-"""A prompt of more pieces than one."""
+"""A prompt that takes several prefill chunks."""
 
 
 @pytest.fixture(scope="module")
@@ -54,13 +54,13 @@ async def client(folders: tuple[Path, Path]) -> AsyncIterator[Client]:
 
 
 def reported(rounds: Sequence[pb.GenerateResponse]) -> tuple[TokenLogprobs, ...]:
-    """Those of the first round; no other has any."""
+    """Return the prompt's log probabilities from the first round; no other round has any."""
     assert not any(each.HasField("prompt_logprobs") for each in rounds[1:])
     return logprobs_from_pb(rounds[0].prompt_logprobs)
 
 
 def assert_of(found: Sequence[TokenLogprobs], target: torch.nn.Module, prompt: Sequence[int]) -> None:
-    """Compare with the log-softmax of one plain forward."""
+    """Compare with the log-softmax of one plain forward pass."""
     with torch.no_grad():
         rows = target(torch.tensor([prompt])).logits[0, :-1].log_softmax(-1)
     assert len(found) == len(prompt) - 1

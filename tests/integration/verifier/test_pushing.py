@@ -1,4 +1,4 @@
-"""A verifier asks a far drafter for pushed chains, and a near one not, by what it measures over real streams."""
+"""A verifier requests pushed chains from a distant drafter and not from a near one, by round trips that it measures."""
 
 import asyncio
 import urllib.request
@@ -15,13 +15,13 @@ from verifier_service.speculation.controller import BatchSpeculation
 from verifier_service.speculation.costs import DraftedRounds
 
 _PASS, _FAR = 0.2, 0.1
-"""Seconds that the target is taken to need, and of the long round trip."""
+"""Assumed duration of the target's pass and of the long round trip, in seconds."""
 _LIMIT = 0.1 * _PASS
-"""The round trip that lies between near and far."""
+"""Round trip that separates near from far drafters."""
 
 
 def _round_trip(http: str) -> float:
-    """Seconds of the last round trip; 0 before the first."""
+    """Return the last round trip in seconds; 0 before the first."""
     with urllib.request.urlopen(f"http://{http}/metrics", timeout=10) as reply:
         families = text_string_to_metric_families(reply.read().decode())
     samples = (sample for family in families for sample in family.samples)

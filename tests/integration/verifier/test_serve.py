@@ -68,7 +68,7 @@ async def test_all_generations_of_a_gateway_go_over_one_stream(house: House, tar
     ],
 )
 async def test_both_rpcs_say_the_same(house: House, target: Target, changes: dict[str, Any]) -> None:
-    """The tokens, where they came from, and what is told of them."""
+    """Compares tokens, log probabilities and the presence of details."""
     client = await house.verifier(await house.drafter(oracle(target)))
     async with serving(client) as stream:
         call = make_call(**changes)
@@ -82,7 +82,7 @@ async def test_both_rpcs_say_the_same(house: House, target: Target, changes: dic
 
 
 def replaced(call: pb.GenerateRequest) -> pb.GenerateRequest:
-    """The call of another session."""
+    """Return the same call for another session."""
     call.session_id = "other"
     return call
 
@@ -120,7 +120,7 @@ async def test_a_round_overshoots_its_credit_by_its_draft_at_most(house: House, 
 
 PAGE_TOKENS = 128
 ONE_PAGE = PAGE_TOKENS * 256
-"""Of 2 layers, keys and values, 2 heads of 8 floats each: 256 bytes a token."""
+"""Bytes per token: 2 layers, keys and values, 2 heads of 8 floats each."""
 
 
 async def test_a_cancelled_generation_frees_its_room_its_slot_and_its_drafter(house: House, target: Target) -> None:
