@@ -1,4 +1,4 @@
-"""A gateway as a process of its own, over Valkey and a scripted verifier of the demo model, to be attacked."""
+"""A gateway under attack in its own process, with Valkey and a scripted verifier of the demo model."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ class Target:
     grpc: str
     pid: int
     log: list[bytes]
-    """Its log lines."""
+    """Log lines of the gateway."""
     longest_prompt: int
     """Bytes of the longest text that may fit."""
     attacker: Executor
@@ -53,19 +53,19 @@ class Target:
         return pages * os.sysconf("SC_PAGE_SIZE")
 
     async def post(self, path: str, body: dict[str, Any]) -> Answer:
-        """The answer to one request."""
+        """Return the answer to one request."""
         (answer,) = await self.flood(path, body, 1)
         return answer
 
     async def flood(self, path: str, body: dict[str, Any], count: int) -> list[Answer]:
-        """The answers to a request that is sent `count` times at once."""
+        """Return the answers to `count` concurrent copies of a request."""
         raw = json.dumps(body).encode()
         return await asyncio.get_running_loop().run_in_executor(self.attacker, flood, self.address, path, raw, count)
 
 
 @asynccontextmanager
 async def attacked_gateway(folder: Path) -> AsyncIterator[Target]:
-    """A running gateway, whose files are in `folder`."""
+    """Run a gateway whose files are in `folder`."""
     tokenizer = ModelTokenizer.load(DEMO)
     info = replace(facts(vocab_size=2048, context_length=CONTEXT), tokenizer_hash=tokenizer.fingerprint)
     async with AsyncExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Requests in a process of their own, so that the work of sending them is not taken for the gateway's."""
+"""Requests from a separate process, so that the cost of sending them is not attributed to the gateway."""
 
 import http.client
 import json
@@ -9,7 +9,7 @@ from typing import Any
 PROMPT = "prompt-that-no-log-may-have"
 KEY = "sk-key-that-no-log-may-have"
 SECRETS = (PROMPT.encode(), KEY.encode())
-"""What is in no log of a gateway under attack."""
+"""Texts that must not appear in the log of a gateway under attack."""
 
 Answer = tuple[int, dict[str, Any]]
 """Status and JSON of an answer."""
@@ -24,6 +24,6 @@ def post(address: tuple[str, int], path: str, raw: bytes) -> Answer:
 
 
 def flood(address: tuple[str, int], path: str, raw: bytes, count: int) -> list[Answer]:
-    """Send a request `count` times at once."""
+    """Send `count` concurrent copies of a request."""
     with ThreadPoolExecutor(count) as threads:
         return list(threads.map(lambda _: post(address, path, raw), range(count)))

@@ -1,6 +1,6 @@
-"""An honest caller in a process of its own, so that an attacker's work in the test is not taken for the gateway's.
+"""An honest caller in its own process, so that the cost of an attack in the test is not attributed to the gateway.
 
-`python -m tests.attacks.bystander HOST PORT` asks again and again, and writes the seconds of each answer.
+`python -m tests.attacks.bystander HOST PORT` sends requests in a loop and writes the seconds of each answer.
 """
 
 import asyncio
@@ -17,15 +17,15 @@ HONEST = {"prompt": "def f(", "max_tokens": 1, "user": "honest"}
 
 
 class Bystander:
-    """How the honest caller fares."""
+    """Waiting times of the honest caller."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
         self.waits: list[float] = []
-        """Seconds of every answer so far; nothing but status 200 counts as an answer."""
+        """Seconds of every answer so far. Only status 200 counts as an answer."""
 
     async def read(self) -> None:
-        """Read what it writes until it ends."""
+        """Read the caller's output until it ends."""
         assert self._process.stdout is not None
         async for line in self._process.stdout:
             self.waits.append(float(line))
@@ -33,7 +33,10 @@ class Bystander:
 
 @asynccontextmanager
 async def bystander(address: tuple[str, int]) -> AsyncIterator[Bystander]:
-    """An honest caller that asks inside the context, at least once before and once behind what happens there."""
+    """Run an honest caller inside the context.
+
+    It completes a request before the body of the context and one after it.
+    """
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "tests.attacks.bystander", *map(str, address), stdout=asyncio.subprocess.PIPE, cwd=ROOT
     )
@@ -57,7 +60,7 @@ async def _one_more(seen: Bystander) -> None:
 
 
 def main(host: str, port: str) -> None:
-    """Ask until the process is ended; a refusal ends it with an error."""
+    """Send requests until the process is ended. A refusal ends it with an error."""
     body = json.dumps(HONEST)
     while True:
         connection = http.client.HTTPConnection(host, int(port), timeout=30)

@@ -1,4 +1,4 @@
-"""The gateway under attack, one for each module; behind all attacks, its log has no prompt and no key of theirs."""
+"""The gateway under attack, one for each module. After all attacks, its log contains no prompt or key of theirs."""
 
 from collections.abc import AsyncIterator
 

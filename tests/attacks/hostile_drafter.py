@@ -1,6 +1,6 @@
-"""What a hostile drafter sends: every field of every message of its stream, by turns false.
+"""Messages of a hostile drafter, with a false value in each field of each message in turn.
 
-Each lie is a script of `ScriptedDrafter`, so that all of them go over real gRPC, with a checksum that fits.
+Each lie is a script of `ScriptedDrafter`, so that it is sent over real gRPC with a correct checksum.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,19 +18,19 @@ from tests.integration.verifier.scripted_drafter import Script, Seen, drafts
 Change = Callable[[pb.DraftTokens], object]
 EVERY_ID = tuple(range(VOCAB_SIZE))
 LIKELY = 4
-"""The id that hostile drafters draft; small_pair's target gives it a probability behind every prefix."""
+"""The id that hostile drafters draft. The target of small_pair gives it a positive probability after every prefix."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A draft of one token, always the same one, and the q̂ from which the drafter says that it was drawn."""
+    """A draft of one constant token, and the q̂ that the drafter claims for it."""
 
     token: int
     weights: tuple[int, ...]
-    """Of every id."""
+    """Weight of every id."""
 
     def script(self, seen: Seen, gamma: int) -> Sequence[pb.DraftResponse]:
-        """The whole chain of γ such drafts."""
+        """Return the whole chain of γ such drafts."""
         frame = drafts(seen, [self.token] * gamma)
         frame.drafts[0].support_sizes[:] = [VOCAB_SIZE] * gamma
         frame.drafts[0].support_ids = tokens_to_bytes(EVERY_ID * gamma)
@@ -38,17 +38,17 @@ class Claim:
         return [frame]
 
     def q(self) -> tuple[float, ...]:
-        """The probability of each id under the q̂."""
+        """Return the probability of each id under q̂."""
         return tuple(weight / sum(self.weights) for weight in self.weights)
 
 
 def weights(*values: int) -> bytes:
-    """Weights as they are sent."""
+    """Return weights in their wire format."""
     return pack(f"<{len(values)}H", *values)
 
 
 def changed(change: Change, tokens: Sequence[int] = (LIKELY,)) -> Script:
-    """A script that sends a chain of point masses, γ or fewer, after a change of its message."""
+    """Return a script that sends a chain of at most γ point masses, after a change of its message."""
 
     def script(seen: Seen, gamma: int) -> Sequence[pb.DraftResponse]:
         frame = drafts(seen, (list(tokens) * gamma)[: max(gamma, len(tokens))])
@@ -59,7 +59,7 @@ def changed(change: Change, tokens: Sequence[int] = (LIKELY,)) -> Script:
 
 
 def field(**values: object) -> Script:
-    """A script that replaces fields of a chain's message."""
+    """Return a script that replaces fields of a chain's message."""
 
     def change(message: pb.DraftTokens) -> None:
         for name, value in values.items():
@@ -73,7 +73,7 @@ def field(**values: object) -> Script:
 
 
 def support(ids: Sequence[int], *chosen: int) -> Script:
-    """A script whose every q̂ has these ids with these weights."""
+    """Return a script in which every q̂ has these ids with these weights."""
 
     def change(message: pb.DraftTokens) -> None:
         count = len(message.support_sizes)
@@ -85,7 +85,7 @@ def support(ids: Sequence[int], *chosen: int) -> Script:
 
 
 def beside(*frames: pb.DraftResponse) -> Script:
-    """A script that sends these frames, for the session where they name none, and then a chain."""
+    """Return a script that sends these frames, by default for the current session, and then a chain."""
 
     def script(seen: Seen, gamma: int) -> Sequence[pb.DraftResponse]:
         return [*(_of(frame, seen) for frame in frames), drafts(seen, [LIKELY] * gamma)]
@@ -104,14 +104,14 @@ def _of(frame: pb.DraftResponse, seen: Seen) -> pb.DraftResponse:
 
 
 def for_the_other_sessions(seen: Seen, gamma: int) -> Sequence[pb.DraftResponse]:
-    """Sends chains under the names of other sessions, some of which run here and some nowhere."""
+    """Send chains under the names of other sessions, some of which exist here and some nowhere."""
     number = int(seen.session_id.removeprefix("s"))
     names = [f"s{number ^ 1}", f"s{number + 1000}", "", "x" * 100_000]
     return [drafts(Seen(name, seen.epoch, seen.tokens, seen.prompt_len), [LIKELY] * gamma) for name in names]
 
 
 def on_another_prefix(seen: Seen, gamma: int) -> Sequence[pb.DraftResponse]:
-    """Sends a chain whose hash is right for a prefix that was never committed."""
+    """Send a chain whose hash is correct for a prefix that was never committed."""
     tokens = [*seen.tokens[:-1], (seen.tokens[-1] + 1) % VOCAB_SIZE]
     frame = drafts(seen, [LIKELY] * gamma)
     frame.drafts[0].prefix_hash = PrefixHash(tokens).value
@@ -119,7 +119,7 @@ def on_another_prefix(seen: Seen, gamma: int) -> Sequence[pb.DraftResponse]:
 
 
 def rewritten(seen: Seen, gamma: int) -> Sequence[pb.DraftResponse]:
-    """Sends chains that begin inside the committed tokens and say other tokens there."""
+    """Send chains that begin inside the committed tokens and contain other tokens there."""
     base = max(1, len(seen.tokens) - 2)
     return [drafts(seen, [(token + 1) % VOCAB_SIZE for token in seen.tokens[base:]] + [LIKELY] * gamma, base_len=base)]
 
@@ -133,11 +133,11 @@ def _nack(reason: int) -> Script:
 
 
 HONEST = beside()
-"""Drafts always the same token and says so: the one script here that is true."""
+"""An honest script: it always drafts the same token and says so."""
 RARE = Claim(LIKELY, tuple(1 if token == LIKELY else MAX_WEIGHT for token in EVERY_ID))
-"""Says that its draft was a most unlikely one, so that nearly every p accepts it."""
+"""A claim that the draft was very unlikely under q̂, so that nearly every p accepts it."""
 EVEN = Claim(LIKELY, (1,) * VOCAB_SIZE)
-"""Says that it drew evenly from all ids."""
+"""A claim that the draft was drawn uniformly from all ids."""
 
 LIES: Mapping[str, Script] = {
     "q̂: the draft was unlikely": RARE.script,
@@ -180,4 +180,4 @@ LIES: Mapping[str, Script] = {
     "pong: never asked for": beside(pb.DraftResponse(pong=pb.Pong(nonce=2**64 - 1))),
     "hello: again, of another tokenizer": beside(pb.DraftResponse(hello_ack=pb.HelloAck(tokenizer_hash="x"))),
 }
-"""By what is false in them."""
+"""Scripts, keyed by what is false in them."""

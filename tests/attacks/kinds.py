@@ -1,7 +1,7 @@
-"""Requests that cost far more than they look, by kind; each runs in the attacker's process, small or large.
+"""Requests that cost far more than they appear to, by kind, in small or large form, run in the attacker's process.
 
-A kind is called with the addresses of the HTTP and the gRPC API and with a size: 1 is the small form. It returns the
-statuses of the answers that it got.
+A kind takes the addresses of the HTTP and the gRPC API and a size, which is 1 for the small form. It returns the
+statuses of the answers it received.
 """
 
 import gzip
@@ -20,10 +20,10 @@ Address = tuple[str, int]
 Kind = Callable[[Address, Address, int], list[int]]
 
 _SECONDS = 2.0
-"""Length of the small form of what has no number of requests."""
+"""Duration of the small form of a kind that has no number of requests."""
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _PING, _SETTINGS, _RESET, _HEADERS = 6, 4, 3, 1
-"""Types of frames of HTTP/2."""
+"""Frame types of HTTP/2."""
 
 
 def _posted(http: Address, path: str, body: Mapping[str, Any], count: int) -> list[int]:
@@ -32,19 +32,19 @@ def _posted(http: Address, path: str, body: Mapping[str, Any], count: int) -> li
 
 
 def newlines(http: Address, grpc: Address, size: int) -> list[int]:
-    """A grammar of newlines, which a naive reader scans in quadratic time."""
+    """Send a grammar of newlines, which a naive reader scans in quadratic time."""
     return _posted(http, "/v1/completions", {"prompt": PROMPT, "guided_grammar": "\n" * 65_000}, 2 * size)
 
 
 def chain(http: Address, grpc: Address, size: int) -> list[int]:
-    """A grammar of rules that each name the next."""
+    """Send a grammar of rules that each name the next."""
     rules = "".join(f'r{each} ::= r{each + 1} | "a"\n' for each in range(1999))
     grammar = f'root ::= r0\n{rules}r1999 ::= "a"\n'
     return _posted(http, "/v1/completions", {"prompt": PROMPT, "guided_grammar": grammar}, 2 * size)
 
 
 def schemas(http: Address, grpc: Address, size: int) -> list[int]:
-    """Different schemas of 40 bytes that compile without an end."""
+    """Send different schemas of 40 bytes whose compilation does not end."""
     statuses: list[int] = []
     for each in range(2 * size):
         schema = {"type": "integer", "multipleOf": 1_000_003 + 2 * each}
@@ -53,13 +53,13 @@ def schemas(http: Address, grpc: Address, size: int) -> list[int]:
 
 
 def empty_objects(http: Address, grpc: Address, size: int) -> list[int]:
-    """Megabytes of empty objects, for 16 choices."""
+    """Send megabytes of empty objects, for 16 choices."""
     body = {"messages": [{"role": "user", "content": PROMPT}], "n": 16, "chat_template_kwargs": {"x": [{}] * 1_000_000}}
     return _posted(http, "/v1/chat/completions", body, 3 * size)
 
 
 def nested(http: Address, grpc: Address, size: int) -> list[int]:
-    """Values nested deep."""
+    """Send deeply nested values."""
     value: dict[str, Any] = {}
     for _ in range(400):
         value = {"a": value}
@@ -68,12 +68,12 @@ def nested(http: Address, grpc: Address, size: int) -> list[int]:
 
 
 def unused_fields(http: Address, grpc: Address, size: int) -> list[int]:
-    """Megabytes in a field that nobody reads."""
+    """Send megabytes in an unused field."""
     return _posted(http, "/v1/completions", {"prompt": PROMPT, "metadata": {"x": "a" * 4_000_000}}, 20 * size)
 
 
 def pipelined(http: Address, grpc: Address, size: int) -> list[int]:
-    """Requests one behind the other without an end, on 8 connections whose answers are not read."""
+    """Pipeline endless requests on 8 connections, without reading the answers."""
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda _: _pipeline(http, _SECONDS * size), range(8)))
     return []
@@ -89,7 +89,7 @@ def _pipeline(http: Address, seconds: float) -> None:
 
 
 def unread(http: Address, grpc: Address, size: int) -> list[int]:
-    """Streams of 16 choices that nobody reads."""
+    """Request streams of 16 choices without reading them."""
     body = json.dumps({"prompt": PROMPT, "n": 16, "max_tokens": 900, "stream": True, "user": "mallory"}).encode()
     head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
     connections = [socket.create_connection(http, 10) for _ in range(14)]
@@ -102,7 +102,7 @@ def unread(http: Address, grpc: Address, size: int) -> list[int]:
 
 
 def pings(http: Address, grpc: Address, size: int) -> list[int]:
-    """Pings of HTTP/2 without an end."""
+    """Send endless HTTP/2 pings."""
     for _ in _times(size):
         with _http2(grpc) as connection:
             for _ in _times(size):
@@ -111,7 +111,7 @@ def pings(http: Address, grpc: Address, size: int) -> list[int]:
 
 
 def resets(http: Address, grpc: Address, size: int) -> list[int]:
-    """Calls that are reset at once."""
+    """Open calls and reset them at once."""
     head = b"".join(
         b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value
         for name, value in (
@@ -136,7 +136,7 @@ def resets(http: Address, grpc: Address, size: int) -> list[int]:
 
 
 def compressed(http: Address, grpc: Address, size: int) -> list[int]:
-    """Bodies of some kilobytes that grow to 200 MB."""
+    """Send bodies of some kilobytes that decompress to 200 MB."""
     raw = gzip.compress(b'{"prompt": "' + PROMPT.encode() + b"a" * 200_000_000 + b'"}')
     statuses = []
     for _ in range(4 * size):
@@ -172,7 +172,7 @@ def _times(size: int) -> Iterator[None]:
 
 @contextmanager
 def _http2(grpc: Address) -> Iterator[socket.socket]:
-    """A connection that has greeted; its end by the other side ends the context."""
+    """Open a connection and send the preface. The context ends when the other side closes the connection."""
     with suppress(OSError), socket.create_connection(grpc, 10) as connection:
         connection.settimeout(0.5)
         connection.sendall(_PREFACE + _frame(_SETTINGS, 0, 0))

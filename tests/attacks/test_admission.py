@@ -1,4 +1,4 @@
-"""A flood of 2,600 requests at once: every one is answered or refused by name, and an honest caller is served."""
+"""A flood of 2,600 concurrent requests: each is answered or refused by name, and an honest caller is served."""
 
 import asyncio
 from collections import Counter
@@ -41,7 +41,7 @@ async def test_each_of_2600_requests_is_answered_or_told_to_come_back(server: Se
 
 
 async def honest_while(replica: Replica, flood: "asyncio.Task[list[Answer]]") -> list[int]:
-    """The statuses of another user's requests, asked for one after another until the flood is over."""
+    """Return the statuses of another user's sequential requests during the flood."""
     statuses = []
     while not flood.done() or not statuses:
         body = BODY | {"user": "honest"}

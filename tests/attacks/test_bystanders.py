@@ -1,4 +1,4 @@
-"""No request of one caller slows another: beside each kind of attack a bystander is served as without, and a second."""
+"""No caller slows another: during each kind of attack, a bystander waits at most a second longer than without it."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Attacks on the front door, by callers without any right: they are refused early, and cost others nothing."""
+"""Attacks on the public API by callers without any rights. They are refused early and do not affect other callers."""
 
 import asyncio
 import contextlib
@@ -20,14 +20,14 @@ from tests.attacks.bystander import bystander
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
 
 MOST_MEMORY = 100 * 2**20
-"""How much the gateway may grow under an attack, in bytes."""
+"""Largest growth of the gateway's memory under an attack, in bytes."""
 SLOWEST = 3.0
-"""How long an honest caller may wait for a first token during an attack, in seconds, on a machine that does more."""
+"""Longest time to a first token for an honest caller during an attack, in seconds, on a busy machine."""
 GRPC = (("grpc.max_send_message_length", -1),)
 
 
 class Memory:
-    """Watches the memory of the gateway while an attack runs."""
+    """Records the memory of the gateway during an attack."""
 
     def __init__(self, target: Target) -> None:
         self._target = target

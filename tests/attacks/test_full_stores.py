@@ -1,4 +1,4 @@
-"""Callers that fill the session store, its memory or its disk: they are refused by name, and nothing shown is lost."""
+"""Callers that fill the session store's memory or disk are refused by name, and no token already shown is lost."""
 
 import asyncio
 import resource
@@ -19,37 +19,37 @@ from tests.integration.sessions.server import Server, running_server
 pytestmark = pytest.mark.e2e
 
 SLOW = replace(LONG, pause=0.5)
-"""An answer of 26 tokens that takes longer than it takes to fill the store."""
+"""An answer of 26 tokens that takes longer than filling the store."""
 FAST = replace(LONG, pause=0.0, gamma=8)
-"""The same answer at once: a gateway with it takes over what another began, if a lease ends while the store is away."""
+"""An answer with the tokens of SLOW and no pauses, for a gateway that takes over after a lease ends without a store."""
 FACTS = facts(context_length=8192)
 PROMPT = "x" * 3000
 ROOM = 4 * 2**20
 """Bytes of memory that the callers may fill."""
 NO_DISK = "the session store cannot write to its disk, which is full or fails, and takes no new work"
 TTL = 15.0
-"""Seconds for which a session is kept: more than a busy machine needs to fill the store."""
+"""Seconds for which a session is kept, more than a busy machine needs to fill the store."""
 MOST = 2000
-"""Requests after which a store that is not full has no limit."""
+"""Number of requests after which a store that is not full is considered unlimited."""
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    """A server of its own for each test, in a folder whose path is short enough for a socket file."""
+    """Run a separate server for each test, in a folder whose path is short enough for a socket file."""
     with running_server() as running:
         yield running
 
 
 async def is_taken(replica: Replica) -> bool:
-    """Whether a request is taken that comes alone."""
+    """Whether the gateway accepts a single request."""
     return (await replica.post(prompt=PROMPT, user="loud")).status_code == 200
 
 
 async def filled(replica: Replica) -> Counter[tuple[int, str]]:
-    """Ask until the store takes nothing more; the answers by status and code.
+    """Send requests until the store refuses them, and return the number of answers by status and code.
 
-    What the server holds for callers that ask at once counts as its memory too, so it is full when it refuses one
-    that comes alone.
+    The server's buffers for concurrent callers also count as its memory, so the store is full only when it refuses a
+    single request.
     """
     found: Counter[tuple[int, str]] = Counter()
     taken = True
@@ -84,7 +84,7 @@ async def test_callers_that_fill_its_memory_are_refused_until_what_they_left_exp
 
 
 async def end_of_disk(client: Redis) -> Callable[[], object]:
-    """Let the files of the server grow by little more, as on a disk that is nearly full; returns what undoes it."""
+    """Limit the growth of the server's files, as on a nearly full disk, and return a function that lifts the limit."""
     pid = int((await client.info("server"))["process_id"])
     written = int((await client.info("persistence"))["aof_current_size"])
     soft, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
@@ -93,7 +93,7 @@ async def end_of_disk(client: Redis) -> Callable[[], object]:
 
 
 async def test_a_full_disk_is_told_and_what_runs_waits_for_room(server: Server) -> None:
-    """A server that may lose a second's writes goes on with a full disk, and refuses to write."""
+    """A server that may lose a second of writes keeps running with a full disk and refuses to write."""
     fast, slow = ScriptedVerifier(script=FAST, info=FACTS), ScriptedVerifier(script=SLOW)
     async with (
         replicas(server.url, slow, 1, store_patience=120.0) as (other,),
@@ -119,7 +119,7 @@ async def test_a_full_disk_is_told_and_what_runs_waits_for_room(server: Server) 
 
 
 async def test_a_full_disk_loses_nothing_that_was_shown(server: Server) -> None:
-    """The server ends when it cannot write its log; a limit on the size of its files stands for the disk."""
+    """The server ends when it cannot write its log. A limit on its file size simulates the disk."""
     fast, slow = ScriptedVerifier(script=FAST, info=FACTS), ScriptedVerifier(script=SLOW)
     async with (
         replicas(server.url, slow, 1) as (other,),

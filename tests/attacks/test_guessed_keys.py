@@ -1,4 +1,4 @@
-"""Guessed API keys: near misses are refused like any other, in words and in time."""
+"""Guessed API keys: near misses get the same refusal as any other key, after the same time."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Guessing: who is not the user of a session or a generation finds what never was, whatever name is tried."""
+"""Guessed names: sessions and generations of another user look like ones that never existed, for any name tried."""
 
 import hashlib
 import string
@@ -16,10 +16,10 @@ from tests.attacks.attacked_gateway import Target
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
 
 NEVER = "0" * 32
-"""A session that never was."""
+"""A session that never existed."""
 KEY = {"idempotency-key": "order-1"}
 OTHERS = ["bob", ""]
-"""Another user, and a caller that names none."""
+"""Another user, and a caller without a user name."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -29,7 +29,7 @@ async def client(target: Target) -> AsyncIterator[httpx2.AsyncClient]:
 
 
 async def session_of_ann(client: httpx2.AsyncClient) -> str:
-    """A session with one finished turn."""
+    """Create a session with one finished turn."""
     session = str((await client.post("/v1/sessions", json={"user": "ann"})).json()["id"])
     body = {"prompt": "x", "max_tokens": 2, "user": "ann", "session": session}
     assert (await client.post("/v1/completions", json=body)).status_code == 200
@@ -37,7 +37,7 @@ async def session_of_ann(client: httpx2.AsyncClient) -> str:
 
 
 async def tried(client: httpx2.AsyncClient, session: str, user: str) -> list[tuple[int, str]]:
-    """What a caller is told that tries all it can with the name of a session, which is cut out of the answers."""
+    """Return the answers to everything that a caller can try with a session's name. The name is removed from them."""
     generation = f"/v1/generations/{session}-1"
     body = {"prompt": "x", "max_tokens": 2, "user": user, "session": session}
     answers = [
@@ -81,14 +81,14 @@ async def test_nobody_lists_what_is_not_theirs(client: httpx2.AsyncClient, targe
 
 
 def neighbours(name: str) -> Iterator[str]:
-    """Names that differ from a real one in one digit."""
+    """Return names that differ from a real one in one digit."""
     digits = string.hexdigits[:16]
     for at, digit in enumerate(name):
         yield f"{name[:at]}{digits[(digits.index(digit) + 1) % 16]}{name[at + 1 :]}"
 
 
 def hashes(user: str, key: str) -> Iterator[str]:
-    """Names that a gateway without a secret would derive from what everybody may know."""
+    """Return names that a gateway without a secret would derive from public information."""
     for text in (key, user + key, f"{user}:{key}", f"{user}\0{key}", f"{user}/{key}"):
         for function in (hashlib.md5, hashlib.sha1, hashlib.sha256):
             yield function(text.encode()).hexdigest()[:32]

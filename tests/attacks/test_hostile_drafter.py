@@ -1,13 +1,13 @@
-"""A drafter that lies: it costs speed; in the two modes that believe its q̂ it may also choose among likely tokens.
+"""A drafter that lies costs speed. In the two modes that use its q̂, it may also choose among likely tokens.
 
-Greedy decoding and mode `coupled` are functions of the target alone, so no lie changes a token of theirs. Modes
-`rejection` and `block` at a temperature are exact for the q̂ that is sent. Where a drafter draws from r and says q̂, the
-law of a round's first token is this one instead of p:
+Greedy decoding and mode `coupled` are functions of the target alone, so no lie changes their tokens. Modes `rejection`
+and `block` at a temperature are exact for the q̂ that is sent. If a drafter draws from r and sends q̂, the law of a
+round's first token is the following instead of p:
 
-    r(y) · min(1, p(y) / q̂(y)) + (1 − Σₓ r(x) · min(1, p(x) / q̂(x))) · (p − q̂)₊(y) / Σₓ (p − q̂)₊(x)
+r(y) · min(1, p(y) / q̂(y)) + (1 − Σₓ r(x) · min(1, p(x) / q̂(x))) · (p − q̂)₊(y) / Σₓ (p − q̂)₊(x)
 
-The G-tests here show that this is the law, that it is not the target's, and that a token that the request's own
-parameters make impossible stays impossible. Each is of 400 sessions and fails below p = 1e-6; there are five of them.
+The G-tests show that this is the law, that it is not the target's, and that a token excluded by the request's own
+parameters stays excluded. Each of the five tests uses 400 sessions and fails below p = 1e-6.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -41,7 +41,7 @@ BAN = replace(SamplingParams(), banned_token_ids=(LIKELY,))
 
 @asynccontextmanager
 async def lied_to(script: Script, **settings: object) -> AsyncIterator[tuple[Client, ScriptedDrafter]]:
-    """A client of a real verifier, and its one drafter, which answers by a script."""
+    """Yield a client of a real verifier, and its one drafter, which answers by a script."""
     liar = ScriptedDrafter(script, fingerprint(make_tokenizer(VOCAB_SIZE).get_vocab()))
     running = await RunningDrafter.start(liar)
     try:
@@ -52,7 +52,7 @@ async def lied_to(script: Script, **settings: object) -> AsyncIterator[tuple[Cli
 
 
 def asks(mode: Mode, params: SamplingParams, gammas: Sequence[int | None]) -> list[Ask]:
-    """One generation for each γ, under seeds of their own."""
+    """Return one generation for each γ, with distinct seeds."""
     prompts = [(*PROMPT, number % VOCAB_SIZE) for number in range(len(gammas))]
     speculates = mode is not Mode.OFF
     return [
@@ -87,7 +87,7 @@ async def test_no_lie_changes_a_greedy_or_a_coupled_token_or_ends_the_verifier(l
 
 
 def law_of_a_lie(claim: Claim, params: SamplingParams) -> Law:
-    """The law of a round's first token when the claim's token is drafted always."""
+    """Return the law of a round's first token if the claim's token is always drafted."""
     (p,) = small().plain.rows(params, PROMPT, [()])
     q = claim.q()
     kept = min(1.0, p[claim.token] / q[claim.token])
@@ -98,7 +98,7 @@ def law_of_a_lie(claim: Claim, params: SamplingParams) -> Law:
 
 
 async def first_tokens(script: Script, mode: Mode, params: SamplingParams) -> list[tuple[int, ...]]:
-    """The first token of each of many sessions whose first round judges one draft."""
+    """Return the first token of each of many sessions whose first round judges one draft."""
     work = [Ask(mode, replace(params, seed=seed), 1, PROMPT, 2) for seed in range(SESSIONS)]
     async with lied_to(script) as (client, _):
         done = await generate(client, work, at_once=SESSIONS // 4)

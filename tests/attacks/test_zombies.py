@@ -1,4 +1,4 @@
-"""Zombies at the default lease: who sleeps past its lease and wakes up writes nothing and shows nothing wrong."""
+"""A process that stalls past its default lease and resumes writes nothing and shows nothing wrong."""
 
 import shutil
 import tempfile
@@ -17,12 +17,12 @@ pytestmark = pytest.mark.e2e
 
 LEASE: float = GatewaySettings.model_fields["lease"].default
 ZOMBIES = ("gateway", "verifier", "drafter")
-"""Each is stopped for 1.8 leases, and then goes on with what it believes to own."""
+"""Each process is stopped for 1.8 leases and then resumes with outdated ownership."""
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A path that is short enough for a socket file."""
+    """Yield a folder whose path is short enough for a socket file."""
     made = Path(tempfile.mkdtemp(prefix="specdec-chaos-"))
     yield made
     shutil.rmtree(made)

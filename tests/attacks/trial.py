@@ -1,4 +1,4 @@
-"""One attack beside a bystander, and a bystander alone; `python -m tests.attacks.trial` runs all kinds, large."""
+"""One attack with a bystander, and a bystander alone. `python -m tests.attacks.trial` runs all kinds, large."""
 
 import asyncio
 import logging
@@ -18,13 +18,13 @@ from tests.attacks.kinds import KINDS
 _LARGE = 8
 """Size of the large form."""
 _SETTLE = 30.0
-"""Seconds behind a large attack in which memory comes back."""
+"""Seconds after a large attack in which memory is released."""
 _MIB = 2**20
 
 
 @dataclass(frozen=True)
 class Waits:
-    """How long a bystander waited, in seconds, and how the attacker was answered."""
+    """Waiting times of a bystander, in seconds, and the answers to the attacker."""
 
     p95: float
     longest: float
@@ -32,14 +32,14 @@ class Waits:
 
 
 async def control(target: Target, seconds: float) -> Waits:
-    """A bystander alone."""
+    """Run a bystander alone."""
     async with bystander(target.address) as seen:
         await asyncio.sleep(seconds)
     return _waits(seen.waits)
 
 
 async def trial(target: Target, kind: str, size: int) -> Waits:
-    """A bystander beside an attack; one that is refused ends with an error."""
+    """Run a bystander during an attack. A refused bystander ends with an error."""
     async with bystander(target.address) as seen:
         host, port = target.grpc.split(":")
         attack = asyncio.get_running_loop().run_in_executor(
@@ -50,7 +50,7 @@ async def trial(target: Target, kind: str, size: int) -> Waits:
 
 
 def _waits(waits: Sequence[float], statuses: Sequence[int] = ()) -> Waits:
-    """The waits of callers who come at any time: a wait counts by its length, in which others would have come."""
+    """Return the waits of callers that arrive at random times: each wait is weighted by its length."""
     ordered, seen = sorted(waits), 0.0
     for wait in ordered:
         seen += wait
@@ -60,7 +60,7 @@ def _waits(waits: Sequence[float], statuses: Sequence[int] = ()) -> Waits:
 
 
 async def main() -> int:
-    """Run every kind in its large form and print a table; the exit status is 1 where a bystander waited too long."""
+    """Run every kind in its large form and print a table. Return 1 if a bystander waited too long."""
     failed = False
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))  # the table stands alone
     with tempfile.TemporaryDirectory() as folder:
@@ -81,7 +81,7 @@ async def main() -> int:
 
 
 async def _watched(target: Target, kind: str) -> tuple[Waits, int]:
-    """A large attack, and the gateway's largest memory during it, in bytes."""
+    """Run a large attack, and return the waits and the gateway's peak memory in bytes."""
     task, peak = asyncio.create_task(trial(target, kind, _LARGE)), 0
     while not task.done():
         peak = max(peak, target.rss)

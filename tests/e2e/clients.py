@@ -1,4 +1,4 @@
-"""The client library that users know, pointed at a system."""
+"""The OpenAI client library, connected to a system under test."""
 
 from openai import OpenAI
 
@@ -6,5 +6,5 @@ from tests.e2e.system import System
 
 
 def client_of(system: System) -> OpenAI:
-    """A client of the system's gateway, which tries every request once."""
+    """Return a client of the system's gateway that sends every request once."""
     return OpenAI(base_url=f"{system.http}/v1", api_key="none", max_retries=0, timeout=120)

@@ -20,7 +20,7 @@ SPECDEC = str(Path(sys.executable).with_name("specdec"))
 DEMO = ROOT / "models" / "demo"
 START_SECONDS = 300
 NO_DRAFT_IS_LATE = {"SPECDEC_VERIFIER_DRAFTING__TIMEOUT": "30"}
-"""For a system whose drafter nobody hurts: a round waits for its draft also while a busy machine runs others."""
+"""Settings with which a round waits for its draft on a busy machine. For systems whose drafter is not disturbed."""
 PORTS = ("--http", "--grpc", "--drafter-address", "--verifier-address", "--drafter-metrics", "--verifier-metrics")
 
 
@@ -30,12 +30,12 @@ class System:
 
     process: subprocess.Popen[str]
     state: list[dict[str, Any]]
-    """Every process but `up` itself, as it was listed when all were healthy."""
+    """Every process except `up` itself, as listed when all of them were healthy."""
     log: Path
     state_file: Path
 
     def one(self, role: str) -> dict[str, Any]:
-        """The first process of a role."""
+        """Return the first process of a role."""
         return next(entry for entry in self.state if entry["role"] == role)
 
     @property
@@ -49,18 +49,18 @@ class System:
         return str(self.one("gateway")["grpc"])
 
     def pids(self) -> list[int]:
-        """Every process of the system but `up` itself."""
+        """Process ids of the system, except that of `up`."""
         return [entry["pid"] for entry in self.state]
 
     def of_now(self) -> list[dict[str, Any]]:
-        """The state as it is listed now, with other process ids where a process was started again."""
+        """Return the current state, in which restarted processes have new ids."""
         if not self.state_file.exists():
             return self.state
         found: list[dict[str, Any]] = json.loads(self.state_file.read_text())
         return found
 
     def has_ready_verifiers(self) -> bool:
-        """Whether every verifier is ready by its own account and by the gateway's."""
+        """Whether every verifier is ready according to itself and to the gateway."""
         try:
             for entry in self.state:
                 if entry["role"] == "verifier":
@@ -71,7 +71,7 @@ class System:
             return False
 
     def has_ready_drafters(self) -> bool:
-        """Whether the gateway says that a verifier has met a drafter: cheaper to ask than for an answer."""
+        """Whether the gateway reports that a verifier has met a drafter. Cheaper than a request for an answer."""
         try:
             with urllib.request.urlopen(f"{self.http}/v1/models", timeout=60) as reply:
                 (model,) = json.loads(reply.read())["data"]
@@ -81,7 +81,7 @@ class System:
 
 
 def environment() -> dict[str, str]:
-    """This process's environment without what would configure the product."""
+    """Return this process's environment without variables that configure the product."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPECDEC_", "REDIS_URL"))}
     kept |= {name: os.environ[name] for name in (forked.SHARED,) if name in os.environ}
     return kept | {"NO_COLOR": "1", "OMP_NUM_THREADS": "1"}
@@ -96,7 +96,7 @@ def alive(pid: int) -> bool:
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = START_SECONDS) -> None:
-    """Poll until `condition()` holds; fail when it does not within `seconds`."""
+    """Poll until `condition()` holds. Fail if it does not hold within `seconds`."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come true in time"
@@ -105,12 +105,12 @@ def wait_until(condition: Callable[[], bool], seconds: float = START_SECONDS) ->
 
 @contextmanager
 def running_system(folder: Path, *arguments: str, **variables: str) -> Iterator[System]:
-    """`specdec up` with `arguments` and environment `variables` on free ports.
+    """Run `specdec up` with `arguments` and environment `variables` on free ports.
 
-    It is stopped as Ctrl-C would, and checked to leave no process behind.
+    Stop it as Ctrl-C does, and check that no process remains.
     """
     state, log = folder / "state.json", folder / "up.log"
-    ports = [part for option in PORTS for part in (option, "127.0.0.1:0")]  # two systems at once want different ones
+    ports = [part for option in PORTS for part in (option, "127.0.0.1:0")]  # so that two systems can run at once
     with log.open("w") as output:
         process = subprocess.Popen(
             [SPECDEC, "up", *ports, "--no-sample", "--state", str(state), *arguments],

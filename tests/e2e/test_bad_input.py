@@ -1,4 +1,4 @@
-"""Every bad input is answered with one error that names its field, and the next request works."""
+"""Every bad input gets one error that names its field, and the next request succeeds."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""The benchmarks run from end to end on tiny models; what they measure there means nothing."""
+"""The benchmarks run from end to end on tiny models. The numbers measured there have no meaning."""
 
 import json
 import subprocess

@@ -1,6 +1,6 @@
-"""Whatever is killed, stopped or cut: every client gets the tokens of an undisturbed run, each token once.
+"""After any kill, stop or cut, every client receives the tokens of an undisturbed run, each token once.
 
-`make chaos` does the same for minutes. Two controls take a protection away, and the same checker must find it.
+`make chaos` does the same for minutes. Two controls disable a protection, and the same checker must find the errors.
 """
 
 import shutil
@@ -22,7 +22,7 @@ SEED = 20
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A target, and a drafter that is often right."""
+    """Return a target and a drafter that is often right."""
     folder = tmp_path_factory.mktemp("pair")
     target = make_tiny_model(folder / "target", "llama", seed=0, context=512)
     return target, make_tiny_model(folder / "drafter", "llama", seed=0, context=512, noise=0.02)
@@ -30,14 +30,14 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A path that is short enough for a socket file."""
+    """Yield a folder whose path is short enough for a socket file."""
     made = Path(tempfile.mkdtemp(prefix="specdec-chaos-"))
     yield made
     shutil.rmtree(made)
 
 
 async def survived(setup: Setup, faults: Sequence[Fault], folder: Path) -> Report:
-    """Run with a few clients; faults were injected and tokens received."""
+    """Run with a few clients. Check that faults were injected and tokens received."""
     report = await chaos(setup, Load(clients=4, scenarios=4, tokens=150), faults, SEED, folder, lambda _: None)
     assert report.injected
     assert report.tokens

@@ -1,4 +1,4 @@
-"""The services run with the files of their images, the packages of their extras, the chart's settings and mutual TLS.
+"""The services run with their images' files, their extras' packages, the chart's settings and mutual TLS.
 
 They answer the chart's probes and pass the test that `helm test` runs.
 """
@@ -44,7 +44,7 @@ class Cluster:
             authority.issue(folder / tier, f"{RELEASE}-specdec-{tier}.{NAMESPACE}.svc")
 
     def at(self, tier: str, kind: str) -> str:
-        """The address at which a tier listens; `kind` is `address`, `http`, `health` or `admin`."""
+        """Return the address at which a tier listens. `kind` is `address`, `http`, `health` or `admin`."""
         return self._at[tier, kind]
 
     def start(self, tier: str) -> subprocess.Popen[bytes]:
@@ -70,7 +70,7 @@ class Cluster:
         return folder
 
     def _settings(self, tier: str) -> dict[str, object]:
-        """The chart's settings, with the addresses and the paths of this machine in place of a pod's."""
+        """Return the chart's settings, with this machine's addresses and paths in place of a pod's."""
         settings = config(self.objects, tier)
         for kind in settings.keys() & {"address", "http", "health", "admin"}:
             settings[kind] = self.at(tier, kind)
@@ -83,7 +83,7 @@ class Cluster:
         return settings
 
     def probe(self, tier: str, name: str) -> Callable[[], bool]:
-        """A probe of the tier's container, as the kubelet calls it: in plaintext."""
+        """Return a probe of the tier's container, called in plaintext as by the kubelet."""
         asked = pods(self.objects)[tier]["spec"]["containers"][0][f"{name}Probe"]["grpc"]["service"]
         return lambda: _serving(self.at(tier, "health"), asked)
 

@@ -1,4 +1,4 @@
-"""The command line: one line and an exit code for each mistake, JSON output, no process or file left behind."""
+"""The command line: one line and an exit code for each error, JSON output, and no process or file left running."""
 
 import json
 import os
@@ -21,7 +21,7 @@ def specdec(*arguments: str, timeout: float = START_SECONDS) -> subprocess.Compl
 
 
 def refused(result: subprocess.CompletedProcess[str]) -> str:
-    """The only line on stderr of a command that failed."""
+    """Return the only line on stderr of a command that failed."""
     assert result.returncode != 0
     lines = [line for line in result.stderr.splitlines() if line.strip()]
     assert len(lines) == 1, result.stderr

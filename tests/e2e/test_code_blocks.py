@@ -1,7 +1,7 @@
-"""The code blocks of the pages run as they are printed, against a running system.
+"""The code blocks of the pages run as printed, against a running system.
 
-Blocks marked `bash` and `python` are run, those of one page in their order and in one folder; the addresses in them are
-those of `specdec up` by default, and become those of the system. What needs a cluster or other machines is not marked.
+Blocks marked `bash` and `python` are run, those of one page in order and in one folder. The default addresses of
+`specdec up` in them are replaced by those of the system. Blocks that need a cluster or other machines are not marked.
 """
 
 import os
@@ -20,12 +20,12 @@ SECONDS = 280
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
-    """The language and the text of each block that is to be run."""
+    """Return the language and the text of each block to run."""
     return BLOCK.findall(page.read_text(encoding="utf-8"))
 
 
 def script(page: Path, system: System) -> str:
-    """The blocks of a page as one shell script; an answer of 4xx or 5xx makes curl fail."""
+    """Return the blocks of a page as one shell script, in which curl fails on a 4xx or 5xx response."""
     parts = ["set -euo pipefail", 'curl() { command curl --fail-with-body --silent --show-error "$@"; }']
     for language, text in blocks(page):
         parts.append(text if language == "bash" else f"python - <<'END_OF_BLOCK'\n{text}END_OF_BLOCK")

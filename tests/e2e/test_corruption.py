@@ -1,4 +1,4 @@
-"""Bytes that change on the way, on every hop between processes: no token is wrong, and nothing is tried for ever.
+"""Bytes change in transit on every hop between processes: no token is wrong, and no request is retried forever.
 
 `make corruption` does the same with 10,000 tokens a hop.
 """
@@ -16,9 +16,9 @@ from tests.chaos.run import Load
 from tests.tiny_models import make_tiny_model
 
 TOKENS = 1000
-"""Of each hop."""
+"""Number of tokens for each hop."""
 EVERY = 8000
-"""One byte of so many is changed."""
+"""One byte of this many is changed."""
 
 
 @pytest.mark.timeout(900)

@@ -1,4 +1,4 @@
-"""With `--data`, conversations outlive the command that served them."""
+"""Conversations stored by `--data` survive a restart of the command."""
 
 import json
 import urllib.request
@@ -11,7 +11,7 @@ ASKED = {"model": "demo", "user": "ann", "max_tokens": 12, "temperature": 0, "ig
 
 
 def call(system: System, path: str, **body: Any) -> dict[str, Any]:
-    """POST the body, or GET without one."""
+    """POST the body, or send a GET without one."""
     data = json.dumps(body).encode() if body else None
     request = urllib.request.Request(f"{system.http}/v1/{path}", data, {"content-type": "application/json"})
     with urllib.request.urlopen(request, timeout=60) as reply:
@@ -20,7 +20,7 @@ def call(system: System, path: str, **body: Any) -> dict[str, Any]:
 
 
 def shown(system: System, session: str) -> dict[str, Any]:
-    """A session without the seconds that it has left."""
+    """Return a session without its remaining seconds."""
     found = call(system, f"sessions/{session}?user=ann")
     del found["expires_in"]
     return found

@@ -1,4 +1,4 @@
-"""A drafter can hang, be killed, be started again or have a wrong tokenizer: the tokens are the same."""
+"""A drafter can hang, be killed, be restarted or have a wrong tokenizer: the tokens do not change."""
 
 import os
 import re
@@ -24,7 +24,7 @@ LONG: dict[str, Any] = {"prompt": "import os\nimport sys\n\n\ndef main(", "tempe
 DRAFTED = {"gamma": 4}
 EXTRAS = {"ignore_eos": True, "return_token_ids": True}
 SHORT = 100
-"""Tokens of an answer during which nothing is done to the system."""
+"""Tokens of an answer during which the system is not disturbed."""
 
 
 def complete(client: OpenAI, **changes: Any) -> Any:
@@ -33,14 +33,14 @@ def complete(client: OpenAI, **changes: Any) -> Any:
 
 
 def drafts(system: System) -> bool:
-    """Whether the system uses drafts for an answer; it is asked for one when it has met a drafter."""
+    """Whether the system uses drafts for an answer. The request is sent after the system has met a drafter."""
     if not system.has_ready_drafters():
         return False
     return complete(client_of(system), max_tokens=20, speculation=DRAFTED).metrics is not None
 
 
 def offered(system: System) -> str:
-    """The arguments of the command that `specdec up` prints last for starting a drafter."""
+    """Return the arguments of the last command that `specdec up` prints for starting a drafter."""
     command = r"specdec (serve drafter --config \S+)"
     wait_until(lambda: re.search(command, system.log.read_text()) is not None)
     return str(re.findall(command, system.log.read_text())[-1])
@@ -59,7 +59,7 @@ def started_by_hand(system: System) -> Iterator[None]:
 
 @contextmanager
 def forked_again(system: System) -> Iterator[None]:
-    """Run the drafter that this command would start, behind the imports that all systems share."""
+    """Run the drafter that this command would start, forked after the imports that all systems share."""
     command = command_of("drafter", Path(shlex.split(offered(system))[-1]))
     with Children(START_SECONDS) as children:
         given = ChildCommand("drafter", "drafter", command, Path(os.devnull), "", PRELOAD["drafter"])
@@ -69,13 +69,13 @@ def forked_again(system: System) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def expected(system: System) -> list[int]:
-    """The tokens of the long answer, of which each shorter one is the beginning."""
+    """Return the tokens of the long answer. Each shorter answer is a prefix of it."""
     return list(complete(client_of(system), speculation={"mode": "off"}).choices[0].token_ids)
 
 
 @pytest.fixture(scope="module")
 def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    """A system whose drafter the tests of this file may hurt, and start again themselves."""
+    """Run a system whose drafter the tests of this file may disturb and restart."""
     with running_system(tmp_path_factory.mktemp("fragile"), "--restarts", "0") as running:
         yield running
 

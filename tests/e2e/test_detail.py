@@ -1,4 +1,4 @@
-"""The detail of rounds, as a running system gives it: it agrees with the verdicts, adds up, and changes no token."""
+"""The detail of rounds from a running system agrees with the verdicts, adds up, and changes no token."""
 
 import json
 import urllib.request
@@ -70,7 +70,7 @@ def check(mode: str, report: dict[str, Any], is_last: bool) -> None:
         kept = [*below, False].index(False)
     else:
         kept = max((place for place, each in enumerate(below, 1) if each), default=0)
-    assert report["accepted"] == kept or is_last  # the limit may cut what the verdict kept
+    assert report["accepted"] == kept or is_last  # the limit may cut off accepted tokens
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -1,4 +1,4 @@
-"""A verifier can be killed in the middle of a stream: another goes on from the committed tokens."""
+"""After a verifier is killed in the middle of a stream, another one continues from the committed tokens."""
 
 import os
 import re
@@ -23,7 +23,7 @@ REQUEST: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def shared_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    """Two verifiers, which `specdec up` starts again; a slow machine is given time to move keys and values."""
+    """Run two verifiers, which `specdec up` restarts. The settings give a slow machine time to move keys and values."""
     folder = tmp_path_factory.mktemp("pair")
     with running_system(folder, "--verifiers", "2", SPECDEC_GATEWAY_KV__PATIENCE="30") as running:
         yield running
@@ -31,19 +31,19 @@ def shared_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
 
 @pytest.fixture
 def pair(shared_pair: System) -> System:
-    """The system, after the verifier that the last test killed has come back."""
+    """Return the system after the verifier killed by the last test has restarted."""
     wait_until(shared_pair.has_ready_verifiers, START_SECONDS)
     return shared_pair
 
 
 def tokens(system: System, request: dict[str, Any]) -> list[int]:
-    """The tokens that a system in which nothing is killed gives."""
+    """Return the tokens from a system in which no process is killed."""
     answer: Any = client_of(system).completions.create(**request)
     return list(answer.choices[0].token_ids)
 
 
 def killed_verifier(system: System) -> int:
-    """Kill the verifier that has a generation now, and return its pid; 0 where none says that it has one."""
+    """Kill the verifier that has a generation now, and return its pid, or 0 if none reports one."""
     for entry in system.of_now():
         if entry["role"] == "verifier":
             with urllib.request.urlopen(f"http://{entry['http']}/metrics", timeout=60) as reply:
@@ -54,14 +54,14 @@ def killed_verifier(system: System) -> int:
 
 
 def metric(system: System, name: str) -> float:
-    """A counter of the gateway; 0 before it first counts."""
+    """Return a counter of the gateway, or 0 before its first count."""
     with urllib.request.urlopen(f"{system.http}/metrics", timeout=60) as reply:
         found = re.search(rf"^{name} (\S+)$", reply.read().decode(), re.MULTILINE)
     return float(found[1]) if found else 0.0
 
 
 def is_settled(system: System, name: str) -> bool:
-    """Whether a counter stands still for a second: nothing of the requests before is counted any more."""
+    """Whether a counter is constant for a second, so that no earlier request is still being counted."""
     before = metric(system, name)
     time.sleep(1)
     return metric(system, name) == before
@@ -83,16 +83,16 @@ def test_a_killed_verifier_costs_no_token_and_repeats_none(
 
 
 ANSWERS = 5
-"""Most answers until a block is kept."""
+"""Most answers requested until a block is stored."""
 KEPT = 128
-"""Tokens behind which a block that is kept is one of this answer's beginning."""
+"""Tokens after which a stored block belongs to the beginning of this answer."""
 
 
 def test_a_verifier_takes_over_with_the_keys_and_values_of_the_killed_one(pair: System, system: System) -> None:
-    """`specdec up` keeps keys and values by default; no other test uses this prompt, so that none are kept yet.
+    """`specdec up` stores keys and values by default. No other test uses this prompt, so none are stored yet.
 
-    A gateway keeps blocks in a small share of its time, so on a busy machine an answer may end before one is kept: then
-    the same is asked again.
+    A gateway spends a small share of its time on storing blocks, so on a busy machine an answer may end before one is
+    stored. The test then sends the same request again.
     """
     request = REQUEST | {"prompt": "class Queue:\n    def __init__(self, ", "temperature": 0, "max_tokens": 900}
     expected = tokens(system, request)

@@ -1,4 +1,4 @@
-"""The running system gives the tokens of its model, to OpenAI's client and to a generic gRPC client."""
+"""The running system returns the tokens of its model, to OpenAI's client and to a generic gRPC client."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ def model(client: OpenAI) -> str:
 
 
 def held_out_prompts(count: int) -> list[str]:
-    """The beginnings of functions in files of the standard library that the demo models were not trained on."""
+    """Return the beginnings of functions in standard library files outside the demo models' training data."""
     stdlib = Path(sysconfig.get_paths()["stdlib"])
     names = (DEMO / "held_out.txt").read_text().split()
     texts = [text for name in names if (stdlib / name).exists() and "\ndef " in (text := (stdlib / name).read_text())]
@@ -38,10 +38,11 @@ def held_out_prompts(count: int) -> list[str]:
 
 
 def reference(prompts: list[list[int]], answers: list[list[int]]) -> list[list[int]]:
-    """What `transformers` generates greedily behind each prompt, as far as it is the answer, and one token beyond.
+    """Return the greedy tokens of `transformers` after each prompt, along the answer and one token beyond.
 
-    One pass over a prompt with its answer says which token is greedy behind each beginning of it. So by induction an
-    answer is the generated one when it has just these tokens, up to the end id or to the limit.
+    One pass over a prompt with its answer gives the greedy token after each prefix of the answer. By induction, an
+    answer
+    is the greedy output if it has exactly these tokens up to the end id or the limit.
     """
     target = AutoModelForCausalLM.from_pretrained(DEMO / "target", dtype=torch.float32)
     end, outputs = target.generation_config.eos_token_id, []
@@ -59,7 +60,10 @@ async def test_greedy_tokens_are_those_of_transformers_for_20_held_out_prompts_a
     tokenizer = AutoTokenizer.from_pretrained(DEMO / "target")
     prompts = [tokenizer(text)["input_ids"] for text in held_out_prompts(20)]
     assert len(prompts) == 20
-    extras = {"return_token_ids": True, "speculation": {"gamma": 3}}  # left to itself, a busy machine may draft nothing
+    extras = {
+        "return_token_ids": True,
+        "speculation": {"gamma": 3},
+    }  # in auto, a busy machine may not draft
     async with AsyncOpenAI(base_url=f"{system.http}/v1", api_key="none", max_retries=0) as client:
         answers = await asyncio.gather(
             *(client.completions.create(model=model, prompt=ids, extra_body=extras, **GREEDY) for ids in prompts)

@@ -1,4 +1,4 @@
-"""The script of `helm test` passes against a running system; tests/helm/test_release_test.py shows where it fails."""
+"""The script of `helm test` passes against a running system. tests/helm/test_release_test.py tests its failures."""
 
 import os
 import re

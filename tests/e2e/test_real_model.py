@@ -1,4 +1,4 @@
-"""A real chat model: fetched by name, converted, and served with the same tokens with drafts and without."""
+"""A real chat model, downloaded by name, converted, and served with equal tokens with and without drafts."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ _ASK = "Repeat this sentence word for word: The quick brown fox jumps over the l
 
 @pytest.fixture(scope="module")
 def cache() -> str:
-    """The folder that SPECDEC_MODELS names, with the model in it; it is fetched once for many runs."""
+    """Return the folder that SPECDEC_MODELS names, with the model in it. The download is shared by many runs."""
     folder = os.environ.get("SPECDEC_MODELS")
     if not folder:
         pytest.skip("SPECDEC_MODELS names no folder for the model, which has 93 MB")

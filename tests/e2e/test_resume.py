@@ -1,4 +1,4 @@
-"""A gateway can be killed in the middle of a stream: its client resumes at another from its last event."""
+"""After a gateway is killed in the middle of a stream, its client resumes at another one from its last event."""
 
 import json
 import os
@@ -27,7 +27,7 @@ REQUEST: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    """Three gateways over one verifier and one store; tests kill two of them."""
+    """Run three gateways over one verifier and one store. Tests kill two of the gateways."""
     with running_system(tmp_path_factory.mktemp("pair"), "--gateways", "3") as running:
         yield running
 
@@ -37,9 +37,9 @@ def gateways(system: System) -> list[dict[str, Any]]:
 
 
 class Listener:
-    """Reads an event stream, and keeps what it has read when the connection breaks.
+    """Read an event stream, and keep the events read before the connection breaks.
 
-    `early` is called once, by the thread that reads, when a few tokens have come.
+    The reading thread calls `early` once, after the first few tokens.
     """
 
     def __init__(self, early: Callable[[], object] = lambda: None) -> None:
@@ -49,7 +49,7 @@ class Listener:
 
     @property
     def ids(self) -> list[int]:
-        """The tokens of the first choice."""
+        """Return the tokens of the first choice."""
         return self.choices[0]
 
     @property
@@ -86,7 +86,7 @@ class Listener:
             self.read(events.iter_lines(), enough)
 
     def resume(self, gateway: str) -> None:
-        """Read on at a gateway, from the last event."""
+        """Resume reading at a gateway, from the last event."""
         path = f"http://{gateway}/v1/generations/{self.generation}/events"
         headers = {"last-event-id": self.last}
         with httpx2.Client(timeout=START_SECONDS) as client, client.stream("GET", path, headers=headers) as events:
@@ -99,7 +99,7 @@ Undisturbed = Callable[[dict[str, Any]], dict[int, list[int]]]
 
 @pytest.fixture(scope="module")
 def undisturbed(system: System) -> Undisturbed:
-    """The tokens of each choice of a request, from a system in which nothing is stopped; each request is sent once."""
+    """Return the tokens of each choice of a request from an undisturbed system. Each request is sent once."""
     known: dict[str, dict[int, list[int]]] = {}
 
     def tokens(request: dict[str, Any]) -> dict[int, list[int]]:

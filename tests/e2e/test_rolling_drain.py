@@ -1,4 +1,4 @@
-"""Verifiers can be replaced one after the other under load: every stream has the tokens of an undisturbed one."""
+"""Verifiers can be replaced one by one under load: every stream has the tokens of an undisturbed one."""
 
 import itertools
 import os
@@ -26,7 +26,7 @@ CLIENTS = 3
 
 
 def tokens(http: str, request: dict[str, Any]) -> list[int]:
-    """The output tokens of one stream."""
+    """Return the output tokens of one stream."""
     extras = {"ignore_eos": True, "return_token_ids": True}
     with OpenAI(base_url=f"{http}/v1", api_key="none", max_retries=0, timeout=120) as client:
         stream = client.completions.create(model="demo", max_tokens=TOKENS, stream=True, extra_body=extras, **request)
@@ -35,7 +35,7 @@ def tokens(http: str, request: dict[str, Any]) -> list[int]:
 
 @pytest.fixture(scope="module")
 def expected(system: System) -> list[list[int]]:
-    """The tokens of each request, from a system in which nothing is replaced."""
+    """Return the tokens of each request, from a system in which no verifier is replaced."""
     return [tokens(system.http, request) for request in REQUESTS]
 
 
@@ -60,7 +60,7 @@ def test_a_rolling_drain_changes_no_token(drain_seconds: str, tmp_path: Path, ex
     done: list[int] = []
 
     def keep_asking(first: int) -> None:
-        """Request streams while they are wanted, until the drain is over."""
+        """Request streams until the drain is over."""
         for turn in itertools.count(first):
             while not wanted.wait(0.1) and not over.is_set():
                 pass
@@ -71,7 +71,7 @@ def test_a_rolling_drain_changes_no_token(drain_seconds: str, tmp_path: Path, ex
             done.append(number)
 
     def under_load(streams: int = CLIENTS) -> None:
-        """Return in the middle of streams, when so many more have ended as they must."""
+        """Return in the middle of streams, after `streams` more of them have ended correctly."""
         wanted.set()
         enough = len(done) + streams
         wait_until(lambda: len(done) >= enough or any(each.done() for each in asking))
@@ -85,7 +85,7 @@ def test_a_rolling_drain_changes_no_token(drain_seconds: str, tmp_path: Path, ex
             verifiers = [entry for entry in pair.state if entry["role"] == "verifier"]
             under_load()
             with replaced(verifiers[0], variables):
-                wanted.clear()  # a process that starts needs the cores
+                wanted.clear()  # a starting process needs the cores
                 wait_until(pair.has_ready_verifiers)
                 under_load()
                 with replaced(verifiers[1], variables):

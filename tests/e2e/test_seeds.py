@@ -1,4 +1,4 @@
-"""A seed determines the tokens: alone, in a batch of 32, at any γ, with a killed or a corrupted drafter."""
+"""A seed determines the tokens: alone, in a batch of 32, at any γ, and with a killed or a corrupted drafter."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ SAMPLING: dict[str, Any] = {"temperature": 0.9, "top_p": 0.95, "presence_penalty
 def asked(
     seed: int, gamma: int | str | None = None, max_tokens: int = LENGTH, tree: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """A request that chooses its seed and no mode, and so is served in coupled mode."""
+    """Return a request with a seed and no mode, which is served in coupled mode."""
     speculation = {} if gamma is None and tree is None else {"speculation": {"gamma": gamma, "tree": tree}}
     return {
         "model": "demo",
@@ -39,7 +39,7 @@ def asked(
 
 
 def alone(system: System, *requests: dict[str, Any]) -> list[list[int]]:
-    """The tokens of each request, sent one after the other."""
+    """Return the tokens of each request, sent one after another."""
     client = client_of(system)
     answers: list[Any] = [client.completions.create(**request) for request in requests]
     assert all(answer.speculation["mode"] == "coupled" for answer in answers)
@@ -54,7 +54,7 @@ async def together(system: System, requests: list[dict[str, Any]]) -> list[list[
 
 @pytest.fixture(scope="module")
 def plain(system: System) -> list[list[int]]:
-    """The tokens of the first seeds without any draft."""
+    """Return the tokens of the first seeds without drafts."""
     return alone(system, *(asked(seed, gamma=0) for seed in SEEDS[:FEW]))
 
 

@@ -1,4 +1,4 @@
-"""Outputs of a form, through the running system: few of what `benchmarks.structured` generates by the thousand."""
+"""Structured outputs through the running system: a few of those that `benchmarks.structured` generates in thousands."""
 
 import json
 from typing import Any

@@ -38,9 +38,9 @@ def of_trace(spans: list[Sent], trace: str, service: str = "") -> list[Sent]:
 
 
 def ended(trace: str, name: str) -> Callable[[list[Sent]], bool]:
-    """Whether the outermost span of a trace has come, one of this name, and the parent of every span that has.
+    """Return whether the trace's outermost span, called `name`, and the parents of all received spans have arrived.
 
-    Each service sends its spans on a timer of its own, so a child may come before its parent.
+    Each service exports its spans on its own timer, so a child may arrive before its parent.
     """
 
     def enough(spans: list[Sent]) -> bool:

@@ -1,4 +1,4 @@
-"""A tier of the last release works between tiers of this one: drafts are taken, and no token is another."""
+"""A tier of the last release works between current tiers: drafts are used, and no token changes."""
 
 import io
 import os
@@ -23,13 +23,13 @@ REQUEST = {"model": "demo", "prompt": "def main(", "max_tokens": 24, "temperatur
 
 
 def git(*arguments: str) -> str:
-    """What git answers; empty where it fails, or where this is no checkout."""
+    """Return the output of git, or "" if it fails or this is not a checkout."""
     done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
 def last_release() -> str:
-    """The commit in AGAINST, as for `make breaking`; else the last tag; else what was before the last change."""
+    """Return the commit in AGAINST, as in `make breaking`, or the last tag, or the parent of the last change."""
     changed = git("log", "--first-parent", "-1", "--format=%H", "--", *PACKAGES)
     named = os.environ.get("AGAINST") or git("describe", "--tags", "--abbrev=0") or f"{changed}^"
     return git("rev-parse", "--verify", f"{named}^{{commit}}")
@@ -37,7 +37,7 @@ def last_release() -> str:
 
 @pytest.fixture(scope="module")
 def older(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the packages of the last release."""
+    """Return a folder with the packages of the last release."""
     commit = last_release()
     if not commit:
         pytest.skip("the last release is not in this clone: fetch its tag, or the history")
@@ -50,7 +50,7 @@ def older(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def from_the_tree(older: Path, role: Role, entry: dict[str, Any]) -> Iterator[None]:
-    """Run a process of another tree with the configuration of a process, in its place, inside the context."""
+    """Replace a process, inside the context, by one of another tree with the same configuration."""
     log = Path(f"/proc/{entry['pid']}/fd/1").readlink()
     command = command_of(role, log.parents[1] / f"{log.stem}.yaml")
     variables = environment() | {"PYTHONPATH": str(older)}
@@ -73,7 +73,7 @@ def from_the_tree(older: Path, role: Role, entry: dict[str, Any]) -> Iterator[No
 
 
 def answer(client: httpx2.Client) -> tuple[list[int], int]:
-    """The tokens of one answer, and how many of its drafts were accepted."""
+    """Return the tokens of one answer and the number of its accepted drafts."""
     reply = client.post("/v1/completions", json=REQUEST)
     assert reply.status_code == 200, reply.text
     body = reply.json()

@@ -1,4 +1,4 @@
-"""Runs the scripts of this folder with the Chromium that `make browser` fetches."""
+"""Run the scripts of this folder with the Chromium that `make browser` downloads."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ SECONDS = 480
 
 
 def missing() -> str:
-    """Why there is no browser here; empty when there is one that starts."""
+    """Return why no browser is available here, or "" if one starts."""
     if shutil.which("node") is None:
         return "there is no node here"
     if not (FETCHED / "chromium").is_file():
@@ -24,7 +24,7 @@ def missing() -> str:
 
 @contextmanager
 def started(folder: Path, script: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A running script, which is ended with the context; scripts find their packages beside them, in `folder`."""
+    """Run a script until the context ends. Scripts find their packages in `folder`."""
     for module in HERE.glob("*.mjs"):
         shutil.copy(module, folder)
     if not (folder / "node_modules").exists():
@@ -45,7 +45,7 @@ def started(folder: Path, script: str, *arguments: str) -> Iterator[subprocess.P
 
 
 def told(folder: Path, script: str, *arguments: str) -> str:
-    """What a script prints until its end."""
+    """Return everything that a script prints."""
     with started(folder, script, *arguments) as process:
         out, error = process.communicate(timeout=SECONDS)
         assert process.returncode == 0, error

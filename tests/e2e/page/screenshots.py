@@ -1,4 +1,4 @@
-"""Takes the pictures that docs/page.md shows, of a system that is started for them: `make screenshots`."""
+"""Take the screenshots of docs/page.md, from a system started for them: `make screenshots`."""
 
 import sys
 import tempfile
@@ -11,7 +11,7 @@ FOLDER = ROOT / "docs" / "page"
 
 
 def main() -> int:
-    """Take them all; 1 when there is no browser."""
+    """Take all screenshots. Return 1 if there is no browser."""
     if reason := missing():
         sys.stderr.write(f"{reason}\n")
         return 1

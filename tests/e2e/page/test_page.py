@@ -1,4 +1,4 @@
-"""The page in a real browser, without a screen: what a user does on it, and what it shows."""
+"""The page in a headless browser: user actions and what the page shows."""
 
 import json
 import os
@@ -16,14 +16,14 @@ from tests.integration.gateway.key_files import line, write
 
 KEY = "secret-of-the-page"
 TOKENS = 24
-"""Longest output of the scene with a prompt; the model may end it before."""
+"""Longest output of the scene with a prompt. The model may end it earlier."""
 
 pytestmark = [pytest.mark.skipif(bool(missing()), reason=missing()), pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    """A system that asks for an API key."""
+    """Run a system that requires an API key."""
     folder = tmp_path_factory.mktemp("guarded")
     with running_system(folder, "--api-keys", str(write(folder, line(KEY, "acme")))) as running:
         yield running
@@ -31,7 +31,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
 
 @pytest.fixture(scope="module")
 def scenes(guarded: System, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What is seen in every scene."""
+    """Return the observations of every scene."""
     found: dict[str, Any] = json.loads(told(tmp_path_factory.mktemp("browser"), "scenes.mjs", guarded.http, KEY))
     return found
 
@@ -83,7 +83,7 @@ def test_every_round_has_a_card_whose_numbers_agree_with_its_verdict(scenes: dic
         if card["rows"]:
             assert card["head"] == ["token", "p", "q", "min(1, p/q)", "u", "verdict", "source"]
         rows += card["rows"][: accepted + 1]
-    cut = len(seen["cards"][-1]["rows"])  # the end of the output may cut off what its verdict kept
+    cut = len(seen["cards"][-1]["rows"])  # the end of the output may cut off accepted tokens
     judged = [(float(row[3]), float(row[4]), row[5]) for row in rows[: len(rows) - cut]]
     assert all((u <= ratio) if verdict == "accepted" else (u >= ratio) for ratio, u, verdict in judged)
     assert {verdict for _, _, verdict in judged} == {"accepted", "rejected"}
