@@ -1,1 +1,1 @@
-"""Builds the container images without a registry: `python -m images`; `make images` calls it."""
+"""Build the container images without a registry: `python -m images`, which `make images` runs."""

@@ -23,7 +23,7 @@ TAG = "0.1.0"
 
 @dataclass(frozen=True)
 class Base:
-    """What a Dockerfile starts from, as Debian's packages make it."""
+    """Base image of a Dockerfile, built from Debian's packages."""
 
     name: str
     suite: str
@@ -36,26 +36,26 @@ DEBIAN = Base("docker.io/library/debian:trixie-slim", "trixie", "ca-certificates
 
 @dataclass(frozen=True)
 class Image:
-    """One that is built here."""
+    """An image that is built here."""
 
     dockerfile: str
     name: str
     base: Base = PYTHON
 
 
-# Under the names by which compose and kubelets look for them: without a registry's name, that is what they mean.
+# Names by which compose and kubelets look for the images. Names without a registry have this meaning.
 IMAGES: Mapping[str, Image] = {
     "gateway": Image("gateway/Dockerfile", f"docker.io/specdec/gateway:{TAG}"),
     "drafter": Image("drafter_service/Dockerfile", f"docker.io/specdec/drafter:{TAG}"),
     "verifier": Image("verifier_service/Dockerfile", f"docker.io/specdec/verifier:{TAG}"),
     "verifier-vllm": Image("verifier_service/vllm/Dockerfile", f"docker.io/specdec/verifier-vllm:{TAG}"),
-    # The store of compose.yaml and of the chart, where no registry has it: Debian's Valkey.
+    # The store of compose.yaml and of the chart, for machines without a registry: Debian's Valkey.
     "valkey": Image("images/valkey/Dockerfile", "docker.io/valkey/valkey:8.1.4-alpine", DEBIAN),
 }
 
 
 def build(podman: Podman, image: Image, pip: PipSettings) -> float:
-    """Build one image, and give the seconds that took.
+    """Build one image, and return the duration in seconds.
 
     Raises:
         SystemExit: the build failed.
@@ -79,7 +79,7 @@ def _succeed(podman: Podman, command: Sequence[str]) -> None:
 
 
 def main() -> None:
-    """Build what the command line names, or everything."""
+    """Build the images named on the command line, or all of them."""
     parser = argparse.ArgumentParser(prog="python -m images", description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(IMAGES))
     parser.add_argument("--state", action="store_true", help="write the measured sizes to sizes.json")

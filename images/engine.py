@@ -1,4 +1,4 @@
-"""Podman with runc, as it runs on machines without systemd, without an own registry and in containers themselves."""
+"""Podman with runc, configured for machines without systemd or a registry, and for use inside containers."""
 
 import os
 import resource
@@ -13,7 +13,7 @@ INSTALL = "apt-get install --no-install-recommends podman runc debootstrap netav
 
 
 def lacking() -> str:
-    """Why no image can be built here; empty where it can."""
+    """Return why no image can be built here, or "" if it can."""
     if os.geteuid() != 0:
         return "images are built by root: debootstrap and the mounts of a build need it"
     if missing := [tool for tool in TOOLS if shutil.which(tool) is None]:
@@ -23,31 +23,31 @@ def lacking() -> str:
 
 @dataclass(frozen=True)
 class Podman:
-    """The engine, with a configuration of its own in a scratch folder."""
+    """Podman, with its own configuration in a scratch folder."""
 
     scratch: Path
 
     def environment(self) -> dict[str, str]:
-        """What every call gets; the configuration is written if it is not there."""
+        """Environment of every call. The configuration file is written if it does not exist."""
         file = self.scratch / "containers.conf"
         if not file.exists():
             self.scratch.mkdir(parents=True, exist_ok=True)
             file.write_text(configuration(), encoding="utf-8")
-        # Healthchecks are asked for by who wants to know, not by timers of systemd.
+        # Health checks run on request, not by timers of systemd.
         return dict(os.environ) | {"CONTAINERS_CONF": str(file), "DISABLE_HC_SYSTEMD": "true"}
 
     def ask(self, *arguments: str) -> str:
-        """What podman prints.
+        """Return the output of podman.
 
         Raises:
-            subprocess.CalledProcessError: it failed; `stderr` says why.
+            subprocess.CalledProcessError: the command failed, with the reason in `stderr`.
         """
         command = ("podman", *arguments)
         done = subprocess.run(command, env=self.environment(), check=True, capture_output=True, text=True)
         return done.stdout.strip()
 
     def run(self, command: Sequence[str]) -> int:
-        """The exit status of a command that shows what it does."""
+        """Run a command with visible output, and return its exit status."""
         return subprocess.run(command, env=self.environment(), check=False).returncode
 
     def has(self, image: str) -> bool:
@@ -55,12 +55,12 @@ class Podman:
         return self.run(("podman", "image", "exists", image)) == 0
 
     def megabytes(self, image: str) -> int:
-        """The size of an image, with all its layers."""
+        """Return the size of an image, with all its layers."""
         return round(int(self.ask("image", "inspect", "--format", "{{.Size}}", image)) / 1e6)
 
 
 def configuration() -> str:
-    """containers.conf: runc, which takes every sort of cgroup, and limits below this process's, which need no right."""
+    """Return containers.conf: runc, which supports every kind of cgroup, and limits within this process's own."""
     files, processes = (resource.getrlimit(limit)[1] for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC))
     limits = {"nofile": _within(files, 20000), "nproc": _within(processes, 4096)}
     listed = ", ".join(f'"{name}={limit}:{limit}"' for name, limit in limits.items())

@@ -1,4 +1,4 @@
-"""Where pip finds packages on this machine, as a step of a build may read it: a file and mounts, never a layer."""
+"""pip's package sources on this machine, in a form for build steps: a file and mounts, never a layer."""
 
 import ast
 import configparser
@@ -21,24 +21,24 @@ SOURCES = (
     "default-timeout",
     "retries",
 )
-"""The settings that say where packages come from; the others of a machine are no matter of an image."""
+"""Settings for the origin of packages. Other settings of the machine do not belong into an image."""
 INSIDE = "/dev/pip"
-"""Where files of this machine are mounted: /dev is in memory while a step runs, so no mount point stays in a layer."""
+"""Mount point of this machine's files. /dev is in memory during a build step, so no mount point remains in a layer."""
 _SECTIONS = ("global", "install", ":env:")
-"""From the weakest to the strongest, as pip reads them."""
+"""Sections from the weakest to the strongest, in pip's order of precedence."""
 
 
 @dataclass(frozen=True)
 class PipSettings:
-    """A configuration file for pip, and what it names of this machine."""
+    """A configuration file for pip, and the files of this machine that it names."""
 
     text: str
     mounts: tuple[tuple[Path, str], ...]
-    """(here, in the container) of each file or folder that the text names."""
+    """Paths (here, in the container) of each file or folder that the text names."""
 
 
 def settings_of(listed: str) -> PipSettings:
-    """What `pip config list` printed, as a step of a build can read it.
+    """Return the settings for a build step, from the output of `pip config list`.
 
     Raises:
         ValueError: a line is not `section.key='value'`.
@@ -64,7 +64,7 @@ def _section(section: str, lines: Iterable[str]) -> Iterable[tuple[str, str]]:
 
 
 def _inside(value: str, mounts: dict[Path, str]) -> str:
-    """The value with every path of this machine replaced by where it is mounted."""
+    """Return the value with every path of this machine replaced by its mount point."""
     return " ".join(_mounted(word, mounts) for word in value.split())
 
 
@@ -73,6 +73,6 @@ def _mounted(word: str, mounts: dict[Path, str]) -> str:
     path = Path(word.removeprefix(scheme))
     if not (path.is_absolute() and path.exists()):
         return word
-    # An index of links names its files by paths beside it, so what is mounted is the folder that holds both.
+    # A link index names its files by relative paths, so the folder that holds both is mounted.
     root = path.parent if path.name == "simple" else path
     return scheme + str(Path(mounts.setdefault(root, f"{INSIDE}/{len(mounts)}")) / path.relative_to(root))

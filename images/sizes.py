@@ -1,4 +1,7 @@
-"""What each image may weigh: `sizes.json` holds what was measured last, and no image may grow by a tenth unseen."""
+"""Size limits of the images.
+
+`sizes.json` holds the last measured sizes, and an image may not grow by more than a tenth.
+"""
 
 import json
 from collections.abc import Mapping
@@ -6,23 +9,23 @@ from pathlib import Path
 
 FILE = Path(__file__).with_name("sizes.json")
 GROWTH = 1.1
-"""How many times its stated size an image may have."""
+"""Largest ratio of an image's size to its stated size."""
 
 
 def stated(file: Path = FILE) -> dict[str, int]:
-    """Megabytes of each image, as they were measured last."""
+    """Return the last measured megabytes of each image."""
     sizes: dict[str, int] = json.loads(file.read_text(encoding="utf-8"))
     return sizes
 
 
 def state(measured: Mapping[str, int], file: Path = FILE) -> None:
-    """Write what was measured over what is stated."""
+    """Replace the stated sizes by the measured ones."""
     merged = stated(file) | dict(measured)
     file.write_text(json.dumps(merged, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def grown(measured: Mapping[str, int], said: Mapping[str, int]) -> list[str]:
-    """A sentence for each image that is larger than it may be, or of which nothing is stated."""
+    """Return a sentence for each image that is too large or has no stated size."""
     return [sentence for name, size in measured.items() if (sentence := _verdict(name, size, said.get(name)))]
 
 
