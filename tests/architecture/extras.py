@@ -1,4 +1,4 @@
-"""Runs a service with the packages of its own extra: the other packages are installed here and cannot be imported."""
+"""Run a service with only the packages of its own extra. Other installed packages cannot be imported."""
 
 import sys
 import tomllib
@@ -17,7 +17,7 @@ PACKAGE_OF: Mapping[str, str] = {
     "gateway": "gateway",
     "cli": "specdec.cli",
 }
-"""The package that each extra is for."""
+"""The package served by each extra."""
 _OURS = frozenset({"protos", "specdec", "drafter_service", "verifier_service", "gateway"})
 _INSTALLERS = frozenset({"pip", "setuptools", "pkg_resources"})
 
@@ -40,7 +40,7 @@ RUN = """
 sys.argv = [PACKAGE, *ARGUMENTS]
 runpy.run_module(PACKAGE, run_name="__main__", alter_sys=True)
 """
-"""Code that starts a package as `python -m PACKAGE` does."""
+"""Code that starts a package like `python -m PACKAGE`."""
 RUN_COMMAND = """
 sys.argv = ["specdec", *ARGUMENTS]
 importlib.import_module(PACKAGE + ".app").main()
@@ -57,11 +57,11 @@ for module in pkgutil.walk_packages(package.__path__, PACKAGE + "."):
         if str(error.name).partition(".")[0] != "vllm":
             raise
 """
-"""Code that imports every module of a package; those on vLLM need an environment of their own."""
+"""Code that imports every module of a package. Modules on vLLM need their own environment and are left out."""
 
 
 def declared(extra: str) -> list[Requirement]:
-    """The requirements of the base and of one extra, and of those that it names, as pyproject.toml declares them."""
+    """Return the requirements of the base, of one extra and of the extras it names, as declared in pyproject.toml."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     found = []
@@ -79,7 +79,7 @@ def declared(extra: str) -> list[Requirement]:
 
 @cache
 def installed_with(extra: str) -> frozenset[str]:
-    """Every distribution that an installation of the extra brings, by its normalized name."""
+    """Return the normalized name of every distribution that an installation of the extra brings."""
     found: set[str] = set()
     queue = declared(extra)
     while queue:
@@ -94,7 +94,7 @@ def installed_with(extra: str) -> frozenset[str]:
 
 
 def _needs(requirement: Requirement) -> list[Requirement]:
-    """The requirement and what it needs on this platform; nothing where it is not installed here."""
+    """Return the requirement and its own requirements on this platform, or nothing if it is not installed."""
     try:
         lines = metadata.requires(requirement.name) or []
     except metadata.PackageNotFoundError:
@@ -110,7 +110,7 @@ def _wanted(needs: Iterator[Requirement], extras: set[str]) -> Iterator[Requirem
 
 @cache
 def foreign_modules(extra: str) -> frozenset[str]:
-    """Top-level modules that are installed here and that an installation of the extra would lack."""
+    """Return top-level modules that are installed here and missing in an installation of the extra."""
     ours = installed_with(extra)
     return frozenset(
         module
@@ -120,7 +120,7 @@ def foreign_modules(extra: str) -> frozenset[str]:
 
 
 def command_with(extra: str, code: str, *arguments: str, package: str = "") -> list[str]:
-    """A command that runs `code`, which finds PACKAGE and ARGUMENTS, without the modules that the extra lacks.
+    """Return a command that runs `code` without the modules that the extra lacks. It defines PACKAGE and ARGUMENTS.
 
     The packages of the other services cannot be imported either.
     """

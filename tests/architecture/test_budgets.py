@@ -1,4 +1,4 @@
-"""Files stay small enough to be read in one sitting, roots have few modules, and every name means one thing."""
+"""Files are small enough to read in one sitting, root folders have few modules, and every name means one thing."""
 
 import ast
 from collections import Counter

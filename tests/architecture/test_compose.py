@@ -1,4 +1,4 @@
-"""The compose file tells each service what it accepts, and starts each store for what it holds."""
+"""The compose file gives each service settings that it accepts, and starts each store for its data."""
 
 import os
 import re
@@ -52,7 +52,7 @@ def test_compose_gives_all_services_one_token() -> None:
 
 
 def test_compose_declares_every_network_that_it_names() -> None:
-    """Not every compose makes `default` where other networks are declared and it is not."""
+    """Some compose implementations create no `default` network if other networks are declared."""
     compose = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))
     named = {network for service in compose["services"].values() for network in service.get("networks", ["default"])}
     assert named <= compose["networks"].keys()
@@ -84,7 +84,7 @@ def test_the_profile_metrics_reads_every_service_where_it_serves(tmp_path: Path)
 
 
 def test_compose_gives_each_store_what_it_holds(tmp_path: Path) -> None:
-    """Each store is started with its own arguments by the server that `specdec up` would take."""
+    """Each store's arguments are accepted by the server that `specdec up` would use."""
     compose = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))
     gateway = compose["services"]["gateway"]["environment"]
     kept = {
@@ -112,5 +112,5 @@ def test_compose_gives_each_store_what_it_holds(tmp_path: Path) -> None:
 
 
 def _interpolated(value: str) -> str:
-    """The value as Docker Compose reads it where no variable is set."""
+    """Return the value as Docker Compose reads it if no variable is set."""
     return re.sub(r"\$\{\w+:-(.*?)\}", r"\1", value)

@@ -1,4 +1,4 @@
-"""Pages made from the code are what the code says now."""
+"""Generated pages match the code."""
 
 import runpy
 from pathlib import Path
@@ -10,7 +10,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 @pytest.fixture(scope="module")
 def configuration() -> str:
-    """The configuration page as it would be made now."""
+    """Return a newly generated configuration page."""
     page: str = runpy.run_path(str(DOCS / "configuration.py"))["page"]()
     return page
 

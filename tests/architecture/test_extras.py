@@ -1,7 +1,7 @@
-"""The command line and the services run with the packages of their own extra and no other.
+"""The command line and the services run with only the packages of their own extra.
 
-Here are the command line, the ratio controller, and what each extra holds. `test_images.py` does the same to the three
-services with the files of their images, and `tests/e2e/test_chart_runs.py` lets them answer requests in that way.
+These tests cover the command line, the ratio controller, and the contents of each extra. `test_images.py` does the same
+for the three services with the files of their images. In `tests/e2e/test_chart_runs.py` they also answer requests.
 """
 
 import os
@@ -34,7 +34,7 @@ def run(extra: str, code: str, *arguments: str, package: str = "") -> subprocess
 
 
 def pins() -> Iterator[str]:
-    """The names in constraints.txt, normalized."""
+    """Return the names in constraints.txt, normalized."""
     for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").split():
         yield canonicalize_name(line.partition("==")[0])
 

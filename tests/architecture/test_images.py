@@ -1,4 +1,4 @@
-"""Each image is built with care, and its service starts from the files and packages in it, and nothing else."""
+"""Each image follows the build rules, and its service starts from only the files and packages in it."""
 
 import re
 import subprocess
@@ -13,14 +13,14 @@ from tests.architecture.image import EXTRA_OF, INSTALLED, ROOT, SERVICES, Instru
 
 @pytest.fixture(params=SERVICES)
 def service(request: pytest.FixtureRequest) -> str:
-    """A service's folder."""
+    """Return a service's folder."""
     name: str = request.param
     return name
 
 
 @pytest.fixture
 def image(service: str, tmp_path: Path) -> Path:
-    """What the image has in /app."""
+    """Build the contents of the image's /app."""
     build(service, tmp_path)
     return tmp_path
 
@@ -69,7 +69,7 @@ def test_the_build_context_holds_what_is_copied(service: str) -> None:
 
 
 def test_an_image_is_built_with_care(service: str) -> None:
-    """What hadolint does not see; `make lint` asks it for the rest."""
+    """Rules that hadolint does not check. `make lint` runs hadolint for the rest."""
     instructions = dockerfile(service)
     words = [each.word for each in instructions]
     stages = [index for index, word in enumerate(words) if word == "FROM"]
@@ -90,7 +90,7 @@ def test_the_images_of_both_models_are_built_alike() -> None:
 
 
 def test_the_images_of_both_models_have_their_packages_in_common() -> None:
-    """Layers are shared where all instructions before them, and those of the stages they copy from, are the same."""
+    """Layers are shared if all instructions before them are equal, and so are those of the stages they copy from."""
     drafter, verifier = (dockerfile(service) for service in ("drafter_service", "verifier_service"))
     shared = list(takewhile(lambda pair: pair[0] == pair[1], zip(drafter, verifier, strict=True)))
     assert Instruction("COPY", "specdec specdec") in [both for both, _ in shared]

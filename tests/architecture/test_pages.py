@@ -1,4 +1,4 @@
-"""What the pages say of the code stands in the code: paths, and the values that carry a request and a round."""
+"""Pages agree with the code: paths exist, and so do the values that carry a request and a round."""
 
 import re
 from pathlib import Path
@@ -25,7 +25,7 @@ FOLDERS = (
 PATH = re.compile(rf"`((?:{'|'.join(FOLDERS)})/[\w./-]*)`")
 ROW = re.compile(r"^\| (`[A-Z]\w+`(?:, `[A-Z]\w+`)*) \| `([\w/]+\.py)` \|", flags=re.MULTILINE)
 WAY_IN, WAY_OUT = 9, 8
-"""Most values that carry a request from its body to a batch, and a round from its verdict to an answer."""
+"""Largest number of values that carry a request from its body to a batch, and a round from its verdict to an answer."""
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -1,4 +1,4 @@
-"""The contract is clean, and the committed code is what the generator makes of it."""
+"""The protos are clean, and the committed code is what the generator produces from them."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""The contributor's recipe for a sampling parameter names the files that one takes, and no others."""
+"""The contributor's recipe for a sampling parameter names exactly the files that such a parameter needs."""
 
 import re
 from dataclasses import fields
@@ -11,14 +11,13 @@ from specdec.sampling.params import SamplingParams
 ROOT = Path(__file__).parents[2]
 EXAMPLE = "min_p"
 MOST = 8
-"""Product files that a sampling parameter may take."""
+"""Largest number of product files that name a sampling parameter."""
 SPREAD = {"bad_words", "temperature", "seed", "logit_bias", "min_tokens", "end_token_ids", "top_p", "grammar"}
-"""Parameters that other concerns speak of too: greedy decoding, randomness, ends, options of the command, compilers,
-tokenizers."""
+"""Parameters also named by other code: greedy decoding, randomness, ends, command options, compilers, tokenizers."""
 
 
 def files_with(word: str) -> set[str]:
-    """Product files, generated ones aside, in which the word stands."""
+    """Return the product files, except generated ones, that contain the word."""
     folders = ("protos", "specdec", "drafter_service", "verifier_service", "gateway")
     paths = (path for folder in folders for path in (ROOT / folder).rglob("*"))
     found = (path for path in paths if path.suffix in (".py", ".proto", ".cpp"))

@@ -1,4 +1,4 @@
-"""The release workflow publishes every image and finds the versions and the registry where the files have them."""
+"""The release workflow publishes every image, and finds the versions and the registry in the files that hold them."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""A folder is small enough to be seen at once."""
+"""A folder has few modules."""
 
 from collections import Counter
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 SERVICES = ("specdec", "drafter_service", "verifier_service", "gateway")
 MOST = 16
-"""Modules in a folder."""
+"""Largest number of modules in a folder."""
 
 
 def test_no_folder_is_crowded() -> None:

@@ -1,4 +1,4 @@
-"""Test modules stand alone: what several of them need is in a helper module whose name tells what it holds."""
+"""Test modules are independent. Code shared by several is in a helper module, named after its contents."""
 
 import ast
 from collections.abc import Iterator
@@ -10,7 +10,10 @@ TESTS = Path(__file__).parents[1]
 
 
 def imports(source: str) -> Iterator[str]:
-    """The dotted names that a module imports; of `from a import b` both `a` and `a.b`, since `b` may be a module."""
+    """Yield the dotted names that a module imports.
+
+    `from a import b` gives `a` and `a.b`, since `b` may be a module.
+    """
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -21,7 +24,7 @@ def imports(source: str) -> Iterator[str]:
 
 
 def is_run_by_pytest(name: str) -> bool:
-    """Whether a dotted name is that of a test module, of a test or of a conftest."""
+    """Whether a dotted name is that of a test module, a test or a conftest."""
     last = name.rpartition(".")[2]
     return last == "conftest" or last.startswith("test_")
 

@@ -17,13 +17,13 @@ from tests.chaos.run import Load, chaos
 from tests.tiny_models import make_tiny_model
 
 BEYOND_LEASE = 2.0
-"""Seconds past the lease within which the streams of a killed verifier must go on."""
+"""Seconds after the end of the lease within which the streams of a killed verifier must continue."""
 HEAD_DIM = 32
-"""Of the models: the least that vLLM computes on a CPU."""
+"""Head dimension of the models, the smallest that vLLM supports on a CPU."""
 
 
 def main(write: Callable[[str], object] = sys.stdout.write) -> int:
-    """Run and report; return 1 when a token was wrong, or when streams took too long to leave a killed verifier."""
+    """Run and report. Return 1 if a token was wrong, or if streams took too long to leave a killed verifier."""
     options = _options()
     folder = Path(tempfile.mkdtemp(prefix="specdec-chaos-"))
 

@@ -1,4 +1,4 @@
-"""Compares what a client received and what the store holds with the answer of an undisturbed run."""
+"""Comparison of the tokens that a client received and the store holds with the answer of an undisturbed run."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from tests.chaos.stream import Answer, Stream
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Numbers of wrong tokens; all are zero when nothing is wrong."""
+    """Counts of wrong tokens. All are zero in a correct run."""
 
     lost: int = 0
     duplicated: int = 0
@@ -28,9 +28,9 @@ def check(
     """Yield every stream with its findings.
 
     Args:
-        streams: what clients received, also where they gave up.
+        streams: what clients received, including streams that they gave up.
         expected: the answer of an undisturbed run, by the name of the scenario.
-        logs: the output tokens that the store holds, by the name of the generation; without an entry, none.
+        logs: the output tokens that the store holds, by the name of the generation. A missing entry means none.
     """
     for stream in streams:
         findings = of_client(expected[stream.scenario], stream)
@@ -40,7 +40,7 @@ def check(
 
 
 def of_client(expected: Answer, stream: Stream) -> Findings:
-    """A client must have every token once and in order, the same text, and the same finish reason."""
+    """Check that a client has every token once and in order, the same text, and the same finish reason."""
     found = compare(expected.tokens, stream.tokens)
     if not found and (stream.text, stream.finish) != (expected.text, expected.finish):
         return Findings(diverged=1)
@@ -48,12 +48,12 @@ def of_client(expected: Answer, stream: Stream) -> Findings:
 
 
 def of_store(expected: Answer, log: Sequence[int], shown: int) -> Findings:
-    """The store must hold every token that was shown, and nothing that an undisturbed run would not give."""
+    """Check that the store holds every token shown, and no token that differs from an undisturbed run."""
     return compare(expected.tokens, log, whole=False) + Findings(lost=max(0, shown - len(log)))
 
 
 def compare(expected: Sequence[int], got: Sequence[int], *, whole: bool = True) -> Findings:
-    """Align two sequences of tokens; with `whole`, an early end of `got` is a loss."""
+    """Align two sequences of tokens. With `whole`, an early end of `got` is a loss."""
     if list(got) == list(expected if whole else expected[: len(got)]):
         return Findings()
     found = Findings()
@@ -69,7 +69,7 @@ def compare(expected: Sequence[int], got: Sequence[int], *, whole: bool = True) 
 
 
 def _repeats(got: Sequence[int], start: int, end: int) -> bool:
-    """Whether the same tokens stand directly before or behind `got[start:end]`."""
+    """Whether the same tokens occur directly before or after `got[start:end]`."""
     piece, size = list(got[start:end]), end - start
     before, behind = list(got[max(0, start - size) : start]), list(got[end : end + size])
     return piece in (before, behind)

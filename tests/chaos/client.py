@@ -1,4 +1,4 @@
-"""Clients that want their whole answer: when a connection breaks, they connect again for the rest."""
+"""Clients that request the whole answer: after a broken connection, they connect again for the rest."""
 
 import asyncio
 import itertools
@@ -12,13 +12,13 @@ import httpx2
 from tests.chaos.stream import Scenario, Stream
 
 PATIENCE = 120.0
-"""Seconds without a token after which a client stops asking for the rest of its answer."""
+"""Seconds without a token after which a client gives up."""
 SILENCE = 2.5
-"""Seconds without a byte after which a client closes its connection; gateways send comments more often."""
+"""Seconds without a byte after which a client closes its connection. Gateways send comments more often."""
 _PAUSE = 0.1
 """Seconds between two connections."""
 _GONE = ("generation_not_found", "session_not_found", "session_expired", "log_rolled_back")
-"""Error codes after which the rest of the answer cannot be had any more."""
+"""Error codes after which the rest of the answer is no longer available."""
 
 
 class Interrupted(Exception):
@@ -26,20 +26,20 @@ class Interrupted(Exception):
 
 
 class Client:
-    """Requests one answer after the other."""
+    """A client that requests one answer after another."""
 
     def __init__(self, number: int, urls: Sequence[str]) -> None:
-        """`urls` are the gateways' base URLs, tried in turn; client `number` begins with its own of them."""
+        """Try the gateways' base URLs in turn, beginning at a URL chosen by the client's `number`."""
         self._urls = [*urls[number % len(urls) :], *urls[: number % len(urls)]]
         self._reading: asyncio.Task[None] | None = None
 
     def leave(self) -> None:
-        """Close the connection in the middle of the answer; the client then connects again."""
+        """Close the connection in the middle of the answer. The client then connects again."""
         if self._reading is not None:
             self._reading.cancel()
 
     async def ask(self, scenario: Scenario) -> Stream:
-        """Request the answer to a scenario; its `finish` is empty when the client gave up."""
+        """Request the answer to a scenario. Its `finish` is empty if the client gave up."""
         stream = Stream(scenario.name)
         async with httpx2.AsyncClient(timeout=SILENCE, trust_env=False) as http:
             for url in itertools.cycle(self._urls):
@@ -53,7 +53,7 @@ class Client:
         return stream
 
     async def _connection(self, http: httpx2.AsyncClient, url: str, scenario: Scenario, stream: Stream) -> str:
-        """Read from one connection, and return why it ended; empty when the answer is complete."""
+        """Read from one connection, and return why it ended, or "" if the answer is complete."""
         self._reading = asyncio.create_task(self._read(http, url, scenario, stream))
         try:
             await asyncio.wait([self._reading])
@@ -90,7 +90,7 @@ class Client:
 
 
 def _request(http: httpx2.AsyncClient, url: str, scenario: Scenario, stream: Stream) -> httpx2.Request:
-    """A request for the rest of the generation once its name is known, before that for the generation of this key."""
+    """Return the request for the rest of a named generation, or for the generation of the key if it has no name yet."""
     if stream.last_event:
         generation = stream.last_event.rpartition(".")[0]
         address = f"{url}/v1/generations/{generation}/events"

@@ -1,4 +1,4 @@
-"""A whole system on this machine; a fault can be injected into each process and each connection of it."""
+"""A whole system on this machine. Faults can be injected into each process and each connection of it."""
 
 import asyncio
 import os
@@ -22,48 +22,48 @@ START_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What to start."""
+    """Processes to start and their settings."""
 
     target: Path
     drafter: Path
     replicas: int = 2
-    """How many drafters, verifiers and gateways run, of each as many; there is one Redis."""
+    """Number of drafters, of verifiers and of gateways. There is one Redis."""
     lease: float = 2.0
     """The gateways' lease on a session, in seconds."""
     durable: bool = True
     """Whether Redis writes its log to the disk before it answers."""
     modules: Mapping[str, str] = field(default_factory=lambda: dict(plan.MODULES))
-    """The Python module that runs for each role."""
+    """Python module that runs for each role."""
     vllm_python: Path | None = None
-    """Interpreter of an environment that has vLLM: the last verifier runs it; without one, all are native."""
+    """Interpreter of an environment with vLLM, which runs the last verifier. If None, all verifiers are native."""
 
 
 @dataclass(slots=True)
 class Member:
-    """One process, with the proxy that all connections to it pass through."""
+    """One process, with the proxy through which all connections to it pass."""
 
     command: ChildCommand
     healthy: Callable[[], bool]
     proxy: Proxy
     children: Children
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables beside those that are inherited."""
+    """Variables added to the inherited environment."""
     busy: bool = False
     """Whether a fault is being injected or repaired."""
     child: Child | None = None
 
     @property
     def role(self) -> str:
-        """`redis`, `drafter`, `verifier` or `gateway`."""
+        """The role: `redis`, `drafter`, `verifier` or `gateway`."""
         return self.command.role
 
     def start(self) -> None:
-        """Start the process; called from the main thread only."""
+        """Start the process. Call it only from the main thread."""
         environment = os.environ | {"OMP_NUM_THREADS": "1", **self.environment}
         self.child = self.children.start(self.command, environment)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send the process a signal."""
+        """Send a signal to the process."""
         if self.child is None or self.child.exit_status is not None:
             raise RuntimeError(f"{self.command.name} does not run")
         os.kill(self.child.pid, number)
@@ -83,23 +83,23 @@ class Cluster:
 
     members: tuple[Member, ...]
     redis_url: str
-    """The URL of Redis itself, which no proxy stands before."""
+    """URL of Redis itself, without a proxy."""
     gateways: tuple[str, ...]
-    """The HTTP addresses of the gateways themselves, which no proxy stands before."""
+    """HTTP addresses of the gateways themselves, without a proxy."""
 
     def of(self, role: str) -> list[Member]:
-        """The processes of a role."""
+        """Return the processes of a role."""
         return [member for member in self.members if member.role == role]
 
     @property
     def urls(self) -> list[str]:
-        """The base URLs of the gateways for clients; each leads through a proxy."""
+        """Base URLs of the gateways for clients. Each leads through a proxy."""
         return [f"http://{member.proxy.address}" for member in self.of("gateway")]
 
 
 @asynccontextmanager
 async def running(setup: Setup, folder: Path) -> AsyncIterator[Cluster]:
-    """Start a system in `folder`, whose path must be short enough for a socket file, and wait until it is healthy."""
+    """Start a system in `folder` and wait until it is healthy. The path must be short enough for a socket file."""
     with Children(grace=5.0) as children:
         async with AsyncExitStack() as stack:
             cluster = await _built(setup, folder, children, stack)
@@ -144,7 +144,7 @@ async def _built(setup: Setup, folder: Path, children: Children, stack: AsyncExi
 
 
 def _store(folder: Path, durable: bool) -> valkey.Embedded:
-    """The server that `specdec up` would embed; unless `durable`, it writes nothing to the disk."""
+    """Return the server that `specdec up` would embed. Unless `durable`, it writes nothing to the disk."""
     store = valkey.embed(valkey.resolve(), folder)
     if not durable:
         config = Path(store.argv[1])
@@ -161,7 +161,7 @@ def _socket(store: valkey.Embedded) -> str:
 
 
 def _dialling_proxies(service: Service, proxies: Mapping[str, Proxy], lease: float) -> Service:
-    """The service with its peers' proxies as their addresses; a gateway also gets the lease and frequent comments."""
+    """Return the service with its peers' proxies as addresses. A gateway also gets the lease and frequent comments."""
     config = dict(service.config)
     for peers in ("drafters", "verifiers"):
         if peers in config:
@@ -172,7 +172,7 @@ def _dialling_proxies(service: Service, proxies: Mapping[str, Proxy], lease: flo
 
 
 def _on_vllm(service: Service, setup: Setup) -> Service:
-    """The service, on vLLM when it is the last verifier and there is an environment for that."""
+    """Return the service, on vLLM if it is the last verifier and an environment for vLLM is given."""
     if setup.vllm_python is None or service.name != f"verifier-{setup.replicas}":
         return service
     return replace(service, config={**service.config, "backend": "vllm"}, python=setup.vllm_python)

@@ -25,29 +25,29 @@ from tests.chaos.stream import Answer, Scenario, Stream
 from tests.tiny_models import make_tiny_model
 
 HOPS = {"redis": "gateway to Redis", "verifier": "gateway to verifier", "drafter": "verifier to drafter"}
-"""The role whose connections are spoiled, and the hop that this is."""
+"""For each role whose connections are corrupted, the name of the hop."""
 _TRIES = 12
-"""Times that a turn may be lost for each changed byte, before that counts as a loop."""
+"""Lost turns allowed for each changed byte before they count as a loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Corrupted:
-    """What came of one hop."""
+    """Result for one hop."""
 
     hop: str
     flips: int
-    """Bytes that were changed."""
+    """Number of changed bytes."""
     tokens: int
     """Tokens that clients received meanwhile."""
     findings: Findings
     turns_lost: int
-    """How often a gateway noted `turn_lost`."""
+    """Number of `turn_lost` records of the gateways."""
     interruptions: Counter[str]
-    """Why connections of clients ended before their answers did."""
+    """Reasons why client connections ended before their answers did."""
 
     @property
     def faults(self) -> list[str]:
-        """What must not be."""
+        """Return the faults found, or an empty list."""
         wrong = [f"wrong tokens: {self.findings}"] if self.findings else []
         looped = [f"lost {self.turns_lost} turns"] if self.turns_lost > _TRIES * self.flips else []
         return wrong + looped + [why for why in self.interruptions if "internal" in why.lower()]
@@ -62,15 +62,15 @@ class Corrupted:
 async def corruption(
     setup: Setup, load: Load, hops: Sequence[str], tokens: int, every: float, seed: int, folder: Path
 ) -> AsyncGenerator[Corrupted]:
-    """Spoil one hop after the other of a new system, and yield what came of each.
+    """Corrupt one hop after another of a new system, and yield the result of each.
 
     Args:
-        setup: what to start.
-        load: what clients request.
+        setup: the processes to start.
+        load: the requests of the clients.
         hops: keys of HOPS.
-        tokens: how many tokens clients receive over each hop.
-        every: one byte of so many is changed, in the mean.
-        seed: of requests and flips.
+        tokens: number of tokens that clients receive over each hop.
+        every: one byte of this many is changed, on average.
+        seed: seed of requests and flips.
         folder: for logs and sockets.
     """
     async with cluster.running(setup, folder) as running:
@@ -114,12 +114,12 @@ async def _spoiled(
 
 
 def _turns_lost(running: Cluster) -> int:
-    """How often the gateways have noted `turn_lost` so far."""
+    """Return the number of `turn_lost` records of the gateways so far."""
     return sum(member.command.log.read_text().count("turn_lost") for member in running.of("gateway"))
 
 
 def main(write: Callable[[str], object] = sys.stdout.write) -> int:
-    """Run and report; return 1 when anything was wrong."""
+    """Run and report. Return 1 if anything was wrong."""
     options = _options()
     folder = Path(tempfile.mkdtemp(prefix="specdec-chaos-"))
     write(f"seed {options.seed}, logs in {folder}\n")
@@ -132,7 +132,7 @@ def main(write: Callable[[str], object] = sys.stdout.write) -> int:
 
 
 async def _report(setup: Setup, options: argparse.Namespace, folder: Path, write: Callable[[str], object]) -> int:
-    """Write a line for each hop, and one for each fault; returns the number of faults."""
+    """Write a line for each hop and one for each fault. Return the number of faults."""
     load = Load(options.clients, scenarios=6, tokens=options.length)
     faults = 0
     limits = (options.hops, options.tokens, options.every, options.seed)

@@ -7,16 +7,16 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """What is done to a process, to the connections to it, or to a client."""
+    """Kinds of faults, in a process, in its connections, or in a client."""
 
     KILL = "kill"
-    """SIGKILL; the process is started again at once."""
+    """SIGKILL. The process is restarted at once."""
     STOP = "stop"
     """SIGSTOP for longer than the lease, then SIGCONT."""
     CUT = "cut"
-    """Every connection to the process is closed in place of its next answer."""
+    """Close every connection to the process instead of its next answer."""
     FREEZE = "freeze"
-    """Connections to the process stay open and carry nothing, for longer than the lease."""
+    """Connections to the process stay open and carry no data, for longer than the lease."""
     LEAVE = "leave"
     """A client closes its connection and connects again."""
 
@@ -27,18 +27,18 @@ _WEIGHTS = {Kind.KILL: 5, Kind.STOP: 2, Kind.CUT: 3, Kind.FREEZE: 1, Kind.LEAVE:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault at its time."""
+    """One fault and its time."""
 
     at: float
-    """Seconds from the beginning of the run."""
+    """Seconds since the beginning of the run."""
     kind: Kind
     role: str
     index: int
-    """Which process of the role, modulo the number of its processes."""
+    """Number of the process in its role, modulo the number of processes."""
 
     @property
     def name(self) -> str:
-        """The name in reports."""
+        """Name in reports."""
         return f"{self.kind} {self.role}"
 
 
@@ -49,9 +49,9 @@ def schedule(
     kinds: Sequence[Kind] = tuple(Kind),
     roles: Sequence[str] = PROCESSES,
 ) -> Iterator[Fault]:
-    """Faults of the given kinds and roles at random times, `every` seconds apart in the mean.
+    """Return faults of the given kinds and roles at random times, on average `every` seconds apart.
 
-    The first ones are a SIGKILL of each role, so that even a short run has all of them.
+    The first faults are a SIGKILL of each role, so that even a short run includes all of them.
     """
     rng = random.Random(seed)
     first = [(Kind.KILL, role) for role in roles] if Kind.KILL in kinds else []

@@ -1,4 +1,4 @@
-"""Injects faults into a cluster and repairs them, one at a time for each role."""
+"""Injection of faults into a cluster, and their repair, one at a time for each role."""
 
 import asyncio
 import random
@@ -12,7 +12,7 @@ from tests.chaos.cluster import Cluster, Member
 from tests.chaos.faults import Fault, Kind
 
 BEYOND_LEASE = 1.8
-"""How many leases a stop or a freeze lasts."""
+"""Duration of a stop or a freeze, in leases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,16 +21,16 @@ class InjectedFault:
 
     fault: Fault
     time: float
-    """When it was injected, on the clock of `time.monotonic`."""
+    """Time of the injection, on the clock of `time.monotonic`."""
     victim: str
-    """The name of the process or client, as in `verifier-1`."""
+    """Name of the process or client, as in `verifier-1`."""
 
 
 class FaultInjector:
-    """Injects a fault only where no other process of the role has one: a role never loses all of its replicas."""
+    """Injects a fault only if no other process of the role has one, so that a role never loses all of its replicas."""
 
     def __init__(self, cluster: Cluster, clients: Sequence[Client], lease: float, say: Callable[[str], object]) -> None:
-        """`lease` is in seconds; `say` is called with a line for every fault."""
+        """Set the lease in seconds. `say` is called with a line for every fault."""
         self._cluster = cluster
         self._clients = clients
         self._pause = lease * BEYOND_LEASE
@@ -39,7 +39,7 @@ class FaultInjector:
         self.skipped: list[Fault] = []
 
     async def run(self, faults: Sequence[Fault]) -> None:
-        """Inject every fault at its time; return when the last one is repaired."""
+        """Inject every fault at its time. Return after the last one is repaired."""
         began = time.monotonic()
         async with asyncio.TaskGroup() as repairs:
             for fault in faults:

@@ -1,4 +1,4 @@
-"""Answers that rest on a near tie: a pass in another batch rounds another way, and another token would be as right."""
+"""Answers with a near tie: a pass in another batch rounds differently, so another token would also be correct."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,15 +11,17 @@ from transformers import AutoModelForCausalLM
 from specdec.rules.rng import coordinates, exponential_on_host
 
 _MARGIN = 1e-5
-"""Least lead of a chosen token over the next, in logits or as a share of a race's time; float32 passes of one prefix
-differ by about 1e-6."""
+"""Least lead of a chosen token over the next, in logits or as a share of a race's time.
+
+Float32 passes of one prefix differ by about 1e-6.
+"""
 
 
 class Judge:
     """Recomputes answers with the target, in one pass each."""
 
     def __init__(self, target: Path) -> None:
-        """`target` is the folder of the model."""
+        """Load the model in the folder `target`."""
         self._model: Any = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32)
 
     def has_near_tie(self, prompt: Sequence[int], output: Sequence[int], seed: int | None) -> bool:
@@ -36,7 +38,7 @@ def _greedy_leads(logits: Tensor) -> Tensor:
 
 
 def _race_leads(p: Tensor, seed: int, start: int) -> Tensor:
-    """How much later the second token arrives at each position, as a share of the first one's time."""
+    """Return by how much the second token arrives later at each position, as a share of the first one's time."""
     rows, ids = torch.ones_like(p).nonzero(as_tuple=True)
     words = coordinates([seed] * len(p), range(start, start + len(p)))
     noise = exponential_on_host(words, rows, ids)

@@ -23,39 +23,39 @@ from tests.tiny_models import make_tiny_model
 _FAULT_EVERY = 4.0
 """Mean seconds between two faults."""
 _BYTE_EVERY = 20_000
-"""One byte of so many is changed, in the mean."""
+"""One byte of this many is changed, on average."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What came of one run."""
+    """Result of one run."""
 
     name: str
     seed: int
     tokens: int
-    """That clients received, each compared with an undisturbed answer."""
+    """Number of tokens that clients received, each compared with an undisturbed answer."""
     faults: list[str]
-    """What must not be."""
+    """Faults found."""
 
 
 @dataclass(frozen=True, slots=True)
 class Night:
-    """What to do, and where."""
+    """Parameters of a night of runs."""
 
     tokens: int
     seconds: float
-    """No run of chaos begins later than this."""
+    """Seconds since the beginning after which no run of chaos begins."""
     each: float
-    """Seconds of one run of chaos."""
+    """Duration of one run of chaos, in seconds."""
     seed: int
     clients: int
     length: int
-    """Tokens of one answer."""
+    """Number of tokens in one answer."""
     folder: Path
 
 
 async def night(setup: Setup, plan: Night) -> AsyncGenerator[Run]:
-    """Every run of a night, as it ends: a third of the tokens under changed bytes, the others under faults."""
+    """Yield every run of a night as it ends: a third of the tokens with changed bytes, the others with faults."""
     began, checked = time.monotonic(), 0
     async with aclosing(_corrupted(setup, plan)) as runs:
         async for run in runs:
@@ -79,7 +79,7 @@ async def _corrupted(setup: Setup, plan: Night) -> AsyncGenerator[Run]:
 
 
 async def _disturbed(setup: Setup, plan: Night, number: int) -> Run:
-    """One run of chaos, under a seed of its own and in a folder of its own."""
+    """Do one run of chaos, with its own seed and folder."""
     seed = plan.seed + number
     load = Load(plan.clients, scenarios=12, tokens=plan.length)
     faults = tuple(schedule(seed, plan.each, _FAULT_EVERY))

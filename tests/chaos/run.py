@@ -22,21 +22,24 @@ from tests.chaos.stream import Answer, Scenario, Stream
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What clients request: one half of them greedy answers all the time, the other half answers in coupled mode."""
+    """Requests of the clients.
+
+    Half of the clients request only greedy answers, the others only answers in coupled mode.
+    """
 
     clients: int = 6
     scenarios: int = 6
-    """How many requests there are, an even number; each is also sent with a stop string."""
+    """Number of requests, which must be even. Each is also sent with a stop string."""
     tokens: int = 160
     """Tokens of one answer."""
     vocabulary: int = 300
-    """Prompts are made of ids below this."""
+    """Prompts contain ids below this."""
 
 
 async def chaos(
     setup: Setup, load: Load, faults: Sequence[Fault], seed: int, folder: Path, say: Callable[[str], object]
 ) -> Report:
-    """Inject `faults` into a new system under load; clients stop when the last fault is repaired."""
+    """Inject `faults` into a new system under load. Clients stop after the last fault is repaired."""
     async with cluster.running(setup, folder) as running:
         asked, expected = await undisturbed(running, setup.target, load, seed)
         say(f"{len(asked)} undisturbed answers, {sum(len(answer.tokens) for answer in expected.values())} tokens")
@@ -63,7 +66,7 @@ async def chaos(
 async def undisturbed(
     running: Cluster, target: Path, load: Load, seed: int
 ) -> tuple[list[Scenario], dict[str, Answer]]:
-    """The requests of a load and, by their names, the answers while nothing is hurt; none rests on a near tie."""
+    """Return the requests of a load and their undisturbed answers by name. No answer has a near tie."""
     client, judge, rng = Client(0, running.urls), Judge(target), random.Random(seed)
     plain: list[Scenario] = []
     expected: dict[str, Answer] = {}
@@ -80,14 +83,14 @@ async def undisturbed(
 
 async def _answer(client: Client, asked: Scenario) -> Answer:
     stream = await client.ask(asked)
-    slow = {"ReadTimeout"}  # on a busy machine, also with nothing hurt
+    slow = {"ReadTimeout"}  # for a busy machine, even without faults
     if set(stream.interruptions) - slow or not stream.finish:
         raise RuntimeError(f"{asked.name} failed with nothing hurt: {stream.interruptions}")
     return stream.answer
 
 
 async def _ask(client: Client, number: int, asked: Sequence[Scenario], over: asyncio.Event) -> list[Stream]:
-    """The streams of one client, all of one mode; each client begins with another scenario."""
+    """Return the streams of one client, all of one mode. Each client begins with another scenario."""
     streams = []
     for turn in itertools.count(number, 2):
         if over.is_set():

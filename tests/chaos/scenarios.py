@@ -7,12 +7,12 @@ from typing import Any
 from tests.chaos.stream import Answer, Scenario
 
 PROMPT = 12
-"""How many tokens every prompt has."""
+"""Number of tokens in every prompt."""
 _STOP_CHARS = 6
 
 
 def scenario(rng: random.Random, number: int, tokens: int, vocabulary: int) -> Scenario:
-    """A request for `tokens` tokens with a prompt at random: greedy for even numbers, of coupled mode for odd ones."""
+    """Return a request for `tokens` tokens with a random prompt: greedy for even numbers, coupled mode for odd ones."""
     prompt = [rng.randrange(1, vocabulary) for _ in range(PROMPT)]
     sampling: dict[str, Any] = {"temperature": 1, "seed": number} if number % 2 else {"temperature": 0}
     mode = "coupled" if number % 2 else "rejection"
@@ -30,7 +30,7 @@ def scenario(rng: random.Random, number: int, tokens: int, vocabulary: int) -> S
 
 
 def with_stop(scenario: Scenario, answer: Answer) -> Scenario:
-    """The same request with a stop string, which is taken from the last third of its answer."""
+    """Return a copy of the request with a stop string from the last third of its answer."""
     start = 2 * len(answer.text) // 3
     stop = answer.text[start : start + _STOP_CHARS]
     return replace(scenario, name=f"{scenario.name}-stop", body=scenario.body | {"stop": [stop]})

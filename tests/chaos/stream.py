@@ -26,7 +26,7 @@ class Answer:
 
 @dataclass(slots=True)
 class Stream:
-    """What a client has received so far."""
+    """The part of an answer that a client has received so far."""
 
     scenario: str
     key: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -35,20 +35,20 @@ class Stream:
     tokens: list[int] = field(default_factory=list)
     text: str = ""
     finish: str = ""
-    """The finish reason; empty before the end, and always when the client gave up."""
+    """The finish reason. Empty before the end, and always if the client gave up."""
     last_event: str = ""
-    """The SSE id of the last event; empty before the first one."""
+    """The SSE id of the last event, or "" before the first one."""
     arrivals: list[float] = field(default_factory=list)
-    """When events arrived, on the clock of `time.monotonic`."""
+    """Arrival times of events, on the clock of `time.monotonic`."""
     shown: dict[str, int] = field(default_factory=dict)
-    """How many tokens were received of each generation; there should be one generation."""
+    """Number of tokens received of each generation. There should be one generation."""
     interruptions: list[str] = field(default_factory=list)
-    """Why each connection but the last one ended."""
+    """Reasons why connections ended, except for the last one."""
 
     def take(self, event: str, tokens: Sequence[int], text: str) -> None:
         """Append the tokens and the text of an event.
 
-        `event` is its SSE id, `generation.position`: with this event, `position` tokens have been sent.
+        `event` is its SSE id, `generation.position`: `position` tokens have been sent including this event.
         """
         generation, _, position = event.rpartition(".")
         self.shown[generation] = max(self.shown.get(generation, 0), int(position))
@@ -59,10 +59,10 @@ class Stream:
 
     @property
     def progressed(self) -> float:
-        """When the last event arrived, or when the request was first sent."""
+        """Time of the last event, or of the first request if there is none."""
         return self.arrivals[-1] if self.arrivals else self.began
 
     @property
     def answer(self) -> Answer:
-        """The output so far."""
+        """Return the output so far."""
         return Answer(tuple(self.tokens), self.text, self.finish)

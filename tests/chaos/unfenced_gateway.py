@@ -1,4 +1,4 @@
-"""A gateway whose store accepts a round from any owner; runs in place of `gateway` as a control."""
+"""A gateway whose store accepts a round from any owner. It replaces `gateway` as a control."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What every session store must do: a class of tests that runs over each store that gives it a `backend`."""
+"""Contract of every session store: a class of tests that runs over each store that provides a `backend`."""
 
 import asyncio
 import uuid
@@ -24,34 +24,34 @@ from specdec.errors import (
 )
 
 MAX_TOKENS = 1000
-"""The longest log that a store under test may accept."""
+"""Length of the longest log that a store under test may accept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """A store under test, with leases of seconds, and what time alone would do to it."""
+    """A store under test, with leases of some seconds, and functions that simulate the passing of time."""
 
     store: SessionStore
     expire_lease: Callable[[str], Awaitable[None]]
-    """Makes the lease of a session's owner end now."""
+    """Ends the lease of a session's owner now."""
     lose_tokens: Callable[[str], Awaitable[None]]
-    """Makes the store forget the log of a session, as when it was not used for long."""
+    """Makes the store forget the log of a session, as after long disuse."""
 
 
 async def open_turn(store: SessionStore, sid: str, request: str = "r1", **changes: Any) -> Opened:
-    """Open a turn of three tokens, unless `changes` says otherwise."""
+    """Open a turn of three tokens, unless `changes` override it."""
     arguments = {"tokens": [1, 2, 3], "params_blob": b"{}", "model_fingerprint": "fp", "tenant": "t"} | changes
     return await store.open(sid, request, **arguments)
 
 
 async def begin(store: SessionStore, sid: str, request: str = "r1", **changes: Any) -> int:
-    """Open a turn and own it; the owner's epoch."""
+    """Begin a turn and own it. Return the owner's epoch."""
     await open_turn(store, sid, request, **changes)
     return (await store.acquire(sid, "a")).epoch
 
 
 async def commit(store: SessionStore, one: RoundCommit) -> bool:
-    """Commit a round by itself; raises its error."""
+    """Commit a single round. Raises its error."""
     (outcome,) = await store.commit([one])
     if isinstance(outcome, SpecdecError):
         raise outcome
@@ -59,7 +59,7 @@ async def commit(store: SessionStore, one: RoundCommit) -> bool:
 
 
 async def renew(store: SessionStore, sid: str, epoch: int) -> bool:
-    """Renew a lease by itself; raises its error."""
+    """Renew a single lease. Raises its error."""
     (outcome,) = await store.renew([(sid, epoch)])
     if isinstance(outcome, SpecdecError):
         raise outcome
@@ -82,7 +82,7 @@ async def log_of(store: SessionStore, sid: str, tenant: str = "t") -> list[int]:
 
 
 class Fixtures:
-    """A subclass gives the fixture `backend`."""
+    """Base class whose subclasses provide the fixture `backend`."""
 
     @pytest.fixture
     def store(self, backend: Backend) -> SessionStore:
@@ -94,7 +94,7 @@ class Fixtures:
 
 
 class SessionContract(Fixtures):
-    """Sessions, their turns, and who reads them."""
+    """Tests of sessions, their turns, and their readers."""
 
     # create, get, list_ids, delete
 

@@ -1,4 +1,4 @@
-"""What every session store must let an owner do, and nobody else: a class of tests, as in `session_store.py`."""
+"""Contract of ownership in every session store: only the owner may act. A class of tests, as in `session_store.py`."""
 
 import asyncio
 import uuid
@@ -12,7 +12,7 @@ from tests.contracts.session_store import Backend, Fixtures, begin, commit, fini
 
 
 class OwnershipContract(Fixtures):
-    """Leases, rounds and cancellations."""
+    """Tests of leases, rounds and cancellations."""
 
     # acquire, renew, release
 

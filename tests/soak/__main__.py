@@ -12,7 +12,7 @@ from tests.soak.soak import Plan, Soaked, soak
 
 
 def main(write: Callable[[str], object] = sys.stdout.write) -> int:
-    """Soak and report; return 1 when anything was wrong."""
+    """Soak and report. Return 1 if anything was wrong."""
     options = _options()
     warm = options.minutes / 3 if options.warm is None else options.warm
     plan = Plan(options.minutes * 60, warm * 60, options.every, options.rate, options.seed, options.bound)

@@ -1,4 +1,4 @@
-"""A constant load of all kinds of requests: so many a second, whatever the answers take."""
+"""A constant load of all kinds of requests, at a fixed rate whatever the duration of the answers."""
 
 import asyncio
 import random
@@ -9,23 +9,23 @@ from typing import Any
 import httpx2
 
 _OPEN = 32
-"""Most requests at once; a system that falls behind gets fewer a second."""
+"""Largest number of concurrent requests. A system that is too slow gets fewer requests a second."""
 _LETTERS = string.ascii_lowercase + " \n()=:"
 
 
 class Load:
-    """Requests until it is told to stop."""
+    """Sends requests until it is stopped."""
 
     def __init__(self, url: str, rate: float, seed: int) -> None:
-        """Ask the gateway at `url` for `rate` answers a second."""
+        """Set the gateway's `url` and the `rate` in answers a second."""
         self._client = httpx2.AsyncClient(base_url=url, timeout=120, trust_env=False)
         self._pause = 1 / rate
         self._random = random.Random(seed)
         self.answers: Counter[str] = Counter()
-        """By status, or by the kind of error."""
+        """Number of answers by status, or by the kind of error."""
 
     async def run(self, seconds: float) -> None:
-        """Ask for so long, and wait for the last answers."""
+        """Send requests for that many seconds, and wait for the last answers."""
         places, loop = asyncio.Semaphore(_OPEN), asyncio.get_running_loop()
         until, number = loop.time() + seconds, 0
         async with self._client, asyncio.TaskGroup() as tasks:
@@ -45,7 +45,7 @@ class Load:
             self.answers[f"{answer.status_code}{'' if whole else ' not whole'}"] += 1
 
     async def _answer(self, number: int) -> httpx2.Response:
-        """One answer: by turns streamed, of a session, with a key, and sampled in coupled mode."""
+        """Request one answer: in rotation streamed, in a session, with a key, and sampled in coupled mode."""
         body: dict[str, Any] = {"prompt": self._prompt(), "max_tokens": 24, "user": f"user-{number % 5}"}
         headers = {}
         match number % 4:

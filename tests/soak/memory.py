@@ -1,4 +1,4 @@
-"""The resident memory of processes over time, and whether it stays flat."""
+"""The resident memory of processes over time, and whether it stays constant."""
 
 import os
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def resident(pid: int) -> int:
-    """Resident memory of a process, in bytes.
+    """Return the resident memory of a process, in bytes.
 
     Raises:
         OSError: there is no such process.
@@ -21,7 +21,7 @@ def resident(pid: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What was seen of one process."""
+    """Memory samples of one process."""
 
     name: str
     pid: int
@@ -29,16 +29,16 @@ class Memory:
     """Seconds since the load began, and bytes."""
 
     def sample(self, seconds: float) -> None:
-        """Note what the process has now; raises OSError when it is gone."""
+        """Record the current memory of the process. Raises OSError if it no longer exists."""
         self.samples.append((seconds, resident(self.pid)))
 
     def slope(self, warm: float) -> float:
-        """Growth in MiB a minute by least squares, over the samples from `warm` seconds on; there must be two."""
+        """Growth in MiB a minute by least squares, over the samples from `warm` seconds on. Needs at least two."""
         seconds, sizes = zip(*((at, size) for at, size in self.samples if at >= warm), strict=True)
         return linear_regression(seconds, sizes).slope * 60 / MIB
 
     def as_json(self, warm: float) -> dict[str, object]:
-        """For the report, in MiB and seconds."""
+        """Return the samples for the report, in MiB and seconds."""
         return {
             "name": self.name,
             "slope_mib_per_minute": round(self.slope(warm), 3),
@@ -47,7 +47,7 @@ class Memory:
 
 
 def grown(memories: Sequence[Memory], warm: float, bound: float) -> list[str]:
-    """The processes that grow by more than `bound` MiB a minute after `warm` seconds."""
+    """Return the processes that grow by more than `bound` MiB a minute after `warm` seconds."""
     return [
         f"{memory.name} grows by {memory.slope(warm):.2f} MiB a minute, {bound:g} are allowed"
         for memory in memories

@@ -1,4 +1,4 @@
-"""One soak: `specdec up` under a constant load, with small budgets so that what may grow has grown soon."""
+"""One soak: `specdec up` under a constant load, with small budgets so that everything that may grow does so soon."""
 
 import asyncio
 import time
@@ -18,11 +18,11 @@ from tests.soak.load import Load
 from tests.soak.memory import Memory, grown
 
 SESSION_TTL = 10
-"""Seconds that sessions and blocks of keys and values are kept."""
+"""Seconds for which sessions and blocks of keys and values are kept."""
 _KV_BUDGET = 2**25
-"""Bytes of keys and values in the verifier, in the drafter and in their store: filled by a few hundred requests."""
+"""Bytes of keys and values in the verifier, the drafter and their store, filled by a few hundred requests."""
 _EXPIRED = 3 * SESSION_TTL + 15
-"""Seconds after the last answer in which every key has expired; the secret of names lives longest, 3 times the TTL."""
+"""Seconds after the last answer within which every key expires. The secret of names lives longest, 3 times the TTL."""
 _BUDGETS = {
     "SPECDEC_VERIFIER_KV_BYTES": str(_KV_BUDGET),
     "SPECDEC_DRAFTER_KV_BYTES": str(_KV_BUDGET),
@@ -33,42 +33,42 @@ _BUDGETS = {
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How to soak."""
+    """Parameters of a soak."""
 
     seconds: float
     warm: float
-    """Seconds after which memory must be flat."""
+    """Seconds after which memory must be constant."""
     every: float
     """Seconds between two samples."""
     rate: float
     """Requests a second."""
     seed: int
     bound: float
-    """MiB a minute by which a process may grow."""
+    """Largest growth of a process, in MiB a minute."""
 
 
 @dataclass(frozen=True, slots=True)
 class Soaked:
-    """What was seen."""
+    """Results of a soak."""
 
     plan: Plan
     memories: Sequence[Memory]
     answers: Counter[str]
     keys: int
-    """In both stores together, at the end of the load."""
+    """Keys in both stores together, at the end of the load."""
     left: int
-    """In both, after the longest time to live."""
+    """Keys in both stores together, after the longest time to live."""
 
     @property
     def faults(self) -> list[str]:
-        """What must not be."""
+        """Return the faults found, or an empty list."""
         found = grown(self.memories, self.plan.warm, self.plan.bound)
         found += [f"{count} answers: {kind}" for kind, count in self.answers.items() if kind not in ("200", "429")]
         found += ["no answer"] if not self.answers["200"] else []
         return found + ([f"{self.left} of {self.keys} keys are left in the stores"] if self.left else [])
 
     def as_json(self) -> dict[str, object]:
-        """The whole report."""
+        """Return the whole report."""
         return {
             "seconds": self.plan.seconds,
             "warm_seconds": self.plan.warm,
@@ -82,7 +82,7 @@ class Soaked:
 
 
 def soak(plan: Plan, folder: Path) -> Soaked:
-    """Start a system in `folder`, whose path must be short enough for a socket file, and load it."""
+    """Start a system in `folder` and load it. The path must be short enough for a socket file."""
     with _stores(folder) as (sessions, blocks):
         urls = (sessions.url, blocks.url)
         arguments = ("--redis-url", sessions.url, "--kv-redis-url", blocks.url, "--log-dir", str(folder / "logs"))
@@ -98,7 +98,7 @@ def soak(plan: Plan, folder: Path) -> Soaked:
 
 
 async def _loaded(plan: Plan, load: Load, memories: Sequence[Memory]) -> None:
-    """Run the load, and sample until it is over."""
+    """Run the load, and take samples until it is over."""
     began = time.monotonic()
     loading = asyncio.create_task(load.run(plan.seconds))
     while not loading.done():
@@ -110,7 +110,7 @@ async def _loaded(plan: Plan, load: Load, memories: Sequence[Memory]) -> None:
 
 @contextmanager
 def _stores(folder: Path) -> Iterator[tuple[Embedded, Embedded]]:
-    """The two servers that `specdec up` would start, at addresses that are known here."""
+    """Start the two servers that `specdec up` would start, at addresses known to the test."""
     binary = valkey.resolve()
     stores = valkey.embed(binary, folder), valkey.embed_kv(binary, folder, _KV_BUDGET)
     with Children(grace=5.0) as children:
@@ -134,7 +134,7 @@ def _servers(urls: Sequence[str]) -> list[Memory]:
 
 
 def _keys(urls: Sequence[str]) -> int:
-    """How many keys the stores have together."""
+    """Return the number of keys in all stores together."""
     count = 0
     for url in urls:
         with redis.Redis.from_url(url) as client:

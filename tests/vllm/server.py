@@ -1,4 +1,4 @@
-"""A verifier on vLLM as a process of its own environment, for tests that speak to it from this one."""
+"""A verifier on vLLM, as a process in its own Python environment, for tests that connect to it."""
 
 import asyncio
 import os
@@ -22,12 +22,12 @@ ROOT = Path(__file__).parents[2]
 PYTHON = Path(os.environ.get("SPECDEC_TEST_VLLM_PYTHON", ROOT / "build/vllm/.venv/bin/python"))
 HAS_VLLM = pytest.mark.skipif(not PYTHON.is_file(), reason="there is no vLLM here: `make vllm`")
 START_SECONDS = 500.0
-"""A generous limit: vLLM imports for a minute where the cores are shared."""
+"""A generous limit: on shared cores, importing vLLM takes a minute."""
 
 
 @dataclass(frozen=True)
 class VllmVerifier:
-    """A verifier that serves."""
+    """A running verifier."""
 
     client: Client
     address: str
@@ -35,14 +35,14 @@ class VllmVerifier:
     log: Path
 
     def kill(self) -> None:
-        """End it as a lost machine would."""
+        """Kill the process, as the loss of a machine would."""
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
 
 
 @asynccontextmanager
 async def vllm_verifier(target: Path, folder: Path, *drafters: str, **settings: Any) -> AsyncIterator[VllmVerifier]:
-    """A verifier of the model in `target` that has met its drafters; its files are in `folder`."""
+    """Run a verifier of the model in `target` that has met its drafters. Its files are in `folder`."""
     (address,) = free_addresses(1)
     config = {
         "backend": "vllm",
@@ -67,7 +67,7 @@ async def vllm_verifier(target: Path, folder: Path, *drafters: str, **settings: 
 
 
 async def _until_ready(client: Client, process: "subprocess.Popen[bytes]", log: Path) -> None:
-    """Return when the model is loaded and every drafter met; fails with the end of the log."""
+    """Wait until the model is loaded and every drafter met. On failure, raise with the end of the log."""
     async with asyncio.timeout(START_SECONDS):
         while True:
             ended = process.poll()

@@ -1,7 +1,8 @@
-"""Arguments that pass through to vLLM: a target on two ranks, one with an adapter, and one of quantised weights.
+"""Arguments passed through to vLLM: a target on two ranks, one with an adapter, and one with quantised weights.
 
-Each runs on a CPU, in turn, beside one drafter. What it must give is known without it: the native engine's tokens on
-the same weights, and, where the native engine has no such weights, its own tokens without drafts.
+Each target runs on a CPU, one after another, with one drafter. The expected tokens are those of the native engine on
+the
+same weights. The native engine has no quantised weights, so there the expected tokens are vLLM's own without drafts.
 """
 
 import asyncio
@@ -52,28 +53,28 @@ QUANTISED = {
         }
     },
 }  # fmt: skip
-"""Weights of eight bits with a scale for each output, activations of eight bits with one for each token."""
+"""Eight-bit weights with one scale for each output, and eight-bit activations with one scale for each token."""
 
 
 @dataclass(frozen=True)
 class Served:
-    """What one verifier on vLLM gave."""
+    """The answers of one verifier on vLLM."""
 
     done: Mapping[str, Sequence[Done]]
     fingerprint: str
 
     def tokens(self, name: str) -> list[tuple[int, ...]]:
-        """The sequences of one kind."""
+        """Return the token sequences of one kind."""
         return [each.tokens for each in self.done[name]]
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What all of them gave."""
+    """The answers of all verifiers."""
 
     native: Mapping[str, Sequence[Done]]
     merged: Mapping[str, Sequence[Done]]
-    """The native engine's, with the adapter merged into the weights."""
+    """Answers of the native engine, with the adapter merged into the weights."""
     parallel: Served
     adapted: Served
     quantised: Served
@@ -111,7 +112,7 @@ async def _native(target: Path, drafter: str) -> AsyncIterator[Any]:
 
 
 async def _on_two_ranks(folder: Path, drafter: str) -> Served:
-    """Each rank has a core: where a machine has one NUMA node, vLLM wants to be told which."""
+    """Run on two ranks with a core each. On a machine with one NUMA node, vLLM needs the cores as an argument."""
     cores = "|".join(map(str, sorted(os.sched_getaffinity(0))[:2]))
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("VLLM_CPU_OMP_THREADS_BIND", cores)
@@ -137,7 +138,7 @@ def _asks(mode: Mode, temperature: float, grammar: Grammar | None) -> list[Ask]:
 
 
 def _write_adapter(adapter: Path, merged: Path) -> None:
-    """An adapter of random weights, and the target with it merged in."""
+    """Write an adapter of random weights, and the target with the adapter merged in."""
     generator, scale = torch.Generator().manual_seed(7), 2.0
     weights, low = load_file(DEMO / "target" / "model.safetensors"), dict[str, torch.Tensor]()
     weights = {name: weight.float() for name, weight in weights.items()}
@@ -157,7 +158,7 @@ def _write_adapter(adapter: Path, merged: Path) -> None:
 
 
 def _write_quantised(folder: Path) -> None:
-    """The target with every product's weights in eight bits, as `compressed-tensors` stores them."""
+    """Write the target with the weights of every product in eight bits, in the format of `compressed-tensors`."""
     weights = dict[str, torch.Tensor]()
     for name, weight in load_file(DEMO / "target" / "model.safetensors").items():
         if "_proj." not in name:

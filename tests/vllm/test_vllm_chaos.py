@@ -1,4 +1,4 @@
-"""A native verifier and one on vLLM serve together, and both are killed: every client gets each of its tokens once."""
+"""A native verifier and one on vLLM serve together and are killed: each client receives each of its tokens once."""
 
 import shutil
 import tempfile
@@ -16,14 +16,14 @@ from tests.vllm.server import HAS_VLLM, PYTHON
 pytestmark = [HAS_VLLM, pytest.mark.integration, pytest.mark.timeout(1800)]
 
 FAULTS = [Fault(1.0, Kind.KILL, "verifier", 0), *(Fault(6.0 + 5 * n, Kind.KILL, "verifier", 1) for n in range(12))]
-"""The native one first; then the one on vLLM, which is index 1, as often as both are there."""
+"""Kills of the native verifier first, then of the one on vLLM, which has index 1 while both run."""
 HEAD_DIM = 32
-"""The least that vLLM computes on a CPU."""
+"""Smallest head dimension that vLLM supports on a CPU."""
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A path that is short enough for a socket file."""
+    """Yield a folder whose path is short enough for a socket file."""
     made = Path(tempfile.mkdtemp(prefix="specdec-chaos-"))
     yield made
     shutil.rmtree(made)

@@ -1,4 +1,4 @@
-"""The verifier and the process of its target end together, whichever is lost, and share the processors."""
+"""The verifier and the process of its target end together, whichever is lost first, and share the processors."""
 
 import asyncio
 import os
@@ -14,11 +14,11 @@ from tests.vllm.server import HAS_VLLM, vllm_verifier
 pytestmark = [HAS_VLLM, pytest.mark.integration, pytest.mark.timeout(1800)]
 
 HEAD_DIM = 32
-"""The least that vLLM computes on a CPU."""
+"""Smallest head dimension that vLLM supports on a CPU."""
 
 
 def child_of(pid: int) -> int:
-    """The one child of a process."""
+    """Return the only child of a process."""
     (child,) = (
         int(line) for task in Path(f"/proc/{pid}/task").iterdir() for line in (task / "children").read_text().split()
     )
@@ -26,7 +26,7 @@ def child_of(pid: int) -> int:
 
 
 def runs(pid: int) -> bool:
-    """Whether a process is there, and is more than the entry that its parent has not read yet."""
+    """Whether a process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -34,7 +34,7 @@ def runs(pid: int) -> bool:
 
 
 def processors_of(pid: int) -> set[int]:
-    """The processors that any thread of a process may run on."""
+    """Return the processors on which any thread of a process may run."""
     return {each for task in Path(f"/proc/{pid}/task").iterdir() for each in os.sched_getaffinity(int(task.name))}
 
 
@@ -53,7 +53,7 @@ async def test_it_ends_well_when_it_is_told_to(tmp_path: Path) -> None:
     target = make_tiny_model(tmp_path / "target", "llama", seed=0, context=512, head_dim=HEAD_DIM)
     async with vllm_verifier(target, tmp_path) as verifier:
         child = child_of(verifier.process.pid)
-        os.killpg(verifier.process.pid, signal.SIGTERM)  # as a terminal does it, to both
+        os.killpg(verifier.process.pid, signal.SIGTERM)  # the signal of a terminal reaches both
         assert await asyncio.to_thread(verifier.process.wait, 60) == 0
         await until(lambda: not runs(child))
 

@@ -1,4 +1,4 @@
-"""The operator of products under vLLM, in vLLM's own environment."""
+"""The operator for matrix products under vLLM, in vLLM's own environment."""
 
 import os
 import subprocess
@@ -49,7 +49,10 @@ except packed_products.InternalError as error:
 
 
 def run(code: str, folder: Path, *arguments: str) -> str:
-    """What a program in vLLM's environment prints; a file, because vLLM may start processes that import it."""
+    """Run a program in vLLM's environment and return its output.
+
+    It is a file because vLLM's processes may import it.
+    """
     (folder / "program.py").write_text(code, encoding="utf-8")
     variables = os.environ | {"PYTHONPATH": str(ROOT), "VLLM_TARGET_DEVICE": "cpu", "HF_HUB_OFFLINE": "1"}
     variables |= environment(PYTHON, variables)

@@ -1,7 +1,7 @@
-"""A verifier on vLLM serves what the native one serves: law, tokens, sessions that move, and what is refused.
+"""A verifier on vLLM serves the same as the native one: law, tokens, sessions that move, and refusals.
 
 One verifier on vLLM, one native one and one drafter run for the whole file, on tiny models whose law is computed
-exactly. KV is scarce on vLLM, so that sequences are preempted and computed again among the others.
+exactly. KV is scarce on vLLM, so that sequences are preempted and recomputed among the others.
 """
 
 import asyncio
@@ -40,17 +40,17 @@ PROMPT = (3, 5, 1, 6)
 SESSIONS = 120
 LENGTH = 4
 P_VALUE = 1e-6
-"""As in tests/conformance: a cell of sound code fails once in a million."""
+"""Bound as in tests/conformance: a cell of sound code fails once in a million."""
 AT_ONCE = 48
 GAMMAS = (3, 1, 2, 0, 3)
 LONG = 88
-"""Tokens of the sequences that are compared one by one."""
+"""Tokens of each sequence that is compared token by token."""
 MOVED = 20
-"""Of these, the tokens that the first verifier generates."""
+"""How many of the LONG tokens the first verifier generates."""
 COUNT = 12
-"""Sequences of each kind."""
+"""Number of sequences of each kind."""
 KV_BYTES = 18 * 128 * 512
-"""Room for 18 blocks of 128 tokens, where the sequences that are compared end with two each."""
+"""Room for 18 blocks of 128 tokens. The compared sequences end with two blocks each."""
 PARAMS = {
     "T=1": SamplingParams(),
     "top-p": SamplingParams(temperature=0.8, top_p=0.8),
@@ -68,24 +68,24 @@ COMPARED = {
 
 @dataclass(frozen=True)
 class Seen:
-    """What the verifiers did."""
+    """Results of the verifiers."""
 
     cells: dict[tuple[Mode, str], list[Done]]
     vllm: dict[str, list[Done]]
     native: dict[str, list[Done]]
     to_vllm: dict[str, list[Done]]
-    """The rest of what the native verifier began."""
+    """The rest of the answers that the native verifier began."""
     to_native: dict[str, list[Done]]
     edges: tuple[list[Done], list[Done]]
-    """Sequences up to the end of the context, beside short ones: on vLLM, and native."""
+    """Sequences up to the end of the context, in a batch with short ones, on vLLM and native."""
     cached: tuple[int, int]
-    """Tokens of a second prompt that had KV, and of the same under another salt."""
+    """Cached tokens of a second request with the same prompt, and of one with another salt."""
     held: int
     refused: grpc.aio.AioRpcError
     info: tuple[pb.GetVerifierInfoResponse, pb.GetVerifierInfoResponse]
     metrics: str
     after_kill: tuple[list[tuple[int, ...]], list[Done]]
-    """What vLLM's clients had when it was killed, and the rest from the native verifier."""
+    """Tokens that vLLM's clients had when it was killed, and the rest from the native verifier."""
 
 
 @cache
@@ -103,7 +103,7 @@ def prompt(index: int) -> tuple[int, ...]:
 
 
 def compared(name: str, start: Sequence[Done] = ()) -> list[Ask]:
-    """The sequences; with `start`, from their first tokens on."""
+    """Return the compared sequences, or with `start` their continuations from its tokens."""
     mode, params = COMPARED[name]
     begun = [done.tokens[:MOVED] for done in start] or [()] * COUNT
     return [
@@ -196,7 +196,7 @@ async def _killed(verifier: VllmVerifier, native: Client) -> tuple[list[tuple[in
 
 
 def _logprobs(done: Sequence[Done]) -> list[float]:
-    """Of all committed tokens."""
+    """Return the log probabilities of all committed tokens."""
     texts = (response.logprobs.tokens for each in done for response in each.rounds)
     return [float(value) for text in texts for value in np.frombuffer(text, "<f4")]
 
