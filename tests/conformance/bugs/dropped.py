@@ -80,7 +80,7 @@ def budget_by_token(patch: pytest.MonkeyPatch) -> None:
 
 def chain_start_of_the_opening(patch: pytest.MonkeyPatch) -> None:
     """The start of a chain stays at the position where the session was opened."""
-    opened = property(lambda session: session._prompt_len, lambda session, start: None)
+    opened = property(lambda session: session.prompt_len, lambda session, start: None)
     patch.setattr(DraftSession, "chain_start", opened, raising=False)
 
 

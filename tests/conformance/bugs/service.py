@@ -1,6 +1,6 @@
 """Bugs in the code around the rules: KV, the cut of a round, the vocabulary, and text that spans rounds."""
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Set
 from dataclasses import replace
 from typing import Any
 
@@ -9,12 +9,12 @@ import pytest
 from gateway.text.detokenizer import Decode
 from gateway.text.output import held_length
 from specdec.engine import NativeEngine, loader
-from specdec.rules.draft import Verdict
 from specdec.sampling.params import FinishReason
-from specdec.wire.generation import Round
+from specdec.wire.generation import Round, Speedup
 from tests.conformance.bugs.bug import Bug, Law, everywhere
 from verifier_service.app import load_engine
-from verifier_service.passes.conclude import cut
+from verifier_service.backends.batch_plan import Outcome
+from verifier_service.passes.conclude import AskedRound, Cut, cut
 from verifier_service.passes.sequence import Sequence
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -68,25 +68,26 @@ def padding_unmasked(patch: pytest.MonkeyPatch) -> None:
 
 def ends_overlooked(patch: pytest.MonkeyPatch) -> None:
     """An end token inside the accepted drafts does not end the round."""
-    everywhere(patch, cut, lambda verdict, base_len, limit, stop_ids: cut(verdict, base_len, limit, ()))
+    everywhere(patch, cut, lambda committed, room, stop_ids: cut(committed, room, frozenset()))
 
 
 def counted_before_the_cut(patch: pytest.MonkeyPatch) -> None:
     """Accepted drafts after the end token are counted."""
 
-    def planted(verdict: Verdict, base_len: int, limit: int, stop_ids: Container[int]) -> Round:
-        return replace(cut(verdict, base_len, limit, stop_ids), accepted=verdict.accepted)
+    told = AskedRound.told
 
-    everywhere(patch, cut, planted)
+    def planted(asked: AskedRound, kept: Cut, outcome: Outcome, speedup: Speedup, cached: int) -> Round:
+        return replace(told(asked, kept, outcome, speedup, cached), accepted=outcome.verdict.accepted)
+
+    patch.setattr(AskedRound, "told", planted)
 
 
 def limit_before_end(patch: pytest.MonkeyPatch) -> None:
     """A round that reaches the limit is not searched for an earlier end token."""
 
-    def planted(verdict: Verdict, base_len: int, limit: int, stop_ids: Container[int]) -> Round:
-        found = cut(verdict, base_len, limit, stop_ids)
-        late = len(verdict.tokens) >= limit - base_len
-        return replace(found, finish=FinishReason.LENGTH) if late else found
+    def planted(committed: tuple[int, ...], room: int, stop_ids: Set[int]) -> Cut:
+        found = cut(committed, room, stop_ids)
+        return found._replace(finish=FinishReason.LENGTH) if len(committed) >= room else found
 
     everywhere(patch, cut, planted)
 

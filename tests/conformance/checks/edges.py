@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import product
 from unittest.mock import patch
 
@@ -15,9 +16,11 @@ from specdec.rules.speculation import Mode, Origin
 from specdec.sampling import distribution as sampling
 from specdec.sampling.distribution import History
 from specdec.sampling.params import FinishReason, SamplingParams
-from specdec.wire.generation import Round
+from specdec.wire.generation import Fallback, Round, Speedup, Timing
 from tests.conformance.checks.check import Check, count
 from tests.gateway_fakes import ByteTokenizer
+from verifier_service.backends.batch_plan import Outcome
+from verifier_service.drafts.drafts import Proposal
 from verifier_service.passes import conclude
 
 END = 0
@@ -89,9 +92,16 @@ def wrong_cuts() -> float:
     for drafted, room in product(range(4), range(1, 5)):
         for accepted in range(drafted + 1):
             for tokens in product((END, 1), repeat=accepted + 1):
-                cut = conclude.cut(Verdict(tokens, accepted, drafted), BASE_LEN, BASE_LEN + room, {END})
-                bad += cut != _cut(tokens, accepted, drafted, room)
+                bad += _told(tokens, accepted, drafted, room) != _cut(tokens, accepted, drafted, room)
     return bad
+
+
+def _told(tokens: tuple[int, ...], accepted: int, drafted: int, room: int) -> Round:
+    """The round of a verdict, as far as it is cut."""
+    asked = conclude.AskedRound(BASE_LEN, Proposal(Draft((1,) * drafted)), drafted, Fallback.NONE, None)
+    outcome = Outcome(Verdict(tokens, accepted, drafted), started=0.0, seconds=0.0, offered=drafted)
+    told = asked.told(conclude.cut(tokens, room, frozenset({END})), outcome, Speedup(), cached=0)
+    return replace(told, draft=(), drafter="", fallback="", forced=0, timing=Timing())
 
 
 def _cut(tokens: tuple[int, ...], accepted: int, drafted: int, room: int) -> Round:
