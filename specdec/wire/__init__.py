@@ -1,4 +1,4 @@
-"""The values that services exchange, and their protobuf messages.
+"""Values that services exchange, and their translation to and from protobuf messages.
 
 Values enter `to_pb` of a codec or a function `..._to_pb`, and messages leave; `from_pb` does the reverse and refuses
 malformed messages. `generation` and `kv` are what gateway and verifier exchange; `session` and `draft` are what

@@ -1,4 +1,4 @@
-"""The translation between values and protobuf: a message has the fields of its value, under the same names."""
+"""Translation between values and protobuf messages. A message has the fields of its value, with the same names."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields
@@ -13,14 +13,14 @@ M = TypeVar("M", bound=Message)
 
 
 class Pair(NamedTuple):
-    """A translation that consists of two functions."""
+    """A translation made of two functions."""
 
     to_pb: Callable[[Any], Any]
     from_pb: Callable[[Any], Any]
 
 
 def each(translation: "Translation") -> Pair:
-    """The translation of a repeated field whose elements are translated one by one."""
+    """Return the translation of a repeated field, applied to each element."""
     return Pair(
         lambda values: [translation.to_pb(value) for value in values],
         lambda messages: tuple(translation.from_pb(message) for message in messages),
@@ -28,7 +28,7 @@ def each(translation: "Translation") -> Pair:
 
 
 def optional(translation: "Translation") -> Pair:
-    """The translation of a message that is not set for None; nor is one that says nothing."""
+    """Return the translation of an optional message. None and an empty message are both sent as unset."""
     return Pair(
         lambda value: None if value is None else translation.to_pb(value),
         lambda message: translation.from_pb(message) if message.ByteSize() else None,
@@ -36,10 +36,11 @@ def optional(translation: "Translation") -> Pair:
 
 
 class EnumCodec(Generic[V]):
-    """Members of an enum and the protobuf numbers of the same names, so that a new member needs no line."""
+    """Translation between enum members and the protobuf numbers with the same names, so a new member needs no code."""
 
     def __init__(self, members: type[Enum], numbers: EnumDescriptor, unknown: V) -> None:
-        """`unknown` is the value of a number without a member, and is sent as 0 unless it is a member."""
+        """Create the codec. `unknown` is the value of a number without a member; unless it is a member, it is sent as
+        0."""
         prefix = numbers.values[0].name.removesuffix("UNSPECIFIED")
         self._numbers: dict[Any, Any] = {
             member: numbers.values_by_name[prefix + member.name].number for member in members
@@ -56,9 +57,9 @@ class EnumCodec(Generic[V]):
 
 
 class Codec(Generic[V, M]):
-    """A frozen dataclass and its message.
+    """Translation between a frozen dataclass and its message.
 
-    Equal fields are copied. An optional field of the message that is not set has the default of the value.
+    Fields of equal type are copied. An unset optional field of the message gives the default of the dataclass field.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class Codec(Generic[V, M]):
         return self._message(**{theirs: way.to_pb(getattr(value, ours)) for ours, theirs, way in self._fields})
 
     def from_pb(self, message: M) -> V:
-        """The value of a message.
+        """Return the value of a message.
 
         Raises:
             RequestError: a field makes no sense; the error names it.
@@ -102,10 +103,10 @@ class Codec(Generic[V, M]):
 
 
 def _copy(kind: Any) -> Pair:
-    """The translation of a field that is the same on both sides, where only containers differ in their type."""
+    """Return the translation of a field with the same elements on both sides, which only converts containers."""
     copies: dict[Any, Callable[[Any], Any]] = {tuple: tuple, Mapping: dict}
     return Pair(lambda value: value, copies.get(get_origin(kind), lambda value: value))
 
 
 Translation = Pair | EnumCodec[Any] | Codec[Any, Any]
-"""The way of one field to protobuf and back."""
+"""Translation of one field to and from protobuf."""

@@ -1,4 +1,4 @@
-"""Draft tokens and their q̂ between values and protobuf, with as few copies as possible."""
+"""Translation of draft tokens and their q̂ to and from protobuf, with few copies."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from specdec.wire.session import SessionMessage
 from specdec.wire.tokens import tokens_from_bytes, tokens_to_bytes
 
 PROTOCOL = 1
-"""Version of the protocol between verifier and drafter; both sides must have the same."""
+"""Version of the protocol between verifier and drafter. Both sides must use the same version."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,15 +26,15 @@ class DraftTokens(SessionMessage):
     """Consecutive draft tokens of one session, tied to the exact prefix that they continue."""
 
     base_len: int
-    """Number of tokens before the first one here, committed and drafted."""
+    """Number of committed and drafted tokens before the first one here."""
     prefix_hash: int
-    """Value of the `PrefixHash` of those tokens."""
+    """`PrefixHash` value of those tokens."""
     draft: Draft | TreeDraft
-    """The tokens, and the q̂ of each in a mode that needs them; of a tree, those of each set of siblings."""
+    """Tokens, with the q̂ of each in a mode that needs it. A tree has one q̂ per set of siblings."""
 
 
 def draft_to_pb(tokens: DraftTokens) -> pb.DraftTokens:
-    """The message of a draft; one without distributions is sent as token ids alone."""
+    """Return the message of a draft. Without distributions, it holds only token ids."""
     probs = [law or NO_PROBS for law in tokens.draft.probs]
     return pb.DraftTokens(
         session_id=tokens.session_id,
@@ -51,7 +51,7 @@ def draft_to_pb(tokens: DraftTokens) -> pb.DraftTokens:
 
 
 def draft_from_pb(message: pb.DraftTokens) -> DraftTokens:
-    """The draft in a message, with tensors on the host.
+    """Return the draft of a message, with tensors on the host.
 
     Raises:
         FieldInvalid: the lengths of its arrays do not fit together, or the parents are those of no tree.
@@ -81,14 +81,14 @@ def _probs(message: pb.DraftTokens, count: int) -> Iterable[SparseProbs]:
 
 
 def _steps_to_pb(steps: Sequence[DraftStep | None]) -> dict[str, bytes]:
-    """The columns of the steps, by their fields."""
+    """Return the columns of the steps, keyed by field."""
     entropies = np.array([np.nan if each is None else each.entropy for each in steps], np.float32)
     gammas = np.array([0 if each is None else each.gamma for each in steps], np.uint16)
     return {"entropies": entropies.tobytes(), "gammas": gammas.tobytes()}
 
 
 def _steps(message: pb.DraftTokens, count: int) -> tuple[DraftStep | None, ...]:
-    """The steps of a message with `count` tokens; empty where it has none. An entropy out of range is refused."""
+    """Return the steps of a message with `count` tokens; empty if it has none. Reject an entropy out of range."""
     if not message.entropies:
         return ()
     if (len(message.entropies), len(message.gammas)) != (4 * count, 2 * count):
@@ -108,7 +108,7 @@ def _pack(rows: Sequence[Tensor], dtype: DTypeLike) -> bytes:
 
 
 def _unpack(data: bytes, dtype: DTypeLike, sizes: Sequence[int], field: str) -> list[Tensor]:
-    """The values as int64, one tensor for each size.
+    """Return the values as int64, one tensor per size.
 
     They are converted by NumPy, because each operation of PyTorch releases the interpreter lock and then waits for the
     thread that runs the model.

@@ -1,6 +1,6 @@
-"""Hop 1, gateway to verifier: what a generation asks for, what each round answers, what the verifier says of itself.
+"""Hop 1, gateway to verifier: generation requests, round results and verifier information.
 
-Each value stands here once, with the way to protobuf and back beside it; both services work with these values.
+Each value is defined here once, with its protobuf translation. Both services use these values.
 """
 
 from dataclasses import dataclass
@@ -17,166 +17,166 @@ from specdec.wire.params import FINISH, GAMMA_POLICY, MODE, ORIGIN, SAMPLING, TR
 from specdec.wire.tokens import TOKENS
 
 HEARTBEAT = 5.0
-"""Seconds without a round after which a generation's stream says that it goes on."""
+"""Idle time, in seconds, after which a generation's stream sends a heartbeat."""
 SILENCE = 4 * HEARTBEAT
-"""Seconds without a round or a heartbeat after which a stream is lost, however well its connection answers pings."""
+"""Silence, in seconds, after which a stream counts as lost, even if its connection answers pings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationCall:
-    """One generation, or the rest of one, with every choice made."""
+    """One generation, or the rest of one, with all options resolved."""
 
     session_id: str = ""
     epoch: int = 0
     """Fencing number of the session's owner."""
     tokens: tuple[int, ...]
-    """The prompt, then the output that is committed already."""
+    """Prompt and committed output."""
     prompt_len: int
     sampling: SamplingParams
     max_tokens: int
-    """Output length, committed tokens included, at which the generation ends."""
+    """Maximum length of the output, committed tokens included."""
     stop_token_ids: tuple[int, ...]
-    """Ids that end the generation, the model's own among them unless they are to be ignored."""
+    """Ids that end the generation, including the model's own unless the request ignores them."""
     speculation: Speculation
     logprobs: int | None = None
-    """How many likely tokens are reported beside each committed one; None reports no log probabilities."""
+    """Number of likely tokens to report for each committed token; None reports no log probabilities."""
     prompt_logprobs: int | None = None
-    """How many likely tokens are reported beside each token of the prompt; None reports nothing of it."""
+    """Number of likely tokens to report for each prompt token; None reports none."""
     priority: int = 0
-    """Place in the queue: less goes first; it counts as time waited."""
+    """Priority in the queue, lower first. Each level counts as time waited."""
     cache_salt: str = ""
-    """Only generations of one salt share computed prefixes."""
+    """Cache salt: only generations with the same salt share computed prefixes."""
 
 
 class Fallback(StrEnum):
-    """Why a round of a request that allows drafts had none."""
+    """Reason that a round had no draft although the request allows drafts."""
 
     NONE = ""
     UNAVAILABLE = "drafter_unavailable"
     LATE = "late"
-    """The draft did not come in the time for which waiting pays."""
+    """The draft did not arrive within the time that waiting pays off."""
     TOKENIZER = "tokenizer_mismatch"
     OVERLOADED = "overloaded"
     NO_MATCH = "no_match"
-    """The drafter is there, and its source has nothing that continues the text."""
+    """The drafter is available, but its source has no continuation of the text."""
     NOT_WORTH_IT = "not_worth_it"
-    """Drafts would have cost more time than they save."""
+    """Drafts would cost more time than they save."""
     FIRST_ROUND = "first_round"
-    """The drafter still reads what the target has read: nothing waits for that."""
+    """The drafter is still reading the tokens that the target has read, and the round does not wait for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Where the time of one round went, in seconds."""
+    """Breakdown of the time of one round, in seconds."""
 
     draft: float = 0.0
     """Waiting for the draft."""
     queue: float = 0.0
-    """Waiting for a place in a batch."""
+    """Waiting for a slot in a batch."""
     verify: float = 0.0
     """Target pass and verdict of the whole batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Speedup:
-    """Tokens a second with drafts over those without; 0 while unknown."""
+    """Speed-up: tokens per second with drafts divided by tokens per second without; 0 while unknown."""
 
     predicted: float = 0.0
     measured: float = 0.0
 
 
 class GammaReason(StrEnum):
-    """Why a round asked for so many drafts."""
+    """Reason for the draft length that a round requested."""
 
     FIXED = "fixed"
-    """The request, or else the verifier's settings, fix it."""
+    """Fixed by the request, or else by the verifier's settings."""
     OPTIMAL = "optimal"
-    """The request asks for the length that is best for it alone."""
+    """The request asks for the length that is optimal for it alone."""
     EGAG = "egag"
     """The drafter ends each draft by the entropy of its distributions."""
     GOODPUT = "goodput"
-    """With it the batch is expected to commit most tokens a second."""
+    """Length with the highest expected number of committed tokens per second for the batch."""
     TRIAL = "trial"
-    """A trial of the way that is not in use, drafting or plain decoding."""
+    """Trial of the alternative that is not in use: drafting or plain decoding."""
     ROOM = "room"
-    """The generation has no room for more."""
+    """The generation has no room for a longer draft."""
     SOURCE = "source"
-    """What drafted is in the verifier's process, and chose itself."""
+    """Chosen by a draft source in the verifier's process."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundDetail:
-    """What the verifier knows of a round beside its verdict; it is not kept in the session store."""
+    """Details of a round beyond its verdict. They are not kept in the session store."""
 
     gamma: int = 0
-    """Drafts that the round asked for."""
+    """Number of drafts that the round requested."""
     reason: str = ""
-    """A `GammaReason`, or one that only a newer verifier knows."""
+    """A `GammaReason`, or a reason that only a newer verifier knows."""
     alpha: float = 0.0
-    """The chance, as estimated before the round, that its next draft is accepted."""
+    """Estimated probability, before the round, that its next draft is accepted."""
     survival: float = 0.0
-    """Where γ is chosen for the whole batch: drafts that survive less likely than this are not worth their time."""
+    """Minimum survival probability of a draft worth its time, when γ is chosen for the whole batch."""
     network: float = 0.0
-    """Of the seconds that the round waited for its draft, those of the way to the drafter and back."""
+    """Part of the wait for the draft spent on the network to the drafter and back, in seconds."""
     judged: tuple[JudgedToken, ...] = ()
-    """The numbers of each draft token."""
+    """Verification data of each draft token."""
 
 
 GRAMMAR = "grammar"
-"""What drafted the tokens that a grammar forces."""
+"""Drafter kind of the tokens that a grammar forces."""
 
 
 @dataclass(frozen=True, slots=True)
 class DraftPart:
-    """Consecutive tokens of a draft, of one source."""
+    """Consecutive draft tokens from one source."""
 
     drafter: str
-    """Kind of what made them."""
+    """Kind of the drafter or source."""
     drafted: int
     accepted: int
-    """Of these, tokens of the output."""
+    """Number of these tokens in the output."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """One draft and its verdict: what a round commits.
+    """One verification round: a draft, its verdict, and the tokens that it commits.
 
-    In a gateway, a round without a draft may stand for several that came together, each of which committed one token.
+    In a gateway, a round without a draft may combine several rounds that arrived together, each with one token.
     """
 
     base_len: int
-    """Committed length before this round."""
+    """Committed length before this round, in tokens."""
     tokens: tuple[int, ...] = ()
-    """At least one, except in a round that does nothing but end a generation."""
+    """Committed tokens: at least one, except in a round that only ends a generation."""
     origins: tuple[Origin, ...] = ()
-    """Where each of `tokens` came from."""
+    """Origin of each of `tokens`."""
     draft: tuple[int, ...] = ()
-    """Of a tree, the accepted path first."""
+    """Draft tokens. A tree lists the accepted path first."""
     accepted: int = 0
-    """Drafts among `tokens`."""
+    """Number of drafts among `tokens`."""
     drafter: str = ""
-    """Kind of what made the draft, or its beginning; empty without one."""
+    """Kind of the drafter of the draft, or of its beginning; empty without a draft."""
     forced: int = 0
-    """How many of the draft's last tokens a grammar forced."""
+    """Number of last draft tokens that a grammar forced."""
     finish: FinishReason | None = None
     """Set on the last round."""
     fallback: str = ""
-    """A `Fallback`, or a reason that only a newer verifier knows."""
+    """A `Fallback`, or a reason that only a newer verifier knows; empty if there was a draft."""
     timing: Timing = Timing()
     speedup: Speedup = Speedup()
-    """What drafts bring the batch, where the verifier chooses γ; it is not kept in the session store."""
+    """Speed-up of the batch by drafts, if the verifier chooses γ. It is not kept in the session store."""
     logprobs: tuple[TokenLogprobs, ...] = ()
-    """Of `tokens`; empty when nobody asked."""
+    """Log probabilities of `tokens`; empty unless requested."""
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
-    """Of the prompt's tokens but the first, on the first round; empty when nobody asked."""
+    """Log probabilities of the prompt's tokens after the first, on the first round; empty unless requested."""
     cached_tokens: int = 0
-    """Tokens of the prompt that were not computed anew; set on the first round."""
+    """Number of prompt tokens served from the prefix cache; set on the first round."""
     detail: RoundDetail | None = None
-    """Set when the request asks for it."""
+    """Set if the request asks for details."""
 
     @property
     def parts(self) -> tuple[DraftPart, ...]:
-        """The draft by its sources: what a drafter drafted, then what a grammar forced behind that."""
+        """Parts of the draft by source: the drafter's tokens, then the tokens that a grammar forced."""
         own = len(self.draft) - self.forced
         accepted = min(self.accepted, own)
         parts = (DraftPart(self.drafter, own, accepted), DraftPart(GRAMMAR, self.forced, self.accepted - accepted))
@@ -185,15 +185,15 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class DrafterState:
-    """One drafter as its verifier sees it."""
+    """State of one drafter, as its verifier sees it."""
 
     address: str
     state: str
-    """`ready`, `connecting`, or `refused: ` or `unauthenticated: ` and why."""
+    """`ready`, `connecting`, or `refused: ` or `unauthenticated: ` followed by the reason."""
     model: str
-    """Empty until known."""
+    """Model name; empty until known."""
     kind: str = ""
-    """What drafts there, as in `model`; empty until known."""
+    """Kind of the drafter, such as `model`; empty until known."""
     overlap: float = 0.0
     """Share of the smaller vocabulary that target and drafter have in common; 0 until known."""
 
@@ -205,35 +205,35 @@ class VerifierInfo:
     model: str
     tokenizer_hash: str
     vocab_size: int
-    """Ids below this are valid."""
+    """Number of token ids; valid ids are below it."""
     context_length: int
-    """Longest sequence, prompt and output together."""
+    """Maximum length of a sequence, prompt and output together, in tokens."""
     end_token_ids: tuple[int, ...]
     gamma_max: int
-    """Longest draft."""
+    """Maximum draft length, in tokens."""
     system_fingerprint: str
-    """Of weights, dtype and code: a generation may move between verifiers that share it."""
+    """Fingerprint of weights, dtype and code. A generation may move between verifiers with equal fingerprints."""
     drafters: tuple[DrafterState, ...] = ()
     prefill_rate: float = 0.0
-    """Prompt tokens computed in a second, as measured; 0 while unknown."""
+    """Measured prefill rate, in prompt tokens per second; 0 while unknown."""
     drafter_names: tuple[str, ...] = ()
-    """What a request may name as its drafter."""
+    """Names that a request may use to choose its drafter."""
     grammars: bool = False
-    """Whether generations may have a grammar; one that cannot would ignore it."""
+    """Whether generations may have a grammar. A verifier without support would ignore it."""
     trees: bool = False
     """Whether drafts may be trees."""
     heartbeats: bool = False
-    """Whether the streams of generations have heartbeats."""
+    """Whether generation streams send heartbeats."""
     passes: bool = False
     """Whether one stream carries all generations of a gateway, pass by pass."""
     lenience: float = 1.0
-    """Lenience of requests in mode rejection that do not choose."""
+    """Default lenience of requests in mode rejection."""
     tree: TreeOptions | None = None
-    """Trees of greedy requests that do not choose; None is chains."""
+    """Default trees of greedy requests; None drafts chains."""
     prompt_logprobs: bool = False
-    """Whether log probabilities of prompts are reported; one that cannot would ignore the wish."""
+    """Whether log probabilities of prompts are reported. A verifier without support would ignore the request."""
     bad_words: bool = False
-    """Whether bad words are kept out of the output."""
+    """Whether bad words are excluded from the output."""
 
 
 _CALL = Codec(
@@ -245,7 +245,7 @@ _CALL = Codec(
 )
 SPEEDUP = Codec(Speedup, pb.Speedup)
 DETAIL = optional(Codec(RoundDetail, pb.RoundDetail, judged=each(Codec(JudgedToken, pb.JudgedToken))))
-"""None is not sent."""
+"""None is sent as an unset field."""
 _ROUND = Codec(
     Round,
     pb.GenerateResponse,

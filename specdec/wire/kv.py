@@ -1,4 +1,4 @@
-"""Hop 1's blocks of keys and values: whose they are, and their values in pieces of bounded size."""
+"""Blocks of keys and values on hop 1: the sequences that they belong to, and their values in bounded pieces."""
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,18 +10,18 @@ from specdec.wire.codec import Codec
 from specdec.wire.tokens import TOKENS
 
 _PIECE_BYTES = 2**20
-"""Bytes of a value in one message."""
+"""Maximum number of value bytes in one message."""
 
 
 @dataclass(frozen=True, slots=True)
 class KvSpan:
-    """Consecutive blocks of one length, each of whole blocks of the engine's."""
+    """Consecutive blocks of equal length, each a multiple of the engine's block size."""
 
     tokens: tuple[int, ...]
-    """The sequence up to the end of the last block."""
+    """Sequence up to the end of the last block."""
     cache_salt: str
     start: int
-    """Where the first block begins."""
+    """Position of the first block, in tokens."""
     block_tokens: int
 
     @property
@@ -33,12 +33,12 @@ _SPAN = Codec(KvSpan, pb.KvSpan, tokens=TOKENS)
 
 
 def pieces(value: bytes) -> Iterator[bytes]:
-    """The value cut into pieces that fit a message; none of an empty value."""
+    """Yield a value in pieces that fit a message; none for an empty value."""
     return (value[begin : begin + _PIECE_BYTES] for begin in range(0, len(value), _PIECE_BYTES))
 
 
 def restore_to_pb(span: KvSpan, values: Sequence[bytes]) -> Iterator[pb.RestoreKvRequest]:
-    """The messages that carry the values of a span, one value for each block in order."""
+    """Yield the messages with the values of a span, one value for each block, in order."""
     yield pb.RestoreKvRequest(span=_SPAN.to_pb(span))
     for value in values:
         for begin in range(0, max(len(value), 1), _PIECE_BYTES):
@@ -47,7 +47,7 @@ def restore_to_pb(span: KvSpan, values: Sequence[bytes]) -> Iterator[pb.RestoreK
 
 
 def span_from_pb(message: pb.KvSpan) -> KvSpan:
-    """The span of a message.
+    """Return the span of a message.
 
     Raises:
         FieldInvalid: it is not of whole blocks, or has none.
@@ -63,7 +63,7 @@ def span_from_pb(message: pb.KvSpan) -> KvSpan:
 async def values_from_pb(
     first: pb.RestoreKvRequest, rest: AsyncIterator[pb.RestoreKvRequest], count: int, longest: int
 ) -> AsyncIterator[bytearray]:
-    """The values, `count` at most; of one that is over `longest` bytes no more is kept than shows it."""
+    """Yield up to `count` values. A value longer than `longest` bytes is cut to `longest` + 1 bytes."""
     value, message = bytearray(), first
     while count:
         value += message.data[: longest + 1 - len(value)]

@@ -1,4 +1,4 @@
-"""Log probabilities of a round's tokens between values and messages: float32, little-endian, one after the other."""
+"""Translation of a round's log probabilities to and from messages: float32, little-endian, consecutive."""
 
 from array import array
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,8 @@ _BYTES = 4
 
 
 def logprobs_to_pb(logprobs: Sequence[TokenLogprobs]) -> pb.Logprobs | None:
-    """The message of log probabilities, all positions with equally many likely tokens; None when there are none."""
+    """Return the message of log probabilities; None if there are none. All positions have equally many likely
+    tokens."""
     if not logprobs:
         return None
     return pb.Logprobs(
@@ -24,7 +25,7 @@ def logprobs_to_pb(logprobs: Sequence[TokenLogprobs]) -> pb.Logprobs | None:
 
 
 def logprobs_from_pb(message: pb.Logprobs) -> tuple[TokenLogprobs, ...]:
-    """The log probabilities in a message.
+    """Return the log probabilities of a message.
 
     Raises:
         FieldInvalid: the lengths of its arrays do not fit together.
@@ -50,7 +51,7 @@ def floats_to_bytes(values: Iterable[float]) -> bytes:
 
 
 def floats_from_bytes(data: bytes, field: str) -> list[float]:
-    """The float32 numbers in `data`; raises FieldInvalid when its length is not a multiple of four."""
+    """Return the float32 numbers in `data`. Raise FieldInvalid unless its length is a multiple of four."""
     if len(data) % _BYTES:
         raise FieldInvalid(f"{field} must be whole float32 values, got {len(data)} bytes", field)
     values = array("f")

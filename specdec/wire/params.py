@@ -1,4 +1,4 @@
-"""Sampling parameters, modes, token origins and finish reasons between values and protobuf."""
+"""Translation of sampling parameters, modes, token origins and finish reasons to and from protobuf."""
 
 from protos.common.v1 import common_pb2 as pb
 from specdec.errors import FieldInvalid
@@ -11,7 +11,7 @@ from specdec.wire.codec import Codec, EnumCodec, Pair, each, optional
 _MODES = EnumCodec[Mode | None](Mode, pb.VerificationMode.DESCRIPTOR, unknown=None)
 ORIGIN = EnumCodec[Origin](Origin, pb.TokenOrigin.DESCRIPTOR, unknown=Origin.PLAIN)
 FINISH = EnumCodec[FinishReason | None](FinishReason, pb.FinishReason.DESCRIPTOR, unknown=None)
-"""None means that the generation is running."""
+"""None means that the generation is still running."""
 _KINDS = EnumCodec[GrammarKind | None](GrammarKind, pb.GrammarKind.DESCRIPTOR, unknown=None)
 
 
@@ -28,7 +28,7 @@ def grammar_to_pb(grammar: Grammar | None) -> pb.Grammar | None:
 
 
 def grammar_from_pb(message: pb.Grammar) -> Grammar | None:
-    """The grammar of a message; None for an empty one, which is a field that is not set.
+    """Return the grammar of a message; None for an empty message, which is an unset field.
 
     Raises:
         FieldInvalid: the kind is not known here, or the digest is of another grammar.
@@ -59,7 +59,7 @@ SAMPLING = Codec(
     bad_words=each(Pair(_word_to_pb, _word_from_pb)),
     grammar=Pair(grammar_to_pb, grammar_from_pb),
 )
-"""Every field is sent; one that is out of range is refused with FieldInvalid."""
+"""All fields are sent. A field out of range raises FieldInvalid."""
 
 GAMMA_POLICY = Codec(
     GammaPolicy,
@@ -77,7 +77,7 @@ tree_from_pb = _TREE.from_pb
 
 
 def mode_from_pb(number: int) -> Mode:
-    """The mode with a number.
+    """Return the mode with a protobuf number.
 
     Raises:
         FieldInvalid: no mode is set, or the number is not known.

@@ -1,7 +1,7 @@
-"""Hop 1 by passes: what a gateway orders on its stream to a verifier, and what each pass of the verifier answers.
+"""Hop 1 by passes: a gateway's orders on its stream to a verifier, and the verifier's result of each pass.
 
-A message carries all generations of one gateway in columns, one entry a round, so that neither side has a message, a
-coroutine or a translation for each session.
+A message holds all generations of one gateway in columns, one entry per round. Neither side needs a message, a
+coroutine or a translation per session.
 """
 
 from array import array
@@ -21,47 +21,47 @@ from specdec.wire.tokens import tokens_from_bytes, tokens_to_bytes
 _Item = TypeVar("_Item")
 
 _FIXED = Speedup()
-"""Speed-up of a round whose draft length is fixed: none is known."""
+"""Unknown speed-up, for a round with a fixed draft length."""
 _ORIGINS: Sequence[Origin] = [ORIGIN.from_pb(number) for number in range(256)]
-"""The origin of each number that a message may have."""
+"""Origin of each number in a message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """A generation to begin."""
+    """A generation to start."""
 
     slot: int
-    """Number of the generation on its stream."""
+    """Slot number of the generation on its stream."""
     call: GenerationCall
     credit: int
-    """Sequence length, prompt included, that it may reach before more credit comes."""
+    """Credit: sequence length, prompt included, that it may reach before it needs more credit."""
     timeout: float | None = None
-    """Seconds after which it ends; None is never."""
+    """Timeout of the generation, in seconds; None for none."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     """Request id and trace headers of the caller."""
 
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What a gateway wants of its generations, applied in the order of the fields."""
+    """A gateway's orders for its generations, applied in the order of the fields."""
 
     opens: Sequence[Opening] = ()
     cancels: Sequence[int] = ()
-    """Slots of generations to end."""
+    """Slots of the generations to end."""
     credits: Mapping[int, int] = field(default_factory=dict)
-    """New credit by slot."""
+    """New credit, by slot."""
     unreadable: Mapping[int, SpecdecError] = field(default_factory=dict)
-    """Openings that cannot be read, by slot; they are refused with this error."""
+    """Unreadable openings, by slot; they are refused with this error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """What a pass made of the generations of one stream; empty, it is a heartbeat."""
+    """Results of a pass for the generations of one stream. An empty pass is a heartbeat."""
 
     rounds: Sequence[tuple[int, Round]] = ()
-    """The slot and the round of each generation that took part."""
+    """Slot and round of each generation in the pass."""
     ended: Mapping[int, bytes] = field(default_factory=dict)
-    """Generations that failed or were refused, by slot: a serialized google.rpc.Status."""
+    """Failed or refused generations: a serialized google.rpc.Status by slot."""
 
 
 def orders_to_pb(orders: Orders) -> pb.ServeRequest:
@@ -74,7 +74,7 @@ def orders_to_pb(orders: Orders) -> pb.ServeRequest:
 
 
 def orders_from_pb(message: pb.ServeRequest) -> Orders:
-    """The orders of a message.
+    """Return the orders of a message.
 
     Raises:
         FieldInvalid: the columns do not fit together. A single opening that cannot be read is in `unreadable`.
@@ -94,7 +94,8 @@ def orders_from_pb(message: pb.ServeRequest) -> Orders:
 
 
 def pass_to_pb(done: Pass) -> pb.ServeResponse:
-    """The message of a pass. Of its rounds, none has more than 65,535 tokens; all with a speed-up have the same."""
+    """Return the message of a pass. A round has at most 65,535 tokens, and all rounds with a speed-up share its
+    value."""
     rounds, names = [each for _, each in done.rounds], {"": 0}
     drafters = bytes(names.setdefault(each.drafter, len(names)) for each in rounds)
     fallbacks = bytes(names.setdefault(each.fallback, len(names)) for each in rounds)
@@ -124,7 +125,7 @@ def pass_to_pb(done: Pass) -> pb.ServeResponse:
 
 
 def pass_from_pb(message: pb.ServeResponse) -> Pass:
-    """The pass of a message.
+    """Return the pass of a message.
 
     Raises:
         ValueError, IndexError, FieldInvalid: the columns do not fit together; no sound verifier sends this.
@@ -187,7 +188,7 @@ def _open_to_pb(opening: Opening) -> pb.Open:
 
 
 def _extra(row: int, verified: Round) -> pb.RoundExtra | None:
-    """What a round has beside its columns; None for most rounds."""
+    """Return the rare fields of a round that have no column; None for most rounds."""
     if not (verified.logprobs or verified.detail or verified.cached_tokens or verified.prompt_logprobs):
         return None
     return pb.RoundExtra(
@@ -210,7 +211,7 @@ def _with_extra(verified: Round, extra: pb.RoundExtra) -> Round:
 
 
 def _pieces(items: Sequence[_Item], lengths: Sequence[int]) -> Iterator[tuple[_Item, ...]]:
-    """Consecutive pieces of these lengths."""
+    """Yield consecutive pieces of these lengths."""
     return (tuple(items[start:end]) for start, end in pairwise(accumulate(lengths, initial=0)))
 
 

@@ -1,4 +1,4 @@
-"""The report of a round, for callers that ask for detail: what was drafted, on what the verdict rests, and the time."""
+"""Report of a round, for callers that ask for detail: the draft, its verification data and the time."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from specdec.wire.params import ORIGIN
 
 @dataclass(frozen=True, slots=True)
 class ReportedToken:
-    """A token of the output, and where it came from."""
+    """An output token and its origin."""
 
     id: int
     text: str
@@ -19,65 +19,65 @@ class ReportedToken:
 
 @dataclass(frozen=True, slots=True)
 class ReportedDraft:
-    """A token of the draft; a number that the mode does not have, or that is not kept, is None."""
+    """A draft token. A number is None if the mode lacks it or it is not stored."""
 
     id: int
     text: str
-    """The token's text, decoded on its own."""
+    """Text of the token, decoded on its own."""
     accepted: bool
-    """Whether it is part of the output."""
+    """Whether the token is part of the output."""
     source: str
-    """What guessed it: the kind of a drafter or source, or `grammar` for a token that the grammar forced."""
+    """Kind of the drafter or source, or `grammar` for a token that the grammar forced."""
     p: float | None = None
-    """Its probability under the target."""
+    """Probability of the token under the target."""
     q: float | None = None
-    """Its probability under the distribution that it was drawn from."""
+    """Probability of the token under the distribution that it was drawn from."""
     u: float | None = None
-    """The uniform number of its position."""
+    """Uniform random number of the token's position."""
     threshold: float | None = None
-    """What u must be below: min(1, p/(lenience·q)) in mode rejection, the height of the block rule in mode block."""
+    """Bound that u must be below: min(1, p/(lenience·q)) in mode rejection, the height of the block rule in mode
+    block."""
     h_norm: float | None = None
-    """With `egag`: normalized entropy of the distribution that it was drawn from, in [0, 1]."""
+    """For `egag`: normalized entropy of the distribution that the token was drawn from, in [0, 1]."""
     gamma: int | None = None
-    """With `egag`: γ after this draft step; the draft ends once it has so many tokens."""
+    """For `egag`: γ after this draft step. The draft ends at this length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundReport:
-    """What is known of one round. One that is read back from the session store has no numbers, times and reasons."""
+    """Report of one round. A round read from the session store has no numbers, times or reasons."""
 
     base_len: int
-    """Tokens of prompt and output before the round."""
+    """Number of prompt and output tokens before the round."""
     tokens: tuple[ReportedToken, ...]
-    """The output tokens whose text is final with this round; a token that may begin a stop string comes with a later
-    round."""
+    """Output tokens whose text is final after this round. A token that may begin a stop string is in a later round."""
     drafted: tuple[ReportedDraft, ...]
     accepted: int
-    """How many of the draft are part of the output."""
+    """Number of draft tokens in the output."""
     drafter: str
-    """Kind of what drafted; empty in a round without a draft."""
+    """Kind of the drafter; empty in a round without a draft."""
     fallback: str
-    """Why a round that may speculate had no draft; else empty."""
+    """Reason that a round without a draft had none although the request allows drafts; else empty."""
     gamma: int = 0
-    """Drafts that the round asked for."""
+    """Number of drafts that the round requested."""
     gamma_reason: str = ""
-    """Why: `fixed`, `optimal`, `egag`, `goodput`, `trial`, `room` or `source`."""
+    """Reason for γ: `fixed`, `optimal`, `egag`, `goodput`, `trial`, `room` or `source`."""
     alpha: float = 0.0
-    """The chance, as estimated before the round, that its next draft is accepted."""
+    """Estimated probability, before the round, that its next draft is accepted."""
     survival: float = 0.0
-    """With `goodput`: drafts that survive less likely than this were not worth their time."""
+    """For `goodput`: minimum survival probability of a draft worth its time."""
     predicted_speedup: float = 0.0
-    """Tokens a second of the verifier's batch with drafts over those without, as expected; 0 while unknown."""
+    """Expected speed-up: tokens per second of the verifier's batch with drafts over those without; 0 while unknown."""
     measured_speedup: float = 0.0
-    """The same as measured; 0 before the first measurement."""
+    """Measured speed-up of the batch; 0 before the first measurement."""
     draft_seconds: float = 0.0
-    """Waiting for the draft, without the way to the drafter and back."""
+    """Waiting time for the draft, in seconds, without the network time."""
     network_seconds: float = 0.0
-    """The way to the drafter and back, as far as the round waited for it."""
+    """Network time to the drafter and back, in seconds, as far as the round waited for it."""
     queue_seconds: float = 0.0
-    """Waiting for a place in a batch."""
+    """Waiting time for a slot in a batch, in seconds."""
     pass_seconds: float = 0.0
-    """Target pass and verdict of the batch."""
+    """Time of the target pass and verdict of the batch, in seconds."""
 
 
 _REPORT = Codec(

@@ -1,7 +1,7 @@
-"""Hop 2, verifier to drafter: what a verifier says of a session, and what the drafter answers beside its drafts.
+"""Hop 2, verifier to drafter: the verifier's messages about a session, and the drafter's replies other than drafts.
 
-Each value stands here once, with its way to protobuf and back; both services work with these values. Draft tokens are
-in `draft`.
+Each value is defined here once, with its protobuf translation. Both services use these values. Draft tokens are in
+`draft`.
 """
 
 from dataclasses import dataclass
@@ -19,90 +19,90 @@ from specdec.wire.tokens import TOKENS
 
 @dataclass(frozen=True, slots=True)
 class SessionMessage:
-    """What every message between verifier and drafter says of its session."""
+    """Fields common to all messages about a session between verifier and drafter."""
 
     session_id: str
     epoch: int
-    """Fencing number of the session's owner; a refusal has that of the refused message."""
+    """Fencing number of the session's owner. A refusal repeats that of the refused message."""
 
 
 @dataclass(frozen=True, slots=True)
 class TreePlan:
-    """How a session's trees are drafted: one a round, with as many nodes as the round asks for."""
+    """Drafting of a session's trees: one tree per round, with as many nodes as the round requests."""
 
     width: int
-    """Most children of a node."""
+    """Maximum number of children of a node."""
     depth: int
-    """Most nodes on a path."""
+    """Maximum number of nodes on a path."""
     replacement: bool = False
-    """Whether siblings are drawn independently, in a mode that draws them."""
+    """Whether siblings are drawn with replacement, in a mode that draws them."""
     first_place: int = 0
-    """Index of the first number that siblings are drawn by: drafters of one session must not share any."""
+    """Index of the first random number for siblings. Drafters of one session must not share any."""
 
 
 @dataclass(frozen=True, slots=True)
 class Open(SessionMessage):
-    """Begins a session, or begins it again, from a known prefix, and asks for its first draft."""
+    """Opens or reopens a session with a known prefix, and requests its first draft."""
 
     tokens: tuple[int, ...]
-    """The prompt, then the output that is committed already."""
+    """Prompt and committed output."""
     prompt_len: int
-    """How many of `tokens` are the prompt."""
+    """Number of prompt tokens among `tokens`."""
     params: SamplingParams
     mode: Mode
     gamma: int
-    """How many draft tokens are wanted behind `tokens`."""
+    """Number of draft tokens requested after `tokens`."""
     max_len: int
-    """Length the sequence may reach, in tokens."""
+    """Maximum length of the sequence, in tokens."""
     cache_salt: str = ""
-    """Only sessions of one salt share computed prefixes."""
+    """Cache salt: only sessions with the same salt share computed prefixes."""
     traceparent: str = ""
-    """The span of the verifier's call, in the form of W3C Trace Context; empty where it is not traced."""
+    """Span of the verifier's call as a W3C `traceparent`; empty if it is not traced."""
     policy: GammaPolicy = AUTO
-    """Where drafts end before `gamma`."""
+    """Policy that may end drafts before `gamma`."""
     tree: TreePlan | None = None
-    """Asks for trees, of which γ counts the nodes; None asks for chains."""
+    """Requests trees, whose nodes γ counts; None requests chains."""
     outcomes: int = 0
-    """Most outcomes of the verdict under way that chains are to be pushed for, unasked."""
+    """Maximum number of outcomes of the pending verdict to push chains for before they are requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class Commit(SessionMessage):
-    """The tokens that the target committed, which asks for the next draft."""
+    """Tokens that the target committed, with a request for the next draft."""
 
     base_len: int
-    """Committed length before `tokens`."""
+    """Committed length before `tokens`, in tokens."""
     tokens: tuple[int, ...]
     gamma: int
-    """How many draft tokens are wanted behind `tokens`."""
+    """Number of draft tokens requested after `tokens`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Close(SessionMessage):
-    """Ends a session."""
+    """Closes a session."""
 
 
 @dataclass(frozen=True, slots=True)
 class DraftEnd(SessionMessage):
-    """Says that no more drafts come for a session's current prefix."""
+    """Reports that no more drafts follow for a session's current prefix."""
 
     base_len: int
-    """Length of that prefix, committed and drafted tokens together."""
+    """Length of that prefix in tokens, committed and drafted together."""
 
 
 class NackReason(StrEnum):
-    """Why a drafter does not serve a session."""
+    """Reason that a drafter refuses a session."""
 
     UNKNOWN = "unknown"
-    """The session was never opened at the drafter, or the drafter has forgotten it."""
+    """The session was never opened at this drafter, or has been removed."""
     STALE = "stale"
-    """The message is of an older epoch, or does not continue the committed tokens."""
+    """The message has an older epoch, or does not continue the committed tokens."""
     OVERLOADED = "overloaded"
-    """The drafter has no memory for the session, or no place for one more."""
+    """The drafter has no memory or no slot for the session."""
     MALFORMED = "malformed"
-    """One of the two sides sent a message that makes no sense."""
+    """One of the two sides sent an invalid message."""
     INTERNAL = "internal"
-    """Drafting failed, and the drafter has forgotten the session."""
+    """Drafting failed, and the drafter has removed the session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,17 +111,18 @@ class Nack(SessionMessage):
 
     reason: NackReason
     detail: str
-    """A sentence for the log."""
+    """Explanation for the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How busy a drafter is."""
+    """Load of a drafter."""
 
     sessions: int
-    """Open sessions."""
+    """Number of open sessions."""
     step_seconds: float
-    """Expected seconds of a step that drafts one token for each session of a batch of recent size and reads none."""
+    """Expected duration, in seconds, of a step that drafts one token for each session of a recent batch and reads
+    none."""
 
 
 _REASON = EnumCodec[NackReason](NackReason, pb.Nack.Reason.DESCRIPTOR, unknown=NackReason.MALFORMED)

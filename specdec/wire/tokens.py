@@ -1,4 +1,4 @@
-"""Token ids as messages carry them: int32, little-endian, one after the other."""
+"""Translation of token ids to and from messages: int32, little-endian, consecutive."""
 
 import sys
 from array import array
@@ -18,7 +18,7 @@ def tokens_to_bytes(tokens: Iterable[int]) -> bytes:
 
 
 def tokens_from_bytes(data: bytes) -> list[int]:
-    """The token ids in `data`.
+    """Return the token ids in `data`.
 
     Raises:
         FieldInvalid: the length is not a multiple of four, or an id is negative.
@@ -33,4 +33,4 @@ def tokens_from_bytes(data: bytes) -> list[int]:
 
 
 TOKENS = Pair(tokens_to_bytes, lambda data: tuple(tokens_from_bytes(data)))
-"""The translation of a field that holds token ids."""
+"""Translation of a field of token ids."""
