@@ -1,30 +1,33 @@
-"""Every error that is raised on purpose. HTTP and gRPC translate an error by its `reason` and by nothing else.
+"""All errors that are raised on purpose. HTTP and gRPC translate an error only by its `reason`.
 
-A ConfigError is a wrong setting, a RequestError a mistake of the caller, and a ServiceError is anything else.
+A ConfigError is a wrong setting, a RequestError is a mistake of the caller, and a ServiceError is anything else.
 """
 
 from collections.abc import Mapping
 from typing import ClassVar
 
 MESSAGE_BYTES = 1024
-"""Longest message of an error, in UTF-8; it may repeat what a caller sent, and goes to logs and gRPC trailers."""
+"""Maximum length of an error message, in bytes of UTF-8. It may repeat input of a caller, and goes to logs and
+trailers."""
 PARAM_BYTES = 256
-"""Longest name of a field in an error, in UTF-8."""
+"""Maximum length of a field name in an error, in bytes of UTF-8."""
 
 
 def shortened(text: str, limit: int) -> str:
-    """The text, cut to at most `limit` bytes of UTF-8."""
+    """Return the text, cut to at most `limit` bytes of UTF-8."""
     start = text[: limit + 1].encode(errors="replace")
-    return text if len(start) <= limit else start[: limit - 3].decode(errors="ignore") + "…"  # which takes 3 bytes
+    return (
+        text if len(start) <= limit else start[: limit - 3].decode(errors="ignore") + "…"
+    )  # the ellipsis takes 3 bytes
 
 
 class SpecdecError(Exception):
-    """Base of all errors; `reason` is the stable, machine-readable name of the error."""
+    """Base class of all errors. `reason` is the stable, machine-readable name of the error."""
 
     reason: ClassVar[str] = "INTERNAL"
 
     def __init_subclass__(cls, reason: str = "") -> None:
-        """Give the class this reason; without one it has the reason of its base class."""
+        """Set the reason of the class. Without one, it inherits the reason of its base class."""
         cls.reason = reason or cls.reason
 
     def __init__(self, message: str) -> None:
@@ -41,7 +44,7 @@ class ModelRefused(ConfigError, reason="MODEL_REFUSED"):
 
 
 class RequestError(SpecdecError, reason="FIELD_INVALID"):
-    """A mistake of the caller; `param` is the name of the field as the caller wrote it, empty when there is none."""
+    """A mistake of the caller. `param` is the field's name as the caller wrote it, or empty."""
 
     def __init__(self, message: str, param: str = "") -> None:
         super().__init__(message)
@@ -65,59 +68,59 @@ class GammaTooLarge(RequestError, reason="GAMMA_TOO_LARGE"):
 
 
 class UnsupportedParameter(RequestError, reason="UNSUPPORTED_PARAMETER"):
-    """The parameter is unknown or not implemented; such a parameter is always refused and never ignored."""
+    """The parameter is unknown or not implemented. Such a parameter is refused, never ignored."""
 
 
 class ContextLengthExceeded(RequestError, reason="CONTEXT_LENGTH_EXCEEDED"):
-    """Prompt, or prompt and output together, are longer than the model's context."""
+    """The prompt, or prompt and output together, exceed the model's context length."""
 
 
 class ModelNotFound(RequestError, reason="MODEL_NOT_FOUND"):
-    """No such model is served."""
+    """The requested model is not served."""
 
 
 class MessageTooLarge(RequestError, reason="MESSAGE_TOO_LARGE"):
-    """The body or message is larger than the limit."""
+    """The body or message exceeds the size limit."""
 
 
 class EncodingUnsupported(RequestError, reason="ENCODING_UNSUPPORTED"):
-    """The body is compressed in a way that is not read."""
+    """The body uses an unsupported compression."""
 
 
 class RouteNotFound(RequestError, reason="ROUTE_NOT_FOUND"):
-    """There is no such path or method."""
+    """The path or method does not exist."""
 
 
 class SessionNotFound(RequestError, reason="SESSION_NOT_FOUND"):
-    """There is no such session: it never existed, has expired, or belongs to another tenant."""
+    """The session never existed, has expired, or belongs to another tenant."""
 
 
 class GenerationNotFound(RequestError, reason="GENERATION_NOT_FOUND"):
-    """There is no such generation: it never existed, has expired, or belongs to another user."""
+    """The generation never existed, has expired, or belongs to another user."""
 
 
 class SessionExpired(RequestError, reason="EVENTS_EXPIRED"):
-    """The session exists, but the requested part of it is not stored any more."""
+    """The session exists, but the requested part of it is no longer stored."""
 
 
 class UserRequired(RequestError, reason="USER_REQUIRED"):
-    """What was asked for exists only for a caller that names a user."""
+    """The requested resource exists only for callers that name a user."""
 
 
 class KeyRefused(RequestError, reason="CREDENTIALS_INVALID"):
-    """The call carries no API key, or one that is not known."""
+    """The call has no API key or an unknown one."""
 
 
 class PriorityNotAllowed(RequestError, reason="PRIORITY_NOT_ALLOWED"):
-    """The API key may not ask for this priority class."""
+    """The API key does not allow this priority class."""
 
 
 class HostRefused(RequestError, reason="HOST_REFUSED"):
-    """The call was made by a host name that is not this machine's."""
+    """The call used a host name that is not this machine's."""
 
 
 class MediaTypeRefused(RequestError, reason="MEDIA_TYPE_REFUSED"):
-    """A page sent a body without saying that it is JSON."""
+    """A web page sent a body that it did not declare as JSON."""
 
 
 class IdempotencyKeyReused(RequestError, reason="IDEMPOTENCY_KEY_REUSED"):
@@ -141,9 +144,9 @@ class QueueFull(ServiceError, reason="QUEUE_FULL"):
 
 
 class RateLimited(ServiceError, reason="RATE_LIMITED"):
-    """The API key has used up one of its limits; there is room again in `seconds`.
+    """The API key has exceeded one of its limits. Capacity is available again after `seconds`.
 
-    `headers` are what a caller is told of its limits, by the names of HTTP headers.
+    `headers` describe the caller's limits, keyed by HTTP header name.
     """
 
     def __init__(self, message: str, seconds: float = 1.0, headers: Mapping[str, str] | None = None) -> None:
@@ -157,19 +160,19 @@ class SessionStoreDown(ServiceError, reason="SESSION_STORE_DOWN"):
 
 
 class SessionStoreFull(SessionStoreDown, reason="SESSION_STORE_FULL"):
-    """Redis has no memory for new turns, or cannot write to its disk; running turns continue, or wait for the disk."""
+    """Redis has no memory for new turns, or cannot write to its disk. Running turns continue, or wait for the disk."""
 
 
 class SessionStoreReadOnly(SessionStoreDown, reason="SESSION_STORE_READ_ONLY"):
-    """Redis is a replica, which takes no writes."""
+    """Redis is a read-only replica."""
 
 
 class SessionBusy(ServiceError, reason="SESSION_BUSY"):
-    """The session is generating already, or another writer came first."""
+    """The session is already generating, or another writer came first."""
 
 
 class TurnConflict(SessionBusy):
-    """The session has not as many turns as the caller expects, which no retry of the same request mends."""
+    """The session does not have the expected number of turns. Retrying the same request cannot succeed."""
 
 
 class SessionHeld(SessionBusy, reason="SESSION_HELD"):
@@ -181,23 +184,23 @@ class SessionHeld(SessionBusy, reason="SESSION_HELD"):
 
 
 class TurnOver(SessionBusy, reason="TURN_OVER"):
-    """The turn is finished, so it cannot be owned any more."""
+    """The turn is finished and can no longer be owned."""
 
 
 class CursorAhead(ServiceError, reason="LOG_ROLLED_BACK"):
-    """The caller has seen more than the store holds: the store lost it, and it cannot be repeated."""
+    """The caller has seen more than the store holds. The store lost that part, and it cannot be repeated."""
 
 
 class Fenced(ServiceError, reason="FENCED"):
-    """A newer owner has the session, so this one must stop."""
+    """The session has a newer owner, so this one must stop."""
 
 
 class SessionDiverged(ServiceError, reason="SESSION_DIVERGED"):
-    """The log is not what was written, or a commit does not continue it, so no part of it may be shown."""
+    """The log differs from what was written, or a commit does not continue it. No part of it may be shown."""
 
 
 class MessageCorrupted(ServiceError, reason="MESSAGE_CORRUPTED"):
-    """A message between services does not fit its checksum, so nothing is made of it."""
+    """A message between services does not match its checksum and is discarded."""
 
 
 class DrafterMismatch(ServiceError, reason="DRAFTER_MISMATCH"):
@@ -217,8 +220,8 @@ class DeadlineExceeded(ServiceError, reason="DEADLINE"):
 
 
 class InternalError(ServiceError):
-    """A bug: the caller gets a request id, and the details are in the log."""
+    """A bug. The caller gets a request id; the details are in the log."""
 
 
 class NoDistribution(InternalError, reason="NO_DISTRIBUTION"):
-    """The logits for one sequence are NaN, infinite or all masked, so that no token can be drawn for it."""
+    """The logits of one sequence are NaN, infinite or all masked, so no token can be drawn."""

@@ -1,7 +1,7 @@
-"""A typed client of the gateway's gRPC API, which tries again and goes on where a stream broke.
+"""A typed client of the gateway's gRPC API, which retries calls and resumes broken streams.
 
-It sends requests as values, and gives events and results as values; errors are those of `specdec.errors`. It needs no
-package beside those of `specdec-serve` itself.
+Requests, events and results are plain values; errors are those of `specdec.errors`. The client needs only the packages
+of `specdec-serve` itself.
 """
 
 from specdec.client.client import Client, Retries

@@ -1,4 +1,4 @@
-"""The client: one generation at a time over gRPC, from whichever of several gateways answers."""
+"""The client: one generation at a time over gRPC, from any of several gateways that answers."""
 
 import random
 import time
@@ -23,22 +23,22 @@ from specdec.serving.rpc.status import from_rpc_error
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """How often a call that broke is made again, without a new token between, and how long it waits before."""
+    """Retry policy for calls that break before they deliver a new token."""
 
     attempts: int = 6
-    """Calls that may break in a row."""
+    """Maximum number of calls that may break in a row."""
     first: float = 0.1
-    """Seconds before the second call; twice as many before each that follows, and up to half less at random."""
+    """Delay before the second call, in seconds. It doubles for each further call; jitter shortens it by up to half."""
     longest: float = 5.0
-    """Most seconds before a call."""
+    """Maximum delay before a call, in seconds."""
 
     def pause(self, failures: int) -> float:
-        """Seconds to wait after so many calls in a row that broke."""
+        """Return the delay, in seconds, after `failures` broken calls in a row."""
         return float(min(self.longest, self.first * 2 ** (failures - 1)) * random.uniform(0.5, 1.0))
 
 
 class Client:
-    """Connections to gateways that share a session store; a context manager that closes them."""
+    """Connections to gateways that share a session store. The context manager closes them."""
 
     def __init__(
         self,
@@ -48,13 +48,13 @@ class Client:
         timeout: float = 600.0,
         retries: Retries | None = None,
     ) -> None:
-        """Connect when the first request comes.
+        """Create the client. It connects on the first request.
 
         Args:
-            addresses: the gateways' gRPC APIs, `host:port`; 127.0.0.1:50051 without any.
-            api_key: the key that every call carries; empty for none.
-            ca: PEM file of the authorities that the gateways' certificates come from; None for plaintext.
-            timeout: seconds that one generation may take, all calls together.
+            addresses: gRPC addresses of the gateways, `host:port`; defaults to 127.0.0.1:50051.
+            api_key: API key sent with every call; empty for none.
+            ca: PEM file of the authorities that sign the gateways' certificates; None for plaintext.
+            timeout: timeout of one generation, in seconds, over all its calls.
 
         Raises:
             ConfigError: the key is malformed, or the file cannot be read.
@@ -72,26 +72,26 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """End every stream and close the connections; from any thread."""
+        """End all streams and close the connections. Thread-safe."""
         for channel in self._channels:
             channel.close()
 
     def generate(self, request: PromptRequest | str) -> GenerationResult:
-        """The whole output of a request, or of a prompt; raises what `stream` raises."""
+        """Return the whole output of a request or prompt. Raises the errors of `stream`."""
         return collect(self.stream(request))
 
     def stream(self, request: PromptRequest | str) -> Iterator[Event]:
-        """The events of a request, or of a prompt: every token once, also where gateways are lost on the way.
+        """Yield the events of a request or prompt. Each token arrives exactly once, even if gateways fail on the way.
 
-        Leaving the iterator early leaves the generation, which ends after the gateway's grace.
+        Closing the iterator early abandons the generation, which ends after the gateway's grace period.
 
         Raises:
             RequestError: the gateway refused the request.
-            DeadlineExceeded: the time is over.
-            SpecdecError: too many calls in a row broke; this is the error of the last.
+            DeadlineExceeded: the timeout has passed.
+            SpecdecError: too many calls in a row broke; the error of the last one.
         """
         asked = request_to_pb(PromptRequest(request) if isinstance(request, str) else request)
-        asked.request_id = uuid.uuid4().hex  # a request whose answer was lost is not generated twice
+        asked.request_id = uuid.uuid4().hex  # prevents a second generation if a response is lost
         reading = _Reading(asked, self._metadata, time.monotonic() + self._timeout)
         for channel in cycle(self._channels):
             try:
@@ -105,21 +105,21 @@ class Client:
 
 
 class _Reading:
-    """How far one generation has been read."""
+    """Read position of one generation."""
 
     def __init__(self, request: pb.GenerateRequest, metadata: tuple[tuple[str, str], ...], deadline: float) -> None:
         self._request = request
         self._metadata = metadata
         self._deadline = deadline
         self._generation = ""
-        """Its name, once it has begun."""
+        """Generation id, once it has begun."""
         self._received = 0
-        """Output tokens so far."""
+        """Number of output tokens read so far."""
         self.failures = 0
-        """Calls that broke since the last token."""
+        """Number of broken calls since the last token."""
 
     def events(self, stub: gateway_pb2_grpc.GenerationServiceStub) -> Iterator[Event]:
-        """The events that are not read yet; raises RpcError."""
+        """Yield the unread events. Raises RpcError."""
         left = max(0.0, self._deadline - time.monotonic())
         self.failures += 1
         for message in self._resume(stub, left) if self._generation else self._begin(stub, left):
@@ -148,7 +148,7 @@ class _Reading:
 
 
 def _failure(error: grpc.RpcError) -> SpecdecError | None:
-    """The error of a call that may be made again; None of one that may not."""
+    """Return the error of a call that may be retried, or None if it must not be."""
     known = from_rpc_error(error)
     if isinstance(known, QueueFull) or error.code() is grpc.StatusCode.UNAVAILABLE:
         return known or NoVerifier(f"no gateway answers: {error.details()}")
@@ -156,7 +156,7 @@ def _failure(error: grpc.RpcError) -> SpecdecError | None:
 
 
 def _final(error: grpc.RpcError) -> SpecdecError:
-    """The error of a call that is not made again."""
+    """Return the error of a call that is not retried."""
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
         return DeadlineExceeded("the generation did not end in time")
     return from_rpc_error(error) or InternalError(f"the gateway failed: {error.details()}")

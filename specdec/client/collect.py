@@ -1,4 +1,4 @@
-"""From the events of a generation to its result."""
+"""Collection of a generation's events into its result."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -13,7 +13,7 @@ def collect(
     on_round: Callable[[RoundEvent], None] = lambda round_: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> GenerationResult:
-    """Read a stream of events to its end, and take its time; `on_round` is called with each round as it comes.
+    """Read a stream of events to its end and measure its times. `on_round` is called with each round on arrival.
 
     Raises:
         InternalError: the stream ended before its last event.

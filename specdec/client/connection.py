@@ -1,4 +1,4 @@
-"""How a gateway is reached: its address, the API key that calls carry, and whose certificates are trusted."""
+"""Connection to a gateway: its address, API key and trusted authorities."""
 
 import re
 from dataclasses import dataclass, field
@@ -11,26 +11,26 @@ from specdec.errors import ConfigError
 from specdec.serving.rpc.access import Access
 
 OPTIONS = (("grpc.enable_http_proxy", 0),)
-"""Of every channel: the environment's proxies are for the web."""
+"""Options of every channel. The environment's proxies are meant for the web and are not used."""
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayConnection:
-    """How a gateway's gRPC API is reached."""
+    """Address and credentials of a gateway's gRPC API."""
 
     address: str
     """`host:port`."""
     key: str = field(default="", repr=False)
-    """The API key that every call carries; empty for none."""
+    """API key sent with every call; empty for none."""
     ca: Path | None = None
-    """PEM file of the authorities that the gateway's certificate comes from; None for plaintext."""
+    """PEM file of the authorities that sign the gateway's certificate; None for plaintext."""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[\x21-\x7e]*", self.key):
             raise ConfigError("the API key must be of printable ASCII characters without spaces and line ends")
 
     def open(self) -> grpc.Channel:
-        """A channel; raises ConfigError when the file cannot be read."""
+        """Open a channel. Raises ConfigError if the file cannot be read."""
         if self.ca is None:
             return grpc.insecure_channel(self.address, options=OPTIONS)
         try:
@@ -41,5 +41,5 @@ class GatewayConnection:
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """What every call carries."""
+        """Metadata of every call."""
         return Access(token=SecretStr(self.key)).metadata

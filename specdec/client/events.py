@@ -1,4 +1,4 @@
-"""A generation as a client sees it: the request, the events that the gateway streams, and the result."""
+"""Client-side values of a generation: the request, the streamed events and the result."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from specdec.sampling.params import FinishReason
 from specdec.wire.report import ReportedToken, RoundReport
 
 Token = ReportedToken
-"""One token of the output."""
+"""One output token."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptRequest:
-    """One generation to ask for; None leaves a choice to the server."""
+    """Request for one generation. None leaves a choice to the server."""
 
     prompt: str
     max_tokens: int | None = None
@@ -25,26 +25,26 @@ class PromptRequest:
     mode: Mode | None = None
     lenience: float | None = None
     drafter: str = ""
-    """The name of what drafts; empty for the server's choice."""
+    """Name of the drafter or source; empty for the server's choice."""
     tree: TreeOptions | None = None
-    """How trees are drafted; None asks for chains."""
+    """Shape of draft trees; None requests chains."""
     stop: tuple[str, ...] = ()
     """Strings that end the output."""
     user: str = ""
-    """On whose behalf; what is one user's is not there for another."""
+    """User that the request is made for. Users cannot access each other's data."""
     cache_salt: str = ""
-    """What is computed of a common prefix is shared by requests of the same salt alone; empty for no salt."""
+    """Cache salt: only requests with the same salt share computed prefixes; empty for no salt."""
     session: str = ""
-    """The session to go on in; empty for a generation of its own."""
+    """Session to continue; empty for a standalone generation."""
     chat: bool = False
-    """Whether the prompt is what the user says in a chat, and goes through the model's chat template."""
+    """Whether the prompt is a user message that goes through the model's chat template."""
     detail: bool = False
-    """Whether every round comes with a report."""
+    """Whether each round includes a report."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartedEvent:
-    """The first event: the generation has begun."""
+    """First event: the generation has begun."""
 
     id: str
     model: str
@@ -56,16 +56,16 @@ class RoundEvent:
     """One round of a generation."""
 
     tokens: tuple[Token, ...]
-    """The tokens that the round committed."""
+    """Tokens that the round committed."""
     rejected: tuple[str, ...]
-    """Texts of the draft tokens that were rejected."""
+    """Texts of the rejected draft tokens."""
     report: RoundReport | None = None
-    """Set when the request asks for it."""
+    """Report of the round, if the request asks for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedEvent:
-    """The last event: why the generation ended, and the server's counts."""
+    """Last event: the finish reason and the server's counts."""
 
     reason: FinishReason | None
     prompt_tokens: int
@@ -73,11 +73,11 @@ class FinishedEvent:
     drafted: int
     accepted: int
     rounds: int
-    """Rounds, those without a draft included."""
+    """Number of rounds, including those without a draft."""
     fallbacks: Mapping[str, int]
-    """For each reason why rounds had no draft, the number of such rounds."""
+    """Number of rounds without a draft, by reason."""
     lossy: bool = False
-    """Whether lenience let the output differ in distribution from the target's."""
+    """Whether lenience allowed the output distribution to differ from the target's."""
 
 
 Event = StartedEvent | RoundEvent | FinishedEvent
@@ -85,20 +85,20 @@ Event = StartedEvent | RoundEvent | FinishedEvent
 
 @dataclass(frozen=True, slots=True)
 class GenerationResult:
-    """A finished generation, with the times as the client measured them."""
+    """A finished generation, with the times measured by the client."""
 
     started: StartedEvent
     tokens: tuple[Token, ...]
-    """The whole output."""
+    """Tokens of the whole output."""
     finished: FinishedEvent
     first_token: float
-    """Seconds from the request to the first token."""
+    """Time from the request to the first token, in seconds."""
     seconds: float
-    """Seconds from the request to the end."""
+    """Time from the request to the end, in seconds."""
     reports: tuple[RoundReport, ...] = ()
-    """Those of all rounds, when the request asks for them."""
+    """Reports of all rounds, if the request asks for them."""
     first_tokens: int = 1
-    """Tokens of the first round, which come together."""
+    """Number of tokens in the first round, which arrive together."""
 
     @property
     def text(self) -> str:
@@ -106,12 +106,12 @@ class GenerationResult:
 
     @property
     def tokens_per_second(self) -> float:
-        """Output tokens per second, the wait for the first one included."""
+        """Output tokens per second, including the time to the first token."""
         return self.finished.completion_tokens / self.seconds if self.seconds else 0.0
 
     @property
     def decode_rate(self) -> float:
-        """Output tokens per second after the first ones; 0 where there are no others."""
+        """Output tokens per second after the first round; 0 if there are no further tokens."""
         rest, seconds = self.finished.completion_tokens - self.first_tokens, self.seconds - self.first_token
         return rest / seconds if rest > 0 and seconds > 0 else 0.0
 
@@ -121,7 +121,7 @@ class GenerationResult:
 
     @property
     def accepted_share(self) -> float | None:
-        """Accepted draft tokens over all drafted ones; None without drafts.
+        """Accepted draft tokens divided by all draft tokens; None without drafts.
 
         It is below the acceptance rate α: drafts after the first rejection are never judged.
         """

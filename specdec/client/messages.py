@@ -1,4 +1,4 @@
-"""Between the client's values and the messages of the gateway's gRPC API."""
+"""Translation between the client's values and the messages of the gateway's gRPC API."""
 
 from protos.gateway.v1 import gateway_pb2
 from specdec.client.events import Event, FinishedEvent, PromptRequest, RoundEvent, StartedEvent, Token
@@ -9,7 +9,7 @@ from specdec.wire.report import report_from_pb
 
 
 def request_to_pb(request: PromptRequest) -> gateway_pb2.GenerateRequest:
-    """The message of a request."""
+    """Return the message of a request."""
     made = gateway_pb2.GenerateRequest(
         sampling=gateway_pb2.SamplingOptions(temperature=request.temperature, top_p=request.top_p, seed=request.seed),
         stop=gateway_pb2.StopOptions(max_tokens=request.max_tokens, stop=request.stop),
@@ -34,7 +34,7 @@ def request_to_pb(request: PromptRequest) -> gateway_pb2.GenerateRequest:
 
 
 def event_from_pb(message: gateway_pb2.StreamGenerateResponse | gateway_pb2.ResumeGenerationResponse) -> Event:
-    """The event of a streamed message."""
+    """Return the event of a streamed message."""
     match message.WhichOneof("event"):
         case "started":
             return StartedEvent(message.started.id, message.started.model, message.started.seed)
