@@ -1,4 +1,4 @@
-"""Finds turns whose gateway stopped renewing its lease, and continues those whose callers may still come back."""
+"""Adopts orphaned turns: finds those whose gateway stopped renewing the lease, and continues them for their callers."""
 
 import asyncio
 import random
@@ -14,25 +14,25 @@ from gateway.turns.turn_stream import TurnStream
 from specdec.errors import SessionStoreDown, SpecdecError
 
 LIMIT = 16
-"""Orphans taken in one search: all gateways share the work of one that died."""
+"""Most orphans taken per search, so that all gateways share the work of a dead one."""
 
 _log = structlog.get_logger()
 
 
 class Adopter:
-    """Searches for orphaned turns about twice per lease, at random times, so that gateways do not search in step."""
+    """Searches for orphaned turns about twice per lease, at random times, so that gateways do not synchronize."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
 
     async def run(self) -> None:
-        """Search again and again until the process is about to end."""
+        """Search periodically until the drain begins."""
         while not self._services.drain.closing:
             await asyncio.sleep(self._services.settings.lease * random.uniform(0.25, 0.75))
             await self.adopt_orphans()
 
     async def adopt_orphans(self) -> None:
-        """Adopt the orphans found now; does nothing while the session store does not answer."""
+        """Adopt the orphans that one search finds. Do nothing if the session store is down."""
         try:
             orphans = await self._services.sessions.lapsed_turns(LIMIT)
         except SessionStoreDown:
@@ -50,7 +50,7 @@ class Adopter:
             _log.info("turn_adopted", generation=turn.name, outcome=outcome, silent=round(orphan.silent, 3))
 
     async def _adopt(self, turn: Turn, orphan: LapsedTurn) -> str:
-        """Own the turn; continues it ("continued"), or releases it for whoever resumes it ("paused")."""
+        """Acquire the turn, then continue it ("continued") or release it until a caller resumes it ("paused")."""
         services = self._services
         view = await services.sessions.read(turn.session_id, turn.tenant, turn.number)
         header = header_from_bytes(view.params, view.prompt)
@@ -68,5 +68,5 @@ class Adopter:
         return "continued"
 
     def _grace_left(self, header: Header, orphan: LapsedTurn) -> float:
-        """Seconds in which the caller may still come back, counted from the moment its gateway fell silent."""
+        """Return the seconds left for the caller to resume, counted from the end of the lost gateway's lease."""
         return self._services.settings.grace - orphan.silent if header.resumable else 0.0

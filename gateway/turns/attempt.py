@@ -1,4 +1,4 @@
-"""The generation of a turn at one verifier: its rounds are committed in their order, and shown once they are."""
+"""One attempt to generate a turn at one verifier. Rounds are committed in order and published after the commit."""
 
 import asyncio
 import time
@@ -18,32 +18,32 @@ from specdec.errors import SpecdecError
 from specdec.wire.generation import GenerationCall, Round
 
 WINDOW = 64
-"""Tokens that a generation may be ahead of its fastest reader."""
+"""Most tokens that a generation may be ahead of its fastest reader."""
 UNLIMITED = 2**31 - 1
-"""Credit of a generation that waits for no reader."""
+"""Credit of a generation without flow control."""
 
 
 @dataclass(slots=True)
 class TurnOutput:
-    """A turn's output on its way to store and readers; the attempts of a turn share it."""
+    """Output of a turn on its way to store and readers, shared by the turn's attempts."""
 
     transcript: Transcript
-    """The rounds that were taken, committed or about to be."""
+    """Rounds received, committed or about to be."""
     publish: Callable[[OutputRound], None]
-    """Called with what may be shown after a commit."""
+    """Called after each commit with the output to show."""
     read: int | None = None
-    """Output tokens that the fastest reader has; None while nobody reads."""
+    """Number of output tokens sent to the fastest reader; None without a reader."""
     last_commit: float = 0.0
-    """When a round was committed last, or the turn began; by `time.monotonic`."""
+    """Time of the last commit, or of the turn's start; by `time.monotonic`."""
 
     @property
     def credit(self) -> int:
-        """Length that the sequence may reach."""
+        """Longest sequence, in tokens, that the verifier may generate now."""
         return UNLIMITED if self.read is None else len(self.transcript.header.prompt) + self.read + WINDOW
 
 
 class Attempt:
-    """Receives the rounds of a turn from one verifier; as `gateway.verifiers.pass_loop.Receiver`."""
+    """Receives the rounds of a turn from one verifier; implements `gateway.verifiers.pass_loop.Receiver`."""
 
     def __init__(self, services: Services, output: TurnOutput, call: GenerationCall, vocab_size: int) -> None:
         self._services = services
@@ -51,24 +51,24 @@ class Attempt:
         self._call = call
         self._check = RoundCheck(call, vocab_size)
         self._pending: deque[tuple[Round, OutputRound]] = deque()
-        """Rounds that were taken and wait for the store's answer."""
+        """Rounds received that wait for the store's answer."""
         self._credited = output.credit
         self._finished = False
         """Whether the verifier has ended the generation."""
         self._stopping = False
-        """Whether no further round is taken."""
+        """Whether further rounds are ignored."""
         self._refused = False
-        """Whether the store has refused a round, so that those after it are not shown."""
+        """Whether the store refused a round; later rounds are then not shown."""
         self._error: SpecdecError | None = None
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self, loop: PassLoop, progress: Progress, seconds: float) -> None:
-        """Generate to the finish of the turn, until `stop`, a cancellation or the end of this gateway.
+        """Generate until the turn finishes, is stopped or cancelled, or the drain timeout passes.
 
-        The verifier takes at most `seconds`.
+        The verifier may take at most `seconds`.
 
         Raises:
-            SpecdecError: the verifier or the ownership was lost; what came before is committed and shown.
+            SpecdecError: the verifier or the ownership was lost. Earlier rounds are committed and shown.
         """
         self._progress = progress
         self._slot = loop.open(self._call, self, self._credited, seconds)
@@ -78,19 +78,19 @@ class Attempt:
             self._slot.close(finished=self._finished)
 
     def stop(self) -> None:
-        """Take no further round; `run` returns once those that were taken are answered."""
+        """Ignore further rounds; `run` returns after the store has answered the pending ones."""
         self._stopping = True
         self._settle()
 
     def renew_credit(self) -> None:
-        """Send more credit when half of a window was read since the last time."""
+        """Send more credit if readers took at least half a window since the last update."""
         credit = self._output.credit
         if credit - self._credited >= WINDOW // 2:
             self._credited = credit
             self._slot.credit(credit)
 
     def take(self, verified: Round) -> RoundCommit | None:
-        """The commit of a round, cut where the output ends."""
+        """Return the commit of a round, cut where the output ends; None if rounds are ignored."""
         if self._stopping or self._error or self._output.transcript.finish is not None:
             return None
         self._check.take(verified)
@@ -110,7 +110,7 @@ class Attempt:
         self._settle()
 
     def lost(self, error: SpecdecError) -> None:
-        """End with this error."""
+        """End the attempt with this error."""
         self._error = self._error or error
         self._settle()
 
@@ -125,7 +125,7 @@ class Attempt:
         self._progress(output.transcript.tokens)
 
     def _settle(self) -> None:
-        """End `run` when nothing is pending and there is nothing to wait for."""
+        """End `run` if no commit is pending and the attempt failed or stops."""
         if self._pending or self._over.done():
             return
         if self._error is not None:
@@ -135,7 +135,7 @@ class Attempt:
 
 
 def commit_of(kept: Round, session_id: str, epoch: int) -> RoundCommit:
-    """The commit of a round of a session under an epoch."""
+    """Return the store commit of a round."""
     return RoundCommit(
         session_id=session_id,
         epoch=epoch,

@@ -1,4 +1,4 @@
-"""A generation that runs in this process, apart from its readers: they come, leave and come back while it goes on."""
+"""Broadcast of a generation: it runs in this process independently of its readers, which may leave and return."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -15,13 +15,13 @@ _log = structlog.get_logger()
 
 
 class Generated(Protocol):
-    """What generates the events of a broadcast."""
+    """Source of a broadcast's events."""
 
     async def run(self, publish: Callable[[Event], None]) -> None:
-        """Publish the events from the first to the last; when cancelled, stop as it stands."""
+        """Publish all events in order. Cancellation stops the generation and keeps its committed rounds."""
 
     def reader_is_at(self, read: int | None) -> None:
-        """Note how many output tokens the fastest reader has taken; None while there is no reader to wait for."""
+        """Set the number of output tokens that the fastest reader has taken; None without a reader to wait for."""
 
 
 @dataclass(slots=True, eq=False)
@@ -29,14 +29,14 @@ class _Reader:
     """One reader of a broadcast."""
 
     taken: int = 0
-    """Events that it is done with."""
+    """Number of events that the reader has handled."""
 
 
 class Broadcast:
-    """One generation: its events so far, and its readers.
+    """One generation with its events so far and its readers.
 
-    The generation is told how far its fastest reader is, so that a slow client slows its verifier down. Without any
-    reader it goes on for `grace` seconds; then it is stopped, and the session store keeps what it committed.
+    The broadcast reports the fastest reader's position to the source, so a slow client slows its verifier down.
+    Without readers the generation continues for `grace` seconds and then stops; committed rounds stay in the store.
     """
 
     def __init__(self, source: Generated, grace: float, on_end: Callable[[], None]) -> None:
@@ -48,18 +48,18 @@ class Broadcast:
         self._ended = False
         self._readers: set[_Reader] = set()
         self._changed = asyncio.Event()
-        """Set at every event and at the end; a reader that has everything clears it and waits."""
+        """Set at every event and at the end. A reader that has every event clears it and waits."""
         self._abandon_timer: asyncio.TimerHandle | None = None
         self._stopping: asyncio.Task[None] | None = None
         self._task = asyncio.create_task(self._generate())
 
     @property
     def is_read(self) -> bool:
-        """Whether it has a reader now."""
+        """Whether the broadcast has a reader."""
         return bool(self._readers)
 
     async def read(self) -> AsyncGenerator[Event]:
-        """Every event from the first on; at the end, the error that the generation failed with is raised."""
+        """Yield every event from the first on; if the generation failed, raise its error at the end."""
         reader = self._add_reader()
         try:
             while True:
@@ -77,18 +77,18 @@ class Broadcast:
             raise self._error
 
     def expect_reader(self, seconds: float) -> None:
-        """Stop the generation unless it has a reader within `seconds`, counted from now."""
+        """Stop the generation unless a reader arrives within `seconds`."""
         if self._abandon_timer is not None:
             self._abandon_timer.cancel()
         self._abandon_timer = asyncio.get_running_loop().call_later(seconds, self._abandon)
 
     def extend_grace(self) -> None:
-        """Begin the grace anew where it runs, because a reader is on its way."""
+        """Restart a running grace period, because a reader is about to arrive."""
         if self._abandon_timer is not None:
             self.expect_reader(self._grace)
 
     async def stop(self) -> None:
-        """Stop the generation here; what is committed stays, and any gateway can resume it, also this one at once."""
+        """Stop the generation here. Its committed rounds stay, and any gateway, including this one, can resume it."""
         self._on_end()
         await cancel_and_wait(self._task)
 
@@ -103,7 +103,7 @@ class Broadcast:
         return reader
 
     def _tell_source(self, reader: _Reader) -> None:
-        """Tell the source how far the reader is, if it is the fastest."""
+        """Report the reader's position to the source, if it is the fastest reader."""
         event = self._events[reader.taken - 1]
         if isinstance(event, OutputRound) and all(reader.taken >= other.taken for other in self._readers):
             self._source.reader_is_at(event.committed)
@@ -119,7 +119,7 @@ class Broadcast:
             await self.stop()
 
     def _abandon(self) -> None:
-        self._on_end()  # now: a reader that comes while this one is stopped begins the generation anew
+        self._on_end()  # before the stop, so that a reader that arrives during it starts a new broadcast
         self._stopping = asyncio.create_task(self.stop())
 
     def _publish(self, event: Event) -> None:
@@ -144,30 +144,30 @@ class Broadcast:
 
 
 class Broadcasts:
-    """The generations that run in this process, by their public ids."""
+    """Generations that run in this process, by public id."""
 
     def __init__(self) -> None:
         self._running: dict[str, Broadcast] = {}
 
     def get(self, name: str) -> Broadcast | None:
-        """The generation of that name; None when it does not run here."""
+        """Return the generation with this id; None if it does not run here."""
         return self._running.get(name)
 
     def join(self, name: str) -> Broadcast | None:
-        """As `get`, for a reader that is about to come: the generation is not stopped for want of readers meanwhile."""
+        """Like `get`, for a reader that is about to arrive; restarts a running grace period."""
         broadcast = self.get(name)
         if broadcast is not None:
             broadcast.extend_grace()
         return broadcast
 
     def start(self, name: str, source: Generated, grace: float) -> Broadcast:
-        """Run a generation that does not run here yet; without readers it goes on for `grace` seconds."""
+        """Start a generation that does not run here yet; without readers it continues for `grace` seconds."""
         broadcast = Broadcast(source, grace, lambda: self._forget(name, broadcast))
         self._running[name] = broadcast
         return broadcast
 
     async def stop_unread(self) -> None:
-        """Stop the generations that have no reader now."""
+        """Stop the generations without a reader."""
         await asyncio.gather(*(each.stop() for each in list(self._running.values()) if not each.is_read))
 
     async def close(self) -> None:
@@ -175,6 +175,6 @@ class Broadcasts:
         await asyncio.gather(*(each.stop() for each in list(self._running.values())))
 
     def _forget(self, name: str, broadcast: Broadcast) -> None:
-        """Forget a generation that ends, unless another has begun in its place."""
+        """Remove an ended generation, unless another has replaced it."""
         if self._running.get(name) is broadcast:
             del self._running[name]

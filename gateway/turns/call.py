@@ -1,6 +1,4 @@
-"""From a request to the verifier's call and the key of its turn: checked against the model, with every choice made that
-the caller left open.
-"""
+"""Builds the verifier's call and the turn's key from a request: checks it against the model and fills in defaults."""
 
 from collections.abc import Container, Sequence
 from dataclasses import replace
@@ -31,23 +29,23 @@ def make_call(
     *,
     clamp: bool = False,
 ) -> GenerationCall:
-    """The call for the whole generation; session and epoch are filled in when it is sent.
+    """Return the call for the whole generation; session and epoch are set when it is sent.
 
     Args:
         prompt: every token before the output: the session's history, then the request's own prompt.
-        mode: the server's verification mode, for a request that names none.
-        prediction: tokens of the output that the request predicts.
-        clamp: whether max_tokens over the room left in the context are lowered to it, instead of refused.
+        mode: default verification mode.
+        prediction: output tokens that the request predicts.
+        clamp: whether to lower a max_tokens above the room left in the context, instead of refusing it.
 
     Raises:
         TokenOutOfRange: a token id is not in the vocabulary.
         ContextLengthExceeded: the prompt, or prompt and max_tokens together, do not fit the context.
         GammaTooLarge: gamma is over the model's limit.
         FieldInvalid: no token may be drawn, the prompt is too long to be scored, the mode allows no lenience, or
-            nothing drafts under the request's name.
-        FieldRequired: the prompt was tokenized to no token at all.
-        UnsupportedParameter: there is a grammar or a tree, which the verifiers cannot follow, or both; or they score no
-            prompts.
+            no drafter has the requested name.
+        FieldRequired: the prompt has no tokens after tokenization.
+        UnsupportedParameter: the verifiers do not support the request's grammar, tree or prompt scores, or the
+            request combines a grammar with a tree.
     """
     if not prompt:
         raise FieldRequired("prompt has no tokens", "prompt")
@@ -90,7 +88,7 @@ def make_call(
 def _speculation(
     request: GenerationRequest, info: VerifierInfo, mode: Mode, prediction: tuple[int, ...]
 ) -> Speculation:
-    """What the request asks of speculation, with the verifiers' defaults where it does not choose."""
+    """Return the request's speculation options, with the verifiers' defaults for those left open."""
     tree = request.tree or _default_tree(request, info, mode)
     lenience = request.lenience
     if lenience is None:
@@ -108,7 +106,7 @@ def _speculation(
 
 
 def _default_tree(request: GenerationRequest, info: VerifierInfo, mode: Mode) -> TreeOptions | None:
-    """The verifiers' trees, for a greedy request that asks for nothing that excludes them."""
+    """Return the verifiers' default tree for a greedy request, or None if the request excludes trees."""
     tree, sampling = info.tree, request.sampling
     if tree is None or sampling.temperature > 0.0 or mode not in (Mode.REJECTION, Mode.COUPLED):
         return None
@@ -119,7 +117,7 @@ def _default_tree(request: GenerationRequest, info: VerifierInfo, mode: Mode) ->
 
 
 def _check_drafters(request: GenerationRequest, info: VerifierInfo) -> None:
-    """Refuse names of nobody, and trees where there can be none."""
+    """Raise for unknown drafter names, and for trees that the verifiers or the request rule out."""
     tree = request.tree
     named = [("speculation.drafter", request.drafter)] if request.drafter else []
     if tree is not None:
@@ -130,16 +128,16 @@ def _check_drafters(request: GenerationRequest, info: VerifierInfo) -> None:
             raise UnsupportedParameter("speculation.tree: no tree is drafted under a grammar", "speculation.tree")
     for param, name in named:
         if name not in info.drafter_names:
-            addresses = {drafter.address for drafter in info.drafters}  # which callers may know, and are not told
+            addresses = {drafter.address for drafter in info.drafters}  # accepted as names, but not listed in errors
             names = ", ".join(known for known in info.drafter_names if known not in addresses)
             raise FieldInvalid(f"no drafter {name!r}; there are {names}", param)
 
 
 def _mode(request: GenerationRequest, default: Mode) -> Mode:
-    """The verification mode of a request.
+    """Return the verification mode of a request.
 
-    A seeded request wants the same tokens again: in coupled mode, as without drafts, they depend on the seed and the
-    target model alone, not on which drafts arrived in time.
+    A seeded request gets coupled mode by default. Its tokens then depend on the seed and the target model alone, not
+    on which drafts arrived in time.
     """
     if request.mode is None and request.seeded and default is not Mode.OFF:
         return Mode.COUPLED
@@ -147,7 +145,7 @@ def _mode(request: GenerationRequest, default: Mode) -> Mode:
 
 
 def _max_tokens(request: GenerationRequest, prompt: int, context: int, clamp: bool) -> int:
-    """The longest output, in tokens; `prompt` and `context` are lengths in tokens, too."""
+    """Return the longest output; all lengths are in tokens."""
     room = context - prompt
     if room < 1:
         raise ContextLengthExceeded(
@@ -164,13 +162,13 @@ def _max_tokens(request: GenerationRequest, prompt: int, context: int, clamp: bo
 
 
 async def turn_key(request: GenerationRequest, sessions: SessionStore) -> tuple[str, SessionView | None]:
-    """The idempotency key of a request's turn, and its session as that key sees it; None for a session of its own.
+    """Return the idempotency key of a request's turn, and the view of its session; None for a new session.
 
-    A turn without a key of the caller's is known by its content and its place. So a client that repeats a request by
-    itself, after a timeout as much as while the turn runs, gets the turn that it began and says nothing twice.
+    Without a key from the caller, the key is the request's digest and its position in the session. A client that
+    retries a request, during the turn or after a timeout, therefore gets the turn that it began.
 
     Raises:
-        SessionNotFound, SessionExpired: there is no such session.
+        SessionNotFound, SessionExpired: the session does not exist or has expired.
     """
     key = request.idempotency_key
     if not request.session:
@@ -187,7 +185,7 @@ async def turn_key(request: GenerationRequest, sessions: SessionStore) -> tuple[
 
 
 def calls_of(last: TurnView, models: ServedModels) -> tuple[ToolCall, ...]:
-    """The calls in the output of a whole turn; none where it had no tools."""
+    """Return the tool calls in the output of a whole turn; none if the turn had no tools."""
     header = header_from_bytes(last.params, last.prompt)
     reading = Reading.parse(header.reading)
     if not reading.tool_format:
@@ -202,7 +200,7 @@ def calls_of(last: TurnView, models: ServedModels) -> tuple[ToolCall, ...]:
 
 
 def _read_text(decode: Decode, tokens: Sequence[int], tags: Container[str]) -> str:
-    """The text of tokens, in which the names of tags stand for special tokens."""
+    """Return the text of the tokens, with special tokens that are tags written by name."""
     text, run = "", list[int]()
     for token in tokens:
         name = decode.special.get(token, "")

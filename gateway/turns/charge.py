@@ -1,4 +1,4 @@
-"""What a request costs its API key: counted when it begins, settled when it ends, and never twice."""
+"""Charges a request to its API key: reserves tokens at the start and settles the actual use once at the end."""
 
 import asyncio
 from collections import Counter
@@ -14,24 +14,24 @@ from gateway.turns.services import Services
 from specdec.errors import SpecdecError
 
 _BYTES_A_TOKEN = 4
-"""Bytes of a text that count as one token before it is tokenized."""
+"""Estimated bytes per token, for texts that are not tokenized yet."""
 
 
 class Charge:
-    """The charge of one request with all its choices; this one, for callers without a key, is nothing."""
+    """Charge of one request with all its choices. This base class, for callers without a key, charges nothing."""
 
     repeated = False
-    """Whether the request was made before, so that this time it costs nothing."""
+    """Whether the request repeats an earlier one and therefore costs nothing."""
 
     async def counted(self, event: Event) -> Event:
-        """Count an event of the request; the charge is settled before the last one is passed on."""
+        """Count an event of the request and return it. The charge is settled before the last event returns."""
         return event
 
     def fail(self) -> None:
-        """Note that the request has failed, so that it does not go on."""
+        """Note that the request failed and will not continue."""
 
     async def settle(self) -> None:
-        """Count what the request has used and nothing else, once."""
+        """Replace the reservation with the actual use. Further calls do nothing."""
 
 
 class KeyCharge(Charge):
@@ -46,14 +46,14 @@ class KeyCharge(Charge):
         self._running = request.number
         self._prompt = 0
         self._asked = 0
-        """Tokens that it may have in the end; 0 until it has started."""
+        """Most tokens that the request may use, prompt and output; 0 until it has started."""
         self._outputs: Counter[int] = Counter()
         """Output tokens, by choice."""
         self._failed = False
         self._settling: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
-        """Count the request; raises RateLimited and SessionStoreDown."""
+        """Reserve the request's tokens; raises RateLimited and SessionStoreDown."""
         self._headers = (await self._limits.enter(self._key, self._id, self._taken)).headers
 
     async def counted(self, event: Event) -> Event:
@@ -80,10 +80,10 @@ class KeyCharge(Charge):
         await asyncio.shield(self._settling)
 
     async def _settle(self) -> None:
-        """Give back what was not used.
+        """Return the unused tokens to the key.
 
-        A request whose reader left early may go on, and be read again for nothing: it costs all that it may have, but
-        for what was not read never more than a minute's tokens.
+        A request whose reader left early may continue and can be read again for free. It is therefore charged its
+        maximum, where the unread part counts at most one minute's tokens.
         """
         used = self._prompt + self._outputs.total()
         if self._running and not self._failed:
@@ -95,10 +95,10 @@ class KeyCharge(Charge):
 
 @asynccontextmanager
 async def charged(services: Services, request: GenerationRequest) -> AsyncIterator[Charge]:
-    """Count a request against the limits of its key; what it has not used is given back at the end.
+    """Charge a request to its key inside the context; unused tokens are returned at the end.
 
     Raises:
-        RateLimited: the key has used up a limit.
+        RateLimited: a limit of the key is used up.
         SessionStoreDown: the limits cannot be read.
     """
     if request.key is None or services.limits is None or not request.key.limited:
@@ -116,7 +116,7 @@ async def charged(services: Services, request: GenerationRequest) -> AsyncIterat
 
 
 def tokens_asked(request: GenerationRequest) -> int:
-    """How many tokens a request may need, as far as that is known before its prompt is tokenized."""
+    """Return an estimate, made before tokenization, of the most tokens that a request may need."""
     longest = request.max_tokens if request.max_tokens is not None else request.cap_tokens
     return sum(map(_prompt_tokens, request.prompts)) + request.number * (longest or 0)
 

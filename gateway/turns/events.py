@@ -1,4 +1,4 @@
-"""The events of a generation, in order: one Started, any number of OutputRounds, one Finished."""
+"""Events of a generation, in order: one Started, any number of OutputRounds, one Finished."""
 
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Container, Iterable, Mapping
@@ -20,18 +20,18 @@ from specdec.wire.report import RoundReport
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The generation is accepted, and its turn is stored; of several choices, this is the first."""
+    """First event: the generation is accepted and its turn is stored. Turn and header are those of the first choice."""
 
     turn: Turn
     header: Header
     prompts: tuple[tuple[int, ...], ...] = ()
-    """The prompt of each choice, in tokens, where there are several choices."""
+    """Prompt tokens of each choice; empty for a single choice."""
 
     limits: Mapping[str, str] = field(default_factory=dict)
-    """What the caller is told of the limits of its API key, by the names of HTTP headers."""
+    """Rate limit headers for the caller, by HTTP header name."""
 
     def prompt(self, choice: int) -> tuple[int, ...]:
-        """Every token before the output of a choice."""
+        """Return every token before the output of a choice."""
         return self.prompts[choice] if self.prompts else self.header.prompt
 
     @property
@@ -46,29 +46,29 @@ class Started:
 
     @property
     def session(self) -> str:
-        """Id of the session that the caller named; empty when the caller named none."""
+        """Id of the session that the caller named; empty if it named none."""
         return self.turn.session_id if self.header.in_session else ""
 
 
 @dataclass(frozen=True, slots=True)
 class RejectedToken:
-    """One drafted token that is not part of the output."""
+    """Drafted token that is not part of the output."""
 
     id: int
     decode: Decode = field(repr=False, compare=False)
 
     @property
     def text(self) -> str:
-        """The token's text, decoded on its own; few callers want it."""
+        """Text of the token, decoded on its own, on each access."""
         return self.decode([self.id])
 
 
 @dataclass(frozen=True, slots=True)
 class OutputRound:
-    """What may be shown after a round was committed: the output tokens whose text is final now."""
+    """Output released by a committed round: the tokens whose text is now final."""
 
     text: str
-    """The joined text of `tokens`."""
+    """Joined text of `tokens`."""
     tokens: tuple[OutputToken, ...]
     rejected: tuple[RejectedToken, ...]
     drafted: int
@@ -78,33 +78,33 @@ class OutputRound:
     committed: int
     """Output tokens committed so far, shown or held back."""
     report: RoundReport | None = None
-    """Set when the request asks for it."""
+    """Report of the round, if the request asks for it."""
     choice: int = 0
     """Index of the generation among the choices of its request."""
     message: MessageDelta | None = None
-    """What more of the message is known by these tokens; None where only text is read."""
+    """Part of the message in these tokens; None if the output is not parsed for thinking or calls."""
     prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
-    """Of the prompt's tokens but the first; set on the first round of a request that asks for them."""
+    """Log probabilities of the prompt's tokens after the first; on the first round, if the request asks for them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The generation ended well; one that failed raises an error instead."""
+    """Last event of a successful generation; a failed one raises an error instead."""
 
     reason: FinishReason
     matched_stop: str
-    """The stop string that ended the output; empty when none did."""
+    """Stop string that ended the output; empty if none did."""
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
-    """Tokens of the prompt that were not computed anew."""
+    """Prompt tokens taken from the prefix cache."""
     summary: Summary
     choice: int = 0
     """Index of the generation among the choices of its request."""
     message: MessageDelta | None = None
-    """What is left of the message; None where only text is read."""
+    """Last part of the message; None if the output is not parsed for thinking or calls."""
     called: bool = False
-    """Whether the message has calls of tools, and each is whole."""
+    """Whether the message has tool calls and all are complete."""
 
 
 Event = Started | OutputRound | Finished
@@ -117,18 +117,18 @@ class Output:
     tokens: tuple[OutputToken, ...]
     finished: Finished
     rounds: tuple[RoundReport, ...] = ()
-    """Its rounds, when the request asks for them."""
+    """Reports of its rounds, if the request asks for them."""
     message: ReadMessage | None = None
-    """The text and the calls; None where only text was read."""
+    """Parsed message with text and calls; None if the output was not parsed."""
     prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
-    """Of the prompt's tokens but the first; None where the request asked for none."""
+    """Log probabilities of the prompt's tokens after the first; None if the request asked for none."""
 
 
 async def without_first(events: AsyncGenerator[Event], count: int) -> AsyncGenerator[Event]:
-    """The events of one generation without its first `count` output tokens; `events` is closed with this iterator.
+    """Yield the events of one generation without its first `count` output tokens; closing this closes `events`.
 
-    Where there is thinking to read, or calls, the whole output is read for them, so that the reader gets the rest of a
-    call of which it has the beginning.
+    The skipped tokens are still parsed for thinking and calls, so a caller that has the beginning of a call gets the
+    rest of it.
     """
     skip, reader = count, None
     async with aclosing(events):
@@ -150,7 +150,7 @@ async def without_first(events: AsyncGenerator[Event], count: int) -> AsyncGener
 
 
 def _read_text(tokens: Iterable[OutputToken], tags: Container[str]) -> str:
-    """The text of tokens, in which the names of tags stand for special tokens."""
+    """Return the text of the tokens, with special tokens that are tags written by name."""
     return "".join(token.special if token.special in tags else token.text for token in tokens)
 
 
@@ -162,7 +162,7 @@ def _without(event: OutputRound, skip: int) -> OutputRound:
 
 
 async def collect(events: AsyncGenerator[Event]) -> tuple[Started, list[Output]]:
-    """Read a request's generations to their ends; returns the output of each choice.
+    """Read all events of a request; return Started and the output of each choice.
 
     Raises:
         SpecdecError: a generation failed.

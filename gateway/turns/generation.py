@@ -1,4 +1,4 @@
-"""Generations from the caller's side: begun by a request, read as events, come back to, and cancelled."""
+"""Caller's interface to generations: start, stream, resume and cancel."""
 
 import asyncio
 import time
@@ -40,13 +40,13 @@ from specdec.errors import (
 )
 
 _LAST = 32
-"""Tokens at the end of a prompt that show whether it opens the thinking."""
+"""Number of tokens at the end of a prompt that are searched for an opening thinking tag."""
 
 _log = structlog.get_logger()
 
 
 class Generator:
-    """Begins generations, and resumes or cancels those that were begun."""
+    """Starts, resumes and cancels generations."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -54,22 +54,22 @@ class Generator:
     async def stream(
         self, request: GenerationRequest, timeout: float | None = None, after: Sequence[int] = ()
     ) -> AsyncGenerator[Event]:
-        """The events of a request's generations; a repeated idempotency key gets those of the first request.
+        """Yield the events of a request's generations. A repeated idempotency key gets the first request's events.
 
         Args:
-            timeout: seconds the caller will wait; None takes the server's limit.
-            after: for each choice, how many output tokens the caller has already; empty when it has none.
+            timeout: longest time in seconds; None uses the server's limit.
+            after: number of output tokens that the caller already has, by choice; empty if it has none.
 
         Raises:
-            RequestError: the model cannot do what is asked; raised before Started.
-            ServiceError: something failed that could not be made good; raised at any time.
+            RequestError: the model cannot serve the request; raised before Started.
+            ServiceError: a failure could not be recovered; raised at any time.
         """
         services, deadline = self._services, self._deadline(timeout)
         model = services.models.named(request.model)
         skips = skips_of(after, request.number)
         services.drain.check_open()
-        if request.model or not request.session:  # else the session tells the model
-            with suppress(NoVerifier):  # one may become ready meanwhile
+        if request.model or not request.session:  # otherwise the session determines the model
+            with suppress(NoVerifier):  # a verifier may become ready later
                 model.prompts.check(request, model.pool.info.context_length)
         async with charged(services, request) as charge:
             with await services.generations.enter(request.tenant, request.number, request_memory(request)) as entrance:
@@ -85,7 +85,7 @@ class Generator:
                         yield await charge.counted(event)
 
     async def _session_id(self, request: GenerationRequest) -> str:
-        """The id of the session in which the request, or the first of its choices, is generated."""
+        """Return the session id of the request, or of its first choice."""
         if request.session or not request.idempotency_key:
             return request.session or new_session_id()
         return session_id_for(await self._services.sessions.secret(), request.tenant, request.idempotency_key)
@@ -108,17 +108,17 @@ class Generator:
     async def resume(
         self, name: str, tenant: str, after: Sequence[int] = (), timeout: float | None = None
     ) -> AsyncGenerator[Event]:
-        """The events of a generation that was begun, without what the caller has of them.
+        """Yield the events of an existing generation after the tokens that the caller already has.
 
         Args:
-            after: for each choice, how many output tokens the caller has already; empty when it has none.
-            timeout: seconds the caller will wait; None takes the server's limit.
+            after: number of output tokens that the caller already has, by choice; empty if it has none.
+            timeout: longest time in seconds; None uses the server's limit.
 
         Raises:
-            GenerationNotFound: the tenant has no generation of that name.
-            SessionExpired: its events are not kept any more.
-            CursorAhead: it has fewer tokens than the caller says to have.
-            FieldInvalid: it has another number of choices.
+            GenerationNotFound: the tenant has no generation with this id.
+            SessionExpired: the store no longer keeps its events.
+            CursorAhead: the generation has fewer tokens than the caller claims to have.
+            FieldInvalid: `after` does not match the number of choices.
         """
         services, first, deadline = self._services, Turn.named(name, tenant), self._deadline(timeout)
         with await services.calls.enter(first.tenant):
@@ -132,7 +132,7 @@ class Generator:
                     yield event
 
     async def _positions(self, first: Turn, after: Sequence[int]) -> dict[Turn, int]:
-        """The turns of all choices of a request, and how many tokens of each the caller has."""
+        """Return the turns of all choices, each with the number of its tokens that the caller has."""
         turns, view = await self._choices(first)
         positions = dict(zip(turns, skips_of(after, len(turns)), strict=True))
         for turn, skip in positions.items():
@@ -149,10 +149,10 @@ class Generator:
                 yield event
 
     async def cancel(self, name: str, tenant: str) -> bool:
-        """End a generation, all its choices, with what is committed; False when it had ended already.
+        """Cancel all choices of a generation and keep the committed output; return False if it had already ended.
 
         Raises:
-            GenerationNotFound: the tenant has no generation of that name.
+            GenerationNotFound: the tenant has no generation with this id.
         """
         turn, sessions = Turn.named(name, tenant), self._services.sessions
         with await self._services.calls.enter(turn.tenant), _session_is_generation():
@@ -166,13 +166,13 @@ class Generator:
         return any(running)
 
     async def answer_format(self, turn: Turn) -> str:
-        """How the answer of a turn is written; raises GenerationNotFound, or SessionExpired."""
+        """Return the answer format of a turn; raises GenerationNotFound or SessionExpired."""
         with await self._services.calls.enter(turn.tenant):
             view = await self._read(turn)
         return header_from_bytes(view.params, view.prompt).answer_format
 
     async def _choices(self, first: Turn) -> tuple[list[Turn], TurnView]:
-        """The turns of all choices of a request, and the stored view of the first."""
+        """Return the turns of all choices of a request, and the stored view of the first."""
         view = await self._read(first)
         indices = range(1, header_from_bytes(view.params, view.prompt).choices)
         others = [replace(first, session_id=choice_session_id(first.session_id, index)) for index in indices]
@@ -183,7 +183,7 @@ class Generator:
             return await self._services.sessions.read(turn.session_id, turn.tenant, turn.number)
 
     async def _open(self, request: GenerationRequest, session_id: str) -> tuple[Opened, Header]:
-        """Begin the request's turn in the session store, unless the same request began it before."""
+        """Open the request's turn in the session store; a repeated request gets the turn that it opened before."""
         services = self._services
         key, view = await turn_key(request, services.sessions)
         history, kept, expect_turn, called = await self._history(request, view)
@@ -242,9 +242,9 @@ class Generator:
     async def _history(
         self, request: GenerationRequest, view: SessionView | None
     ) -> tuple[tuple[int, ...], str, int | None, tuple[ToolCall, ...]]:
-        """The tokens of the request's session, what is kept of its model, the turns it must have had, its last calls.
+        """Return the session's tokens, its model fingerprint, the expected number of turns, and its last tool calls.
 
-        A turn that this request opened earlier has its history already: it is not read again.
+        A repeated request, whose turn already exists, does not read the history again.
         """
         if view is None:
             return (), "", request.expect_turn, ()
@@ -257,7 +257,7 @@ class Generator:
         return history_of(last, model.tokenizer.decode), view.model_fingerprint, expect, calls_of(last, models)
 
     def _broadcast(self, turn: Turn, deadline: float, header: Header | None, resumable: bool) -> Broadcast:
-        """The broadcast of a turn, started unless it runs here already; `header` is that of a turn just opened."""
+        """Return the broadcast of a turn; start it unless it runs here. `header` is set for a turn just opened."""
         services = self._services
         broadcast = services.broadcasts.join(turn.name)
         if broadcast is not None:
@@ -273,7 +273,7 @@ class Generator:
 
 @contextmanager
 def _session_is_generation() -> Iterator[None]:
-    """Raise SessionNotFound as GenerationNotFound: the caller named a generation."""
+    """Convert SessionNotFound to GenerationNotFound, because the caller named a generation."""
     try:
         yield
     except SessionNotFound as error:
@@ -281,7 +281,7 @@ def _session_is_generation() -> Iterator[None]:
 
 
 async def joined(generations: Sequence[AsyncGenerator[Event]], entrance: Places) -> AsyncGenerator[Event]:
-    """The events of a request's generations; once all have begun, each has a place of its own: the entrance is left."""
+    """Yield the events of a request's generations. At the first event all hold their own places: leave `entrance`."""
     async with aclosing(merged(generations) if len(generations) > 1 else generations[0]) as events:
         async for event in events:
             entrance.leave()
@@ -289,12 +289,12 @@ async def joined(generations: Sequence[AsyncGenerator[Event]], entrance: Places)
 
 
 async def merged(generations: Sequence[AsyncGenerator[Event]]) -> AsyncGenerator[Event]:
-    """One Started with the prompts of all, once all have started; then all other events, each with its choice's index.
+    """Yield one Started with all prompts after all generations have started, then their events with choice indices.
 
     Closing the iterator early closes all generations.
 
     Raises:
-        SpecdecError: the error of the generation that failed first.
+        SpecdecError: the error of the first generation that failed.
     """
     waiting: dict[asyncio.Task[Event], int] = {}
     try:
@@ -323,7 +323,7 @@ def _next(generation: AsyncGenerator[Event]) -> "asyncio.Task[Event]":
 
 
 def _event(task: "asyncio.Task[Event]") -> Event | None:
-    """The event that a task waited for; None when the generation has ended."""
+    """Return the task's event; None if the generation has ended."""
     try:
         return task.result()
     except StopAsyncIteration:
@@ -331,7 +331,7 @@ def _event(task: "asyncio.Task[Event]") -> Event | None:
 
 
 def skips_of(after: Sequence[int], choices: int) -> Sequence[int]:
-    """For each choice, how many output tokens the caller has; raises FieldInvalid for another number of choices."""
+    """Return the number of tokens to skip, by choice; raises FieldInvalid if `after` has another length."""
     if after and len(after) != choices:
         raise FieldInvalid(f"the generation has {choices} choices, and the cursor speaks of {len(after)}", "received")
     return after or (0,) * choices

@@ -1,4 +1,4 @@
-"""The leases of the turns that this gateway generates: one renewal and one stream of cancellations for all of them."""
+"""Leases of the turns that this gateway generates, with one renewal task and one cancellation stream for all."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -11,32 +11,32 @@ from specdec.errors import SessionStoreDown
 
 
 class Owned(Protocol):
-    """A session that this gateway owns, or is about to."""
+    """Session that this gateway owns or is about to acquire."""
 
     session_id: str
     turn: int
     epoch: int
-    """Fencing number of the ownership; 0 before it was acquired."""
+    """Fencing number of the ownership; 0 before it is acquired."""
 
     def cancel(self) -> None:
-        """The caller has cancelled the turn."""
+        """Handle the caller's cancellation of the turn."""
 
 
 class Leases:
-    """Works as long as a session is held."""
+    """Renews leases and receives cancellations while at least one session is held."""
 
     def __init__(self, sessions: SessionStore, owner: str, lease: float) -> None:
-        """Renew the leases of `owner`, which last `lease` seconds, three times in a lease."""
+        """Manage the leases of `owner`, which last `lease` seconds and are renewed every third of that."""
         self._sessions = sessions
         self._owner = owner
         self._every = lease / 3
         self._held: dict[str, Owned] = {}
-        """By session."""
+        """Owned sessions by session id."""
         self._tasks: list[asyncio.Task[None]] = []
 
     @asynccontextmanager
     async def held(self, session: Owned) -> AsyncIterator[None]:
-        """Renew the lease of a session inside the context, and tell it when its turn is cancelled."""
+        """Renew the session's lease inside the context, and call its `cancel` when its turn is cancelled."""
         self._held[session.session_id] = session
         if not self._tasks:
             self._tasks = [asyncio.create_task(work) for work in (self._renew(), self._hear())]
@@ -51,7 +51,7 @@ class Leases:
                     await cancel_and_wait(task)
 
     async def _renew(self) -> None:
-        """Renew all leases again and again; one that is fenced is found by its next commit."""
+        """Renew all leases periodically. The next commit of a fenced session detects the fence."""
         while True:
             await asyncio.sleep(self._every)
             owned = [each for each in self._held.values() if each.epoch]
@@ -64,7 +64,7 @@ class Leases:
                     each.cancel()
 
     async def _hear(self) -> None:
-        """Hear of cancellations at once; one that is missed is found by the next renewal or commit."""
+        """Receive cancellations as they happen. The next renewal or commit detects a missed one."""
         async for session_id, turn in self._sessions.cancellations(self._owner):
             held = self._held.get(session_id)
             if held is not None and held.turn == turn:

@@ -18,27 +18,27 @@ from gateway.verifiers.pass_loop import PassLoops
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What a generation works with."""
+    """Dependencies of a generation."""
 
     models: ServedModels
     sessions: SessionStore
     drain: Drain
     generations: Admission
-    """Lets generations in."""
+    """Admission of generations."""
     calls: Admission
-    """Lets in the other calls that use the session store."""
+    """Admission of the other calls that use the session store."""
     metrics: GatewayMetrics
     settings: GatewaySettings
     passes: PassLoops
-    """The generations of this process at its verifiers."""
+    """Pass loops of this process, one per verifier."""
     leases: Leases
     """The leases of the turns that this process generates."""
     owner: str
-    """The name under which this process owns turns in the session store; every process has its own."""
+    """Unique owner name of this process in the session store."""
     keys: KeyFile | None = None
-    """The API keys that callers must have; None where nobody is asked for one."""
+    """API keys of the callers; None if no key is required."""
     limits: Limits | None = None
-    """Counts what each API key has used; None where nobody is asked for one."""
+    """Rate limits of the API keys; None if no key is required."""
     grammars: GrammarChecker = field(default_factory=GrammarChecker)
     broadcasts: Broadcasts = field(default_factory=Broadcasts)
-    """The generations that run in this process."""
+    """Generations that run in this process."""

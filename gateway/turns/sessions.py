@@ -1,4 +1,4 @@
-"""Sessions from the caller's side: created, described, listed and deleted, each visible to its own tenant only."""
+"""Caller's interface to sessions: create, describe, list and delete. A session is visible to its own tenant only."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,23 +13,23 @@ from specdec.errors import FieldInvalid, SessionExpired, SessionNotFound, UserRe
 MAX_PAGE = 100
 """Most sessions on one page."""
 DEFAULT_PAGE = 20
-"""Sessions on a page when the caller names no limit."""
+"""Default number of sessions on a page."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionInfo:
-    """A session as it is at one moment."""
+    """Snapshot of a session."""
 
     id: str
     model: str
     turn: int
-    """Turns begun so far."""
+    """Number of turns begun."""
     tokens: int
     """Committed tokens of all turns, prompts included."""
     generating: bool
     """Whether its last turn is being generated."""
     expires_in: float
-    """Seconds until it is deleted, unless it is used before."""
+    """Seconds until the session is deleted, if it is not used before."""
 
 
 class UserSessions:
@@ -42,15 +42,15 @@ class UserSessions:
         """Create a session.
 
         Args:
-            model: the model it is for; empty for the first one served.
-            ttl: seconds it lives after its last use; None takes the server's limit.
-            key: idempotency key: the same key of the same tenant creates one session; empty for a new one each time.
+            model: model name; empty selects the default model.
+            ttl: lifetime in seconds after the last use; None uses the server's limit.
+            key: idempotency key, which creates one session per tenant and key; empty creates a new one each time.
 
         Raises:
             ModelNotFound: the model is not served.
-            NoVerifier: no verifier is ready, whose fingerprint the session could have.
+            NoVerifier: no verifier is ready, so the session's fingerprint is unknown.
             FieldInvalid: `ttl` is out of range.
-            UserRequired: there is a key, and the tenant is everybody.
+            UserRequired: there is a key, but the tenant is anonymous.
         """
         services = self._services
         served = services.models.named(model)
@@ -66,11 +66,11 @@ class UserSessions:
             return await self._read(session_id, tenant)
 
     async def model_of(self, name: str, session_id: str, tenant: str) -> ServedModel:
-        """The model of a request: the one it names, or that of its session, or the first one served.
+        """Return the model of a request: the named model, else the session's, else the default.
 
         Raises:
             ModelNotFound: the model is not served.
-            SessionNotFound, SessionExpired: there is no such session.
+            SessionNotFound, SessionExpired: the session does not exist or has expired.
         """
         models = self._services.models
         if name or not session_id:
@@ -80,16 +80,16 @@ class UserSessions:
         return models.of_session(view.model_fingerprint, "")[0]
 
     async def get(self, session_id: str, tenant: str) -> SessionInfo:
-        """One session; raises SessionNotFound or SessionExpired."""
+        """Return one session; raises SessionNotFound or SessionExpired."""
         with await self._services.calls.enter(tenant):
             return await self._read(check_session_id(session_id), tenant)
 
     async def page(self, tenant: str, limit: int, after: str = "") -> list[SessionInfo]:
-        """At most `limit` sessions made with `create`, newest first, from the one behind the id `after` on.
+        """Return at most `limit` sessions made with `create`, newest first, starting after the session `after`.
 
         Raises:
             FieldInvalid: `limit` is out of range.
-            UserRequired: the tenant is everybody, so that the sessions are those of callers who do not know each other.
+            UserRequired: the tenant is anonymous, so its sessions belong to unrelated callers.
         """
         if tenant == ANONYMOUS:
             raise UserRequired("sessions are listed for a user; those of callers without have only ids", "user")
@@ -106,7 +106,7 @@ class UserSessions:
             await self._services.sessions.delete(check_session_id(session_id), tenant)
 
     async def _read_or_delete(self, session_id: str, tenant: str) -> SessionInfo | None:
-        """A session of the user's list; one that has expired is taken off the list."""
+        """Return a session of the user's list; an expired one is removed from the list."""
         try:
             return await self._read(session_id, tenant)
         except (SessionNotFound, SessionExpired):

@@ -1,4 +1,4 @@
-"""Where a turn is, as one gateway sees it, and which state may follow which: the table of docs/architecture.md."""
+"""States of a turn in one gateway, and the allowed transitions; docs/architecture.md has the table."""
 
 from collections.abc import Mapping, Set
 from enum import StrEnum
@@ -7,26 +7,26 @@ from specdec.errors import InternalError
 
 
 class TurnState(StrEnum):
-    """What a gateway does with a turn."""
+    """State of a turn in this gateway."""
 
     OPENED = "opened"
-    """It knows the turn, and nothing of its rounds."""
+    """The turn is known, its rounds are not."""
     READING = "reading"
-    """It reads what is committed from the session store."""
+    """The gateway reads the committed rounds from the session store."""
     GENERATING = "generating"
-    """It tries to own the turn, owns it, and generates it at one verifier after the other."""
+    """The gateway acquires the turn and generates it, at one verifier after another."""
     FOLLOWING = "following"
-    """It publishes what another gateway, the owner, commits."""
+    """The gateway publishes the rounds that the owner, another gateway, commits."""
     FINISHED = "finished"
-    """Everything was published."""
+    """All events were published."""
     STOPPED = "stopped"
-    """It left the turn as it stands: no reader, a drain, a shutdown."""
+    """The gateway stopped before the turn's end: no reader, a drain, or a shutdown."""
     FAILED = "failed"
-    """Readers have got an error; what is committed stays, and the turn can be resumed."""
+    """Readers received an error. Committed rounds stay, and the turn can be resumed."""
 
 
 _RUNNING = frozenset({TurnState.STOPPED, TurnState.FAILED})
-"""What may follow every state that is no end."""
+"""States that may follow every non-final state."""
 TRANSITIONS: Mapping[TurnState, Set[TurnState]] = {
     TurnState.OPENED: _RUNNING | {TurnState.READING, TurnState.GENERATING},
     TurnState.READING: _RUNNING | {TurnState.GENERATING, TurnState.FINISHED},
@@ -39,7 +39,7 @@ TRANSITIONS: Mapping[TurnState, Set[TurnState]] = {
 
 
 def following(now: TurnState, then: TurnState) -> TurnState:
-    """`then`, where it may follow `now`; raises InternalError where it may not."""
+    """Return `then`; raises InternalError if it may not follow `now`."""
     if then not in TRANSITIONS[now]:
         raise InternalError(f"a turn that is {now} cannot be {then}")
     return then

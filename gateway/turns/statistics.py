@@ -1,4 +1,4 @@
-"""What speculation did for one generation, under the names that vLLM uses."""
+"""Speculation statistics of a generation, under vLLM's names."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -9,33 +9,33 @@ from specdec.rules.speculation import Speculation
 from specdec.wire.generation import GRAMMAR, Round, Speedup
 
 _PREDICTION = "prediction"
-"""What drafts from the request's own prediction."""
+"""Drafter name of the request's own prediction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What one drafter drafted."""
+    """Counters of one drafter."""
 
     rounds: int = 0
     drafted: int = 0
-    """Tokens of its drafts."""
+    """Drafted tokens."""
     accepted: int = 0
-    """Of these, tokens of the output."""
+    """Drafted tokens that are part of the output."""
     rejections: int = 0
-    """Rounds that kept less than the whole draft."""
+    """Rounds that rejected part of the draft."""
     timed: int = 0
-    """Tokens of its drafts whose time is known."""
+    """Drafted tokens with a known drafting time."""
     passes: float = 0.0
-    """Time that rounds waited for these, in target passes."""
+    """Time that rounds waited for the timed tokens, in target passes."""
 
     @property
     def alpha(self) -> float:
-        """Estimated chance that a draft token is accepted."""
+        """Estimated probability that a drafted token is accepted."""
         return self.accepted / max(1, self.accepted + self.rejections)
 
     @property
     def c(self) -> float | None:
-        """Time that rounds waited for a token, in target passes; None while unknown."""
+        """Mean wait per drafted token, in target passes; None if unknown."""
         return self.passes / self.timed if self.timed else None
 
     def __add__(self, other: "Tally") -> "Tally":
@@ -54,20 +54,20 @@ class Summary:
     """Sums over the rounds of a generation, or of all generations of a request."""
 
     speculation: Speculation
-    """What the request asked for; gamma is None when the verifier chose it."""
+    """Options of the request; gamma is None if the verifier chose it."""
     rounds: Counter[tuple[int, int, str]]
-    """How many rounds had a draft of this length, so many tokens of it in the output, and this reason for no draft.
+    """Number of rounds by draft length, accepted tokens and reason for no draft.
 
-    Rounds are counted as the verifier made them: of those without a draft, each has one token.
+    Rounds are counted as the verifier made them, so a round without a draft has exactly one token.
     """
     speedup: Speedup = field(default_factory=Speedup)
-    """What drafts brought the verifier's batch at the end; unknown for rounds that are read back."""
+    """Speed-up from drafts in the verifier's batch, at the last round; unknown for rounds read from the store."""
     drafters: Mapping[str, Tally] = field(default_factory=dict)
-    """What each drafter drafted; tokens that a grammar forced are apart, as those of `grammar`."""
+    """Counters by drafter. Tokens forced by a grammar are counted under `grammar`."""
 
     @property
     def prediction(self) -> Tally:
-        """What was drafted from the request's own prediction."""
+        """Counters of drafts from the request's own prediction."""
         return self.drafters.get(_PREDICTION, Tally())
 
     @property
@@ -81,7 +81,7 @@ class Summary:
 
     @property
     def fallbacks(self) -> dict[str, int]:
-        """How many rounds had no draft although the request allows them, by reason."""
+        """Number of rounds without a draft although the request allows drafts, by reason."""
         counts: Counter[str] = Counter()
         for (drafted, _, fallback), rounds in self.rounds.items():
             if fallback and not drafted:
@@ -100,7 +100,7 @@ class Summary:
 
     @property
     def num_draft_tokens(self) -> int:
-        """Tokens of all drafts."""
+        """Number of drafted tokens."""
         return sum(drafted * rounds for (drafted, _, _), rounds in self.rounds.items())
 
     @property
@@ -125,7 +125,7 @@ class Summary:
 
 
 def tallies_of(done: Round) -> dict[str, Tally]:
-    """What each source of a round's draft drafted."""
+    """Return the counters of one round, by drafter."""
     tallies: dict[str, Tally] = {}
     kept = True
     for part in done.parts:
@@ -143,11 +143,11 @@ def tallies_of(done: Round) -> dict[str, Tally]:
 
 
 def added(sums: Mapping[str, Tally], more: Mapping[str, Tally]) -> dict[str, Tally]:
-    """The sums by drafter."""
+    """Return the sum of both by drafter."""
     return {name: sums.get(name, Tally()) + more.get(name, Tally()) for name in {**sums, **more}}
 
 
 def total(summaries: Sequence[Summary]) -> Summary:
-    """The sums over the generations of one request, of which there is at least one."""
+    """Return the sum over the generations of one request; `summaries` is not empty."""
     drafters: Mapping[str, Tally] = reduce(added, (each.drafters for each in summaries))
     return replace(summaries[0], rounds=sum((each.rounds for each in summaries), Counter()), drafters=drafters)

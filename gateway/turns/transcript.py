@@ -1,6 +1,6 @@
-"""The output of a turn, round by round: the same rounds make the same events on any gateway, live or read back.
+"""Transcript of a turn: the same rounds produce the same events on any gateway, live or read from the store.
 
-Only what the session store does not keep of a round is missing where it was read back: timing, speed-up and detail.
+Rounds read from the store lack timing, speed-up and detail, which the store does not keep.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ from specdec.wire.report import ReportedDraft, ReportedToken, RoundReport
 
 
 class Transcript:
-    """The tokens of a turn so far, its statistics, and the text that may be shown."""
+    """Tokens of a turn so far, its statistics, and its final text."""
 
     def __init__(self, turn: Turn, header: Header, decode: Decode) -> None:
         self.turn = turn
@@ -30,7 +30,7 @@ class Transcript:
         """The prompt, then the committed output."""
         self.finish: FinishReason | None = None
         self._cached = 0
-        """Tokens of the prompt that the first verifier did not compute anew."""
+        """Prompt tokens that the first verifier took from its prefix cache."""
         self._decode = decode
         self._text = _text_of(header, decode)
         self._rounds: Counter[tuple[int, int, str]] = Counter()
@@ -44,17 +44,17 @@ class Transcript:
 
     @property
     def summary(self) -> Summary:
-        """What speculation did so far."""
+        """Speculation statistics so far."""
         return Summary(self.header.call.speculation, Counter(self._rounds), self._speedup, self._drafters)
 
     def take(self, verified: Round) -> tuple[Round, OutputRound]:
         """Add a round; a round that ends the turn may have no tokens.
 
         Returns:
-            The round as it will be committed, cut where the output ends, and what of the output may be shown after it.
+            The round to commit, cut where the output ends, and the output to show after the commit.
 
         Raises:
-            InternalError: the round does not begin where the tokens end, or the turn has ended.
+            InternalError: the round does not continue the tokens, or the turn has ended.
         """
         if verified.base_len != len(self.tokens) or self.finish is not None:
             raise InternalError(f"a round begins at {verified.base_len}, not at {len(self.tokens)}")
@@ -72,13 +72,13 @@ class Transcript:
         self.tokens += kept.tokens
         self._speedup = verified.speedup
         if verified.tokens:
-            # A plain round commits one token: a round without a draft stands for as many of them as it has tokens.
+            # A plain round commits one token, so a round without a draft counts as one round per token.
             self._rounds[len(kept.draft), kept.accepted, kept.fallback] += 1 if kept.draft else len(kept.tokens)
             self._drafters = added(self._drafters, tallies_of(kept))
         return kept, replace(self._output_round(kept, shown), prompt_logprobs=scores)
 
     def finished(self) -> Finished:
-        """The last event; raises InternalError when the turn has not ended."""
+        """Return the last event; raises InternalError if the turn has not ended."""
         if self.finish is None:
             raise InternalError("the rounds ended without a finish")
         return Finished(
@@ -91,7 +91,7 @@ class Transcript:
         )
 
     def _cut(self, verified: Round, count: int) -> Round:
-        """The round with its first `count` tokens, and with the finish that the turn has after it."""
+        """Return the round cut to its first `count` tokens, with the turn's finish after it."""
         if count == len(verified.tokens) and self.finish is verified.finish:
             return verified
         return replace(
@@ -104,7 +104,7 @@ class Transcript:
         )
 
     def _without_end(self, shown: tuple[OutputToken, ...]) -> tuple[OutputToken, ...]:
-        """The tokens without the name of the one that ends the output, where special tokens have names."""
+        """Return the tokens with the name of the final end token removed, if special tokens are shown by name."""
         if not (shown and self.header.shows_special and shown[-1].id in self.header.call.stop_token_ids):
             return shown
         name = self._decode.special.get(shown[-1].id, "")
@@ -124,10 +124,10 @@ class Transcript:
 
 
 def history_of(last: TurnView, decode: Decode) -> tuple[int, ...]:
-    """All tokens of a session, whose last turn was read as a whole, without those of the stop string that ended it.
+    """Return all tokens of a session without the stop string that ended its last turn, which was read as a whole.
 
     Raises:
-        SessionDiverged: the store has not what was written.
+        SessionDiverged: the store's content differs from what was written.
     """
     tokens, header = log_of(last), header_from_bytes(last.params, last.prompt)
     if not header.stop:
@@ -140,17 +140,17 @@ def history_of(last: TurnView, decode: Decode) -> tuple[int, ...]:
 
 
 def _text_of(header: Header, decode: Decode) -> OutputText:
-    """The text of a turn's output, before it has any."""
+    """Return the empty output text of a turn."""
     detokenizer = Detokenizer(decode.with_special if header.shows_special else decode, header.prompt)
     return OutputText(detokenizer, header.stop, header.call.sampling.min_tokens, header.shows_stop)
 
 
 def report_of(kept: Round, shown: Sequence[OutputToken], decode: Decode) -> RoundReport:
-    """The report of a round as it was committed; one that was read back has no detail, and its numbers stay unset.
+    """Return the report of a committed round. Numbers that the store does not keep stay unset.
 
     Args:
-        shown: the output tokens whose text is final with the round.
-        decode: gives the text of token ids.
+        shown: output tokens whose text became final with the round.
+        decode: decoder from token ids to text.
     """
     detail, timing = kept.detail or RoundDetail(), kept.timing
     return RoundReport(

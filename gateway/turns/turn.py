@@ -1,7 +1,7 @@
-"""One turn of a session: its public name, and what the session store keeps of it beside its tokens.
+"""Turn of a session: its public id, and the data that the session store keeps with its tokens.
 
-The header, the prompt and the committed rounds are all that a gateway needs to continue a turn, or to send its events
-again from any position.
+A gateway needs only the header, the prompt and the committed rounds to continue a turn, or to replay its events from
+any position.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ _NOT_IN_NOTE = {"base_len", "tokens", "finish", "timing", "speedup", "detail"}
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Identifies one turn of one tenant's session."""
+    """Identity of one turn of a tenant's session."""
 
     session_id: str
     tenant: str
@@ -42,15 +42,15 @@ class Turn:
 
     @property
     def name(self) -> str:
-        """The public id of the generation."""
+        """Public id of the generation."""
         return f"{self.session_id}-{self.number}"
 
     @classmethod
     def named(cls, name: str, tenant: str) -> "Turn":
-        """The turn of a public id.
+        """Return the turn with this public id.
 
         Raises:
-            GenerationNotFound: the id is not well formed.
+            GenerationNotFound: the id is malformed.
         """
         match = _NAME.fullmatch(name)
         if match is None:
@@ -60,35 +60,35 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What was decided when a turn began; it stays the same on every gateway that continues the turn."""
+    """Parameters fixed at the start of a turn, for every gateway that continues it."""
 
     call: GenerationCall
-    """The call for the whole turn; its tokens are the prompt. Session and epoch are filled in when it is sent."""
+    """Call for the whole turn; its tokens are the prompt. Session and epoch are set when it is sent."""
     stop: tuple[str, ...]
-    """Strings that end the output, which is cut where one of them begins."""
+    """Stop strings; the output is cut where one begins."""
     model: str
-    """The name under which the model is served."""
+    """Name under which the model is served."""
     system_fingerprint: str
-    """Fingerprint that every verifier of this turn must have."""
+    """Required fingerprint of every verifier of this turn."""
     created: int
-    """When the turn began, in Unix seconds."""
+    """Start of the turn, in Unix seconds."""
     priority: PriorityClass = PriorityClass.DEFAULT
     answer_format: str = ""
-    """How the answer is written, as the API that took the request spells it; only that API reads it."""
+    """Answer format in the notation of the API that took the request; only that API reads it."""
     reading: str = ""
-    """How the output is read for thinking and calls; empty where it is read for none."""
+    """Format in which to parse the output for thinking and calls; empty if it is not parsed."""
     in_session: bool = False
     """Whether the caller named the session."""
     resumable: bool = True
-    """Whether the caller can come back to the turn."""
+    """Whether the caller can resume the turn."""
     choices: int = 1
-    """How many generations the request has; this is one of them."""
+    """Number of generations of the request, this one included."""
     prompts: int = 1
-    """How many prompts the request has; each has as many choices."""
+    """Number of prompts of the request; all have the same number of choices."""
     shows_stop: bool = False
-    """Whether the text ends with the stop string that ended it, which is not cut."""
+    """Whether the text keeps the stop string that ended it."""
     shows_special: bool = False
-    """Whether special tokens are shown by their names, less the one that ends the output."""
+    """Whether special tokens are shown by name, except the one that ends the output."""
 
     @property
     def prompt(self) -> tuple[int, ...]:
@@ -102,29 +102,29 @@ _ROUND = TypeAdapter(Round)
 
 
 def check_session_id(name: str) -> str:
-    """The id; raises SessionNotFound when it is not well formed."""
+    """Return the id; raises SessionNotFound if it is malformed."""
     if _SESSION.fullmatch(name) is None:
         raise SessionNotFound("no such session", "session")
     return name
 
 
 def new_session_id() -> str:
-    """A random session id that cannot be guessed."""
+    """Return a random, unguessable session id."""
     return secrets.token_hex(16)
 
 
 def session_id_for(secret: bytes, tenant: str, key: str) -> str:
-    """The session id of an idempotency key: the same for the same tenant and key, and a secret of those who know it."""
+    """Return the session id of a tenant's idempotency key. It cannot be computed without `secret`."""
     return hmac.digest(secret, f"{len(tenant)}:{tenant}:{key}".encode(), "sha256").hex()[:32]
 
 
 def choice_session_id(first: str, index: int) -> str:
-    """The session id of the choice at `index`, from the id of the first choice, whose index is 0."""
+    """Return the session id of the choice at `index`; `first` is the id of the choice at index 0."""
     return hashlib.sha256(f"{first}:{index}".encode()).hexdigest()[:32] if index else first
 
 
 def header_to_bytes(header: Header) -> bytes:
-    """The header as JSON, without the prompt, which the session's token log has; with a checksum of both."""
+    """Serialize the header to JSON with a checksum of header and prompt. The token log holds the prompt itself."""
     sampling = header.call.sampling
     writable = replace(sampling, logit_bias=dict(sampling.logit_bias))  # pydantic cannot write a read-only mapping
     call = replace(header.call, sampling=writable)
@@ -133,7 +133,7 @@ def header_to_bytes(header: Header) -> bytes:
 
 
 def header_from_bytes(blob: bytes, prompt: tuple[int, ...]) -> Header:
-    """The header of that JSON and that prompt; raises SessionDiverged when they are not what was written."""
+    """Parse a header and add its prompt; raises SessionDiverged if the checksum of both does not match."""
     with readable_entry():
         values = _HEADER_JSON.validate_json(entry_content(blob, _header_crc(prompt)))
         values["call"]["tokens"] = ()
@@ -142,9 +142,9 @@ def header_from_bytes(blob: bytes, prompt: tuple[int, ...]) -> Header:
 
 
 def note_of(committed: Round) -> bytes:
-    """What the session store keeps of a round beside its tokens: their origins, the draft, the log probabilities.
+    """Serialize a round without its tokens: token origins, draft and log probabilities.
 
-    It begins with a checksum of all that is kept of the round.
+    The note begins with a checksum of the whole round.
     """
     if committed.draft or committed.logprobs or committed.cached_tokens:
         content = _note(committed)
@@ -161,15 +161,15 @@ def _note(committed: Round) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _plain_note(origins: tuple[Origin, ...], fallback: str) -> bytes:
-    """What is kept of a round without a draft: the same of many."""
+    """Return the note of a round without a draft. Many rounds share one, so it is cached."""
     return _note(Round(base_len=0, origins=origins, fallback=fallback))
 
 
 def round_from(stored: StoredRound, base_len: int) -> Round:
-    """A round as it was committed behind `base_len` tokens; its timing, its speedup and its detail are not kept.
+    """Return a stored round that was committed after `base_len` tokens, without timing, speed-up and detail.
 
     Raises:
-        SessionDiverged: it is not what was committed.
+        SessionDiverged: the stored round differs from what was committed.
     """
     with readable_entry():
         note = json.loads(_note_content(stored, base_len))
@@ -181,7 +181,7 @@ def round_from(stored: StoredRound, base_len: int) -> Round:
 
 
 def log_of(last: TurnView) -> tuple[int, ...]:
-    """All tokens of a session, whose last turn was read as a whole; raises SessionDiverged where one was changed."""
+    """Return all tokens of a session, whose last turn was read as a whole; raises SessionDiverged if one changed."""
     tokens = list(header_from_bytes(last.params, last.prompt).prompt)
     for stored in last.rounds:
         tokens += round_from(stored, len(tokens)).tokens
@@ -189,7 +189,7 @@ def log_of(last: TurnView) -> tuple[int, ...]:
 
 
 def _note_content(stored: StoredRound, base_len: int) -> bytes:
-    if not stored.note and not stored.tokens:  # a turn without an owner was ended in the store
+    if not stored.note and not stored.tokens:  # the store itself ended a turn without an owner
         return b"{}"
     return entry_content(stored.note, _round_crc(base_len, stored.tokens, stored.finish))
 
@@ -203,12 +203,12 @@ def _round_crc(base_len: int, tokens: tuple[int, ...], finish: str) -> int:
 
 
 def checked_entry(content: bytes, crc: int) -> bytes:
-    """The entry of a JSON object; `crc` is the checksum of what is stored elsewhere and belongs to it."""
+    """Prefix JSON with its checksum; `crc` is the checksum of related data that is stored elsewhere."""
     return b"%08x" % zlib.crc32(content, crc) + content
 
 
 def entry_content(entry: bytes, crc: int) -> bytes:
-    """The content of an entry; raises SessionDiverged when the checksum does not fit it and `crc`."""
+    """Return the content of an entry; raises SessionDiverged if the checksum does not match content and `crc`."""
     if entry.startswith(b"{"):
         return entry
     content = entry[_DIGITS:]
@@ -219,7 +219,7 @@ def entry_content(entry: bytes, crc: int) -> bytes:
 
 @contextmanager
 def readable_entry() -> Iterator[None]:
-    """Raise whatever reading an entry fails with as SessionDiverged."""
+    """Convert any exception from reading an entry to SessionDiverged."""
     try:
         yield
     except SessionDiverged:

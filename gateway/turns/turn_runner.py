@@ -1,6 +1,6 @@
-"""Generates a turn while this gateway owns it: every round is committed to the session store before it is shown.
+"""Generates a turn while this gateway owns it. Every round is committed to the session store before it is shown.
 
-Whatever is lost on the way, nothing that was shown is taken back or shown twice.
+Failures never revoke or repeat output that was shown.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ from specdec.sampling.params import FinishReason
 from specdec.wire.generation import GenerationCall, Round, VerifierInfo
 
 RELEASE_TIMEOUT = 1.0
-"""Seconds that a generation which ends early spends on releasing its session."""
+"""Timeout, in seconds, for releasing the session of a generation that ends early."""
 
 
 class TurnRunner:
-    """Takes the ownership of one turn and generates to its end."""
+    """Acquires one turn and generates it to its end."""
 
     def __init__(
         self,
@@ -41,10 +41,10 @@ class TurnRunner:
         """Make a runner.
 
         Args:
-            transcript: has every round that is committed.
-            deadline: a `time.monotonic()`.
-            publish: called with what may be shown after each commit.
-            read: as for `reader_is_at`.
+            transcript: transcript with every committed round.
+            deadline: time limit, by `time.monotonic()`.
+            publish: called after each commit with the output to show.
+            read: see `reader_is_at`.
         """
         self._services = services
         self._transcript = transcript
@@ -52,35 +52,35 @@ class TurnRunner:
         self._output = TurnOutput(transcript, publish, read, time.monotonic())
         self._session = OwnedSession(services, transcript.turn, self._cancel)
         self._unused_epoch = 0
-        """An epoch that was acquired and that no call has used yet; 0 when there is none."""
+        """Acquired epoch that no call has used yet; 0 if there is none."""
         self._attempt: Attempt | None = None
-        """The generation at a verifier; None while there is none."""
+        """Attempt at the current verifier, or None."""
         self._waiting: asyncio.Timeout | None = None
-        """What ends the wait for a verifier when the turn is cancelled."""
+        """Timeout that a cancellation of the turn uses to end the wait for a verifier."""
 
     @property
     def committed(self) -> int:
-        """Number of output tokens that are committed, between two attempts."""
+        """Number of committed output tokens; exact between two attempts."""
         return self._transcript.committed
 
     def reader_is_at(self, read: int | None) -> None:
-        """Note how many output tokens the fastest reader has; None while nobody reads, so that nobody is waited for."""
+        """Set the number of output tokens sent to the fastest reader; None without a reader, so flow is unlimited."""
         self._output.read = read
         if self._attempt is not None:
             self._attempt.renew_credit()
 
     async def run(self) -> None:
-        """Own the turn and generate until it has a finish.
+        """Acquire the turn and generate until it finishes.
 
         Raises:
             SessionHeld: another gateway owns the turn.
-            TurnOver: the turn has ended meanwhile.
-            Fenced: another gateway owns the turn now, or has added rounds that the transcript does not have.
-            Draining: this gateway ends, and the generation could not finish in time.
-            SpecdecError: something failed that could not be made good.
+            TurnOver: the turn has already ended.
+            Fenced: another gateway took the turn over, or added rounds that the transcript does not have.
+            Draining: the drain timeout passed before the generation finished.
+            SpecdecError: a failure could not be recovered.
         """
         async with self._session.kept():
-            # The turn is acquired before a verifier is chosen: a gateway that must wait for another owner needs none.
+            # Acquire the turn before choosing a verifier: a gateway that must wait for another owner needs none.
             self._unused_epoch = await self._acquire()
             try:
                 async with asyncio.timeout(None) as self._waiting:
@@ -96,7 +96,7 @@ class TurnRunner:
             self._session.done = True
 
     async def _generate(self) -> None:
-        """Generate to the finish, or until the turn is cancelled, at as many verifiers as it takes."""
+        """Generate until the turn finishes or is cancelled, with failover between verifiers."""
         services, header = self._services, self._transcript.header
         pool, settings = services.models.of_turn(header.model).pool, services.settings.failover
         first, info = await pool.wait_for_verifier(
@@ -105,7 +105,7 @@ class TurnRunner:
         await Failover(pool, settings, services.metrics).run(self, first, info, self._deadline)
 
     async def next_call(self) -> GenerationCall:
-        """The call for the rest of the turn, under an epoch that no other call has."""
+        """Return the call for the rest of the turn, under an unused epoch."""
         epoch, self._unused_epoch = self._unused_epoch or await self._acquire(), 0
         call, session_id = self._transcript.header.call, self._transcript.turn.session_id
         return replace(call, session_id=session_id, epoch=epoch, tokens=tuple(self._transcript.tokens))
@@ -113,7 +113,7 @@ class TurnRunner:
     async def generate_at(
         self, verifier: VerifierClient, info: VerifierInfo, call: GenerationCall, seconds: float
     ) -> None:
-        """Generate at one verifier, for at most `seconds`; as `gateway.verifiers.failover.Continued`."""
+        """Generate at one verifier for at most `seconds`; implements `gateway.verifiers.failover.Continued`."""
         over = time.monotonic() + seconds
         progress = await verifier.begin(call, seconds)
         self._attempt = Attempt(self._services, self._output, call, info.vocab_size)
@@ -123,21 +123,21 @@ class TurnRunner:
             self._attempt = None
 
     async def _acquire(self) -> int:
-        """Own the turn under a new epoch, which is returned."""
+        """Acquire the turn under a new epoch and return the epoch."""
         lease = await self._session.acquire()
         if lease.n != len(self._transcript.tokens):
             raise Fenced("another owner has written to the log")
         return lease.epoch
 
     def _cancel(self) -> None:
-        """End the turn after the rounds that are on their way to the store."""
+        """End the turn after its pending commits."""
         if self._attempt is not None:
             self._attempt.stop()
         elif self._waiting is not None:
             self._waiting.reschedule(0.0)
 
     async def _end(self) -> None:
-        """Commit the end of the turn after the tokens it has, and publish it."""
+        """Commit the end of the turn at its current length, and publish it."""
         end = Round(base_len=len(self._transcript.tokens), finish=FinishReason.STOP)
         kept, shown = self._transcript.take(end)
         await self._session.commit(commit_of(kept, self._session.session_id, self._session.epoch))
@@ -145,29 +145,29 @@ class TurnRunner:
 
 
 class OwnedSession:
-    """The session of an opened turn, which only its owner may write to; as `gateway.turns.leases.Owned`."""
+    """Session of an opened turn, writable by its owner only; implements `gateway.turns.leases.Owned`."""
 
     def __init__(self, services: Services, turn: Turn, on_cancel: Callable[[], None]) -> None:
-        """`on_cancel` is called once, when the caller has cancelled the turn."""
+        """Args: on_cancel: called once, when the caller cancels the turn."""
         self._services = services
         self._on_cancel = on_cancel
         self.session_id = turn.session_id
         self.turn = turn.number
         self.epoch = 0
-        """Fencing number of the ownership; 0 before it was acquired."""
+        """Fencing number of the ownership; 0 before it is acquired."""
         self.done = False
         """Whether the turn's end is committed."""
         self.cancelled = False
         """Whether the caller has cancelled the turn."""
 
     def cancel(self) -> None:
-        """Note that the caller has cancelled the turn."""
+        """Record the caller's cancellation of the turn."""
         if not self.cancelled:
             self.cancelled = True
             self._on_cancel()
 
     async def acquire(self) -> Lease:
-        """Become the owner, or the owner again under a new epoch; raises what `SessionStore.acquire` raises."""
+        """Acquire the session, or acquire it again under a new epoch; raises the errors of `SessionStore.acquire`."""
         services = self._services
         with services.metrics.store_seconds.labels("acquire").time():
             lease = await retry(
@@ -178,14 +178,14 @@ class OwnedSession:
         return lease
 
     async def commit(self, commit: RoundCommit) -> None:
-        """Write one round; raises the error that `SessionStore.commit` returns for it."""
+        """Commit one round; raises the error that `SessionStore.commit` returns for it."""
         (answer,) = await self._services.sessions.commit([commit])
         if isinstance(answer, SpecdecError):
             raise answer
 
     @asynccontextmanager
     async def kept(self) -> AsyncIterator[None]:
-        """Renew the lease inside the context; then release the session unless its turn ended."""
+        """Renew the lease inside the context, then release the session unless its turn ended."""
         try:
             async with self._services.leases.held(self):
                 yield
@@ -195,7 +195,7 @@ class OwnedSession:
 
 
 async def release(sessions: SessionStore, session_id: str, epoch: int) -> None:
-    """Release a session if the store answers at once; otherwise its lease runs out by itself."""
+    """Release a session within RELEASE_TIMEOUT; otherwise its lease expires by itself."""
     with suppress(SpecdecError, TimeoutError):
         async with asyncio.timeout(RELEASE_TIMEOUT):
             await sessions.release(session_id, epoch)

@@ -1,4 +1,4 @@
-"""The events of one turn, wherever its rounds come from: generated here, committed by another gateway, or read back."""
+"""Event stream of one turn, whether its rounds are generated here, committed by another gateway, or read back."""
 
 import asyncio
 import random
@@ -29,27 +29,27 @@ from specdec.serving.telemetry.spans import Attributes, TraceSpan
 from specdec.serving.telemetry.tracing import part_span
 
 MOST = 8
-"""Setbacks in a row, with no token between them, after which a turn is given up."""
+"""Most consecutive setbacks without a new token; the next one fails the turn."""
 _FIRST = 0.05
-"""Longest pause in seconds before the second try; it doubles with each further one."""
+"""Base of the back-off, in seconds; the longest pause doubles with each setback."""
 _LONGEST = 1.0
-"""Longest pause of all, in seconds."""
+"""Upper bound of the back-off, in seconds."""
 _PAUSE = 0.05
-"""Seconds between two looks at a turn of another owner in which nothing is new, and between two tries to own it."""
+"""Seconds between two polls of another owner's unchanged turn, and between two attempts to acquire it."""
 
 _log = structlog.get_logger()
 
 
 class TurnStream:
-    """Publishes the events of a turn once, from its beginning to its end; as `gateway.turns.broadcast.Generated`."""
+    """Publishes all events of a turn once, in order; implements `gateway.turns.broadcast.Generated`."""
 
     def __init__(self, services: Services, turn: Turn, deadline: float, header: Header | None = None) -> None:
         """Stream a turn.
 
         Args:
-            turn: the turn, which the session store has.
-            deadline: the `time.monotonic()` at which the turn is given up.
-            header: of a turn that was opened just now and has no rounds; None reads header and rounds from the store.
+            turn: a turn that exists in the session store.
+            deadline: time limit, by `time.monotonic()`.
+            header: header of a turn just opened, without rounds; None reads header and rounds from the store.
         """
         self._services = services
         self._turn = turn
@@ -57,24 +57,24 @@ class TurnStream:
         self._transcript_or_none = self._transcript_of(header) if header else None
         self.state = TurnState.OPENED
         self._sent = 0
-        """Rounds that were published."""
+        """Number of published rounds."""
         self._read_tokens: int | None = None
         self._runner: TurnRunner | None = None
-        """What generates the turn; None while this gateway does not own it."""
+        """Runner that generates the turn; None while this gateway does not own it."""
         self._began = time.monotonic()
 
     def reader_is_at(self, read: int | None) -> None:
-        """Note how many output tokens the fastest reader has; None while there is no reader to wait for."""
+        """Set the number of output tokens sent to the fastest reader; None without a reader to wait for."""
         self._read_tokens = read
         if self._runner is not None:
             self._runner.reader_is_at(read)
 
     async def run(self, publish: Callable[[Event], None]) -> None:
-        """Publish Started, then OutputRounds, then Finished; when cancelled, release the turn as it stands.
+        """Publish Started, then OutputRounds, then Finished. Cancellation releases the unfinished turn.
 
         Raises:
             CursorAhead: the session store lost rounds that were published.
-            SpecdecError: something failed that could not be made good.
+            SpecdecError: a failure could not be recovered.
         """
         outcome = "error"
         with part_span("generate") as span:
@@ -110,7 +110,7 @@ class TurnStream:
         return Transcript(self._turn, header, self._services.models.of_turn(header.model).tokenizer.decode)
 
     async def _run(self, publish: Callable[[Event], None]) -> None:
-        """Publish all but Finished: generate where the turn is free, and follow its owner where it is not."""
+        """Publish all events except Finished. Generate if the turn is free; otherwise follow its owner."""
         missed = [] if self._transcript_or_none else await self._reload()
         publish(Started(self._turn, self._transcript.header))
         self._publish_all(missed, publish)
@@ -127,7 +127,7 @@ class TurnStream:
                     await setbacks.wait(len(self._transcript.tokens), lost.message)
 
     async def _generate(self, publish: Callable[[Event], None]) -> None:
-        """Generate as the owner."""
+        """Generate the turn as its owner."""
         self._enter(TurnState.GENERATING)
 
         def shown(event: OutputRound) -> None:
@@ -141,7 +141,7 @@ class TurnStream:
             self._runner = None
 
     async def _follow(self, lease_left: float, publish: Callable[[Event], None]) -> None:
-        """Publish the rounds that another owner commits, until its lease, of `lease_left` seconds at first, is over."""
+        """Publish the rounds of another owner until its lease, which has `lease_left` seconds left, expires."""
         self._enter(TurnState.FOLLOWING)
         sessions, turn = self._services.sessions, self._turn
         while lease_left > 0 and self._transcript.finish is None:
@@ -153,7 +153,7 @@ class TurnStream:
             await sessions.wait(turn.session_id, turn.number, length, min(lease_left, remaining))
             view = await self._read(length)
             self._publish_all(self._take(view), publish)
-            if not view.rounds:  # a store that wakes its waiters for nothing is not asked without a pause
+            if not view.rounds:  # pause after a spurious wake-up, so as not to poll the store in a tight loop
                 await asyncio.sleep(_PAUSE)
             lease_left = view.lease_left
 
@@ -162,7 +162,7 @@ class TurnStream:
             publish(shown)
 
     async def _reload(self) -> list[OutputRound]:
-        """Read the whole turn again, which drops rounds that were not committed; returns what was not streamed yet."""
+        """Read the whole turn again, which drops uncommitted rounds; return the rounds not published yet."""
         self._enter(TurnState.READING)
         view = await self._read(None)
         sent, self._sent = self._sent, 0
@@ -180,10 +180,10 @@ class TurnStream:
         )
 
     def _take(self, view: TurnView) -> list[OutputRound]:
-        """Add the rounds of a view to the transcript.
+        """Add the rounds of a view to the transcript and return their output.
 
         Raises:
-            SessionDiverged: the store has not what was written.
+            SessionDiverged: the store's content differs from what was written.
         """
         rounds = []
         for stored in view.rounds:
@@ -215,20 +215,21 @@ class TurnStream:
 
 
 class Setbacks:
-    """Counts the setbacks of one turn."""
+    """Back-off and limit for consecutive setbacks of one turn."""
 
     def __init__(self) -> None:
         self._length = -1
         self._in_a_row = 0
 
     async def wait(self, length: int, why: str) -> None:
-        """Note a setback, and wait before the next try: not after progress, longer and longer without.
+        """Record a setback and back off exponentially; there is no pause after progress.
 
         Args:
-            length: of the turn, in tokens; more than at the setback before is progress.
+            length: length of the turn in tokens; growth since the previous setback is progress.
+            why: reason for the error message.
 
         Raises:
-            SessionDiverged: there were too many without progress.
+            SessionDiverged: too many consecutive setbacks without progress.
         """
         self._in_a_row = 0 if length > self._length else self._in_a_row + 1
         self._length = length
@@ -240,7 +241,7 @@ class Setbacks:
 
 
 def describe_generation(span: TraceSpan, transcript: Transcript, outcome: str) -> None:
-    """Name the span and tell what was asked for, and what came of it; `outcome` is how the generation ended."""
+    """Set the span's name, and its attributes for request and result; `outcome` is the reason for the end."""
     if not span.records:
         return
     header, summary = transcript.header, transcript.summary
@@ -269,7 +270,7 @@ def describe_generation(span: TraceSpan, transcript: Transcript, outcome: str) -
 
 
 def _operation(answer_format: str) -> str:
-    """A chat or a completion over HTTP; over gRPC, a prompt of any kind."""
+    """Return the OpenTelemetry operation name: chat or completion over HTTP, generate_content over gRPC."""
     if not answer_format:
         return "generate_content"
     return "chat" if "chat" in answer_format.split() else "text_completion"
