@@ -1,5 +1,5 @@
-"""Room of who calls: the API key that a call carries, whose sessions it may touch, and before whom it may go.
+"""Callers: authentication by API key, the tenant of each call, and its priority.
 
-The `authorization` of a call enters, checked against the file of keys; a frozen `ApiKey` leaves, with the tenant, the
+Input is the `authorization` of a call, checked against the key file. Output is a frozen `ApiKey` with the tenant, the
 limits and the best priority class of the key.
 """

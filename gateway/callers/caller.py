@@ -1,7 +1,7 @@
-"""Who calls: the API key that a call was let in with, and whose sessions the call may touch.
+"""Caller identity: the API key of a call, and the tenant whose sessions the call may use.
 
-The key of a call is known to the asyncio task that serves the call, so that the doors for HTTP and gRPC set it once and
-every endpoint finds it. From there on it is passed on as a value.
+A context variable of the asyncio task that serves the call holds the key. The HTTP and gRPC doors set it once, and
+endpoints read it and pass it on as a value.
 """
 
 import hashlib
@@ -19,29 +19,29 @@ ANONYMOUS = "default"
 """The tenant of all callers that have no key and name no user."""
 _KEYED = "key:"
 _USER = " user:"
-"""What stands between a key's tenant, which has no spaces, and the user that the caller names."""
+"""Separator between the key's tenant, which has no spaces, and the user named by the caller."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """One API key, without the key itself."""
+    """Properties of an API key, without the secret itself."""
 
     tenant: str
-    """Whose key it is."""
+    """Owner of the key."""
     id: str
-    """What names the key in logs and in the session store: the first half of its SHA-256, in hexadecimal."""
+    """Identifier in logs and in the session store: the first half of the key's SHA-256, in hexadecimal."""
     requests: int | None = None
-    """Requests a minute; None for no limit."""
+    """Most requests per minute; None for no limit."""
     tokens: int | None = None
-    """Tokens a minute, of prompts and outputs together; None for no limit."""
+    """Most tokens per minute, prompts and outputs together; None for no limit."""
     concurrency: int | None = None
-    """Requests at once; None for no limit."""
+    """Most concurrent requests; None for no limit."""
     priority: PriorityClass = PriorityClass.DEFAULT
     """The best priority class that the key may ask for."""
 
     @property
     def limited(self) -> bool:
-        """Whether anything is counted for this key."""
+        """Whether the key has any limit."""
         return bool(self.requests or self.tokens or self.concurrency)
 
 
@@ -50,7 +50,7 @@ _CALLING: ContextVar[ApiKey | None] = ContextVar("api_key", default=None)
 
 
 def called_from(host: str) -> None:
-    """Set the address from which the call of this task comes; of IPv6, a host has a whole network of 64 bits."""
+    """Set the client address of this task's call. IPv6 addresses are reduced to their /64 network."""
     try:
         address = ip_address(host)
     except ValueError:
@@ -62,7 +62,7 @@ def called_from(host: str) -> None:
 
 
 def calling_key() -> ApiKey | None:
-    """The key that the call of this task was let in with; None where no keys are asked for."""
+    """Return the API key of this task's call; None if the gateway requires no keys."""
     return _CALLING.get()
 
 
@@ -72,9 +72,9 @@ def let_in(key: ApiKey) -> None:
 
 
 def tenant_name(user: str, key: ApiKey | None) -> str:
-    """Whose sessions a call may touch: those of one user of the key's tenant; without a key, those of the user.
+    """Return the tenant of a call: one user of the key's tenant or, without a key, the user.
 
-    What a caller says of itself never leads out of the tenant of its key.
+    The user name, which the caller chooses, cannot reach sessions outside the key's tenant.
     """
     if key is None:
         return f"user:{user}" if user else ANONYMOUS
@@ -82,27 +82,27 @@ def tenant_name(user: str, key: ApiKey | None) -> str:
 
 
 def check_name(name: str, param: str) -> str:
-    """A name that a caller chose; raises FieldInvalid when it has over MAX_NAME characters."""
+    """Return the name; raises FieldInvalid if it has more than MAX_NAME characters."""
     if len(name) > MAX_NAME:
         raise FieldInvalid(f"{param} must have at most {MAX_NAME} characters", param)
     return name
 
 
 def tenant_of(user: str, key: ApiKey | None = None) -> str:
-    """Whose sessions a caller with that key may touch when it names that user. Raises FieldInvalid."""
+    """Return the tenant of a caller with this key and user name. Raises FieldInvalid."""
     return tenant_name(check_name(user, "user"), key)
 
 
 def calling_tenant(user: str = "") -> str:
-    """Whose sessions the call of this task may touch when it names that user. Raises FieldInvalid."""
+    """Return the tenant of this task's call with this user name. Raises FieldInvalid."""
     return tenant_of(user, calling_key())
 
 
 def allowed_priority(asked: PriorityClass, key: ApiKey | None, param: str) -> PriorityClass:
-    """The class of a request: as asked, but for a key that is always last, whose requests need not say so.
+    """Return the priority class of a request; the default class is lowered to the key's best class.
 
     Raises:
-        PriorityNotAllowed: the key may not go before others as the field `param` asks.
+        PriorityNotAllowed: the field `param` asks for a better class than the key allows.
     """
     if key is None or asked.level >= key.priority.level:
         return asked
@@ -112,25 +112,25 @@ def allowed_priority(asked: PriorityClass, key: ApiKey | None, param: str) -> Pr
 
 
 def share_of(tenant: str) -> str:
-    """Who shares memory: with keys, all users of a key's tenant together; without, each user alone."""
+    """Return the group that shares memory: the key's whole tenant or, without keys, the user."""
     return tenant.partition(_USER)[0] if tenant.startswith(_KEYED) else tenant
 
 
 def place_share(tenant: str) -> Share:
-    """Who gets places and time in turn with others, for the call of this task.
+    """Return the share of this task's call in the fair queue.
 
-    With keys that is the tenant of a key. Without, callers are told apart by their addresses, and those of one address
-    by the users that they name: who makes up users shares the places of one address.
+    With keys, the client is the key's tenant. Without keys, the client is the caller's address, with the named user
+    as its user. A caller that invents user names therefore shares the places of one address.
     """
     share = share_of(tenant)
     return Share(share) if tenant.startswith(_KEYED) else Share(_CLIENT.get(), share)
 
 
 def cache_domain(tenant: str, salt: str) -> str:
-    """The name under which computed prefixes are shared: by requests of one tenant with one salt, and by nobody else.
+    """Return the prefix cache domain. Only requests of one tenant with equal salts share cached prefixes.
 
-    It is a hash of the share and, behind a dot, a hash of the user and the salt. ANONYMOUS, no user and an empty salt
-    have no hash.
+    The format is a hash of the share, followed by a dot and a hash of the user and the salt. ANONYMOUS has an empty
+    first part; without a user and a salt, the dot and the second part are absent.
     """
     share = share_of(tenant)
     owner = "" if tenant == ANONYMOUS else _short_hash(share)

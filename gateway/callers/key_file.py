@@ -1,4 +1,4 @@
-"""The file of API keys: a line for each, `tenant: sha256:HEX` and what limits it; it is read again when it changes."""
+"""API key file: one line per key, `tenant: sha256:HEX` and its limits. The gateway reloads the file when it changes."""
 
 import asyncio
 import hmac
@@ -20,28 +20,28 @@ from gateway.metrics import KeyMetrics
 from specdec.errors import ConfigError, KeyRefused
 
 LOOK = 1.0
-"""Seconds between two looks whether the file has changed."""
+"""Interval of checks for a change of the file, in seconds."""
 _LINE = re.compile(r"(?P<tenant>[\w.-]{1,64}): +sha256:(?P<digest>[0-9a-fA-F]{64})(?P<options>( +\S+)*)")
 _NUMBERS = ("requests", "tokens", "concurrency")
 _MOST = 10**9
 _BEARER = re.compile(r"Bearer +(\S+) *", re.IGNORECASE)
 _BUCKET = 4
-"""Bytes of a digest by which keys are looked up; the others are compared in a time that says nothing of them."""
+"""Length in bytes of the digest prefix used for lookup. Whole digests are compared in constant time."""
 
 Known = Mapping[bytes, list[tuple[bytes, ApiKey]]]
-"""Keys with their digests, by the first bytes of the digests."""
+"""Keys with their digests, by digest prefix."""
 
 _log = structlog.get_logger()
 
 
 class KeyFile:
-    """The API keys of one file; while the file is unreadable or wrong, the last good ones hold."""
+    """API keys of one file. While the file is unreadable or invalid, the last valid keys stay in force."""
 
     def __init__(self, path: Path, limits: KeyLimitSettings, metrics: KeyMetrics) -> None:
-        """Read the file for the first time; `limits` are those of keys that name none of their own.
+        """Read the file for the first time; `limits` apply to keys that set none of their own.
 
         Raises:
-            ConfigError: the file cannot be read, or a line is wrong; the message names the line and not its content.
+            ConfigError: the file cannot be read or has an invalid line. The message has the line's number only.
         """
         self._path = path
         self._metrics = metrics
@@ -51,13 +51,13 @@ class KeyFile:
         self._mistake = ""
 
     def key_of(self, given: Iterable[str | bytes]) -> ApiKey:
-        """The key that a call carries.
+        """Return the API key of a call.
 
         Args:
-            given: the values of its `authorization` header, or of the metadata of that name.
+            given: values of the `authorization` header, or of the gRPC metadata of that name.
 
         Raises:
-            KeyRefused: it carries none, several, or one that is not known.
+            KeyRefused: the call has no key, several keys, or an unknown key.
         """
         values = list(given)
         match = _BEARER.fullmatch(_text(values[0])) if len(values) == 1 else None
@@ -73,13 +73,13 @@ class KeyFile:
         return found
 
     async def watch(self) -> None:
-        """Read the file again whenever it changes, until cancelled."""
+        """Reload the file whenever it changes, until cancelled."""
         while True:
             await asyncio.sleep(LOOK)
             self.look()
 
     def look(self) -> None:
-        """Read the file; a mistake in it is logged once, and changes nothing else."""
+        """Reload the file if it changed. An error is logged once and leaves the keys as they are."""
         mistake = ""
         try:
             content = read_file(self._path)
@@ -105,7 +105,7 @@ class KeyFile:
 
 
 def read_file(path: Path) -> str:
-    """The content of the file; raises ConfigError when it cannot be read."""
+    """Return the content of the file; raises ConfigError if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
@@ -120,13 +120,13 @@ def readable_by_all(path: Path) -> bool:
 
 
 def parse(content: str, path: Path, defaults: ApiKey) -> dict[bytes, ApiKey]:
-    """The keys of a file's content, by the SHA-256 of each key.
+    """Return the keys of a file's content, by the SHA-256 of each key.
 
     Args:
-        defaults: the limits of a key that names none of its own.
+        defaults: limits of keys that set none of their own.
 
     Raises:
-        ConfigError: a line is wrong or repeated, or there is no key; the message never repeats what a line holds.
+        ConfigError: a line is invalid or repeated, or there is no key. The message never includes a line's content.
     """
     keys: dict[bytes, ApiKey] = {}
     for number, line in enumerate(content.splitlines(), 1):

@@ -1,4 +1,4 @@
-"""Which requests go first when there is more work than room.
+"""Priority classes, which order requests when there is more work than capacity.
 
 The classes have names because numbers are ambiguous: in some systems the highest goes first, in others the lowest.
 """
@@ -15,5 +15,5 @@ class PriorityClass(StrEnum):
 
     @property
     def level(self) -> int:
-        """The priority of a verifier's queue: lower goes first; a generation that waits long goes before later ones."""
+        """Priority in a verifier's queue; lower goes first. A long wait raises a generation above later ones."""
         return {PriorityClass.FLEX: 1, PriorityClass.DEFAULT: 0, PriorityClass.PRIORITY: -1}[self]

@@ -1,4 +1,4 @@
-"""An authority of an installation's own, and the certificates it issues: pure, but for the randomness of keys."""
+"""Private CA of an installation, and the certificates it issues. Pure functions, except for random keys."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 _CLOCK_SKEW = timedelta(minutes=5)
-"""How much earlier a certificate begins, for machines whose clocks are late."""
+"""Amount by which `not_valid_before` is backdated, for machines whose clocks are late."""
 _COMMON_NAME = 64
 """Longest common name, by RFC 5280."""
 
@@ -26,7 +26,7 @@ class KeyPair:
 
     @classmethod
     def from_pems(cls, certificate: bytes, key: bytes) -> Self:
-        """Read both; raises ValueError when either is none, or is not of this kind."""
+        """Parse both PEMs; raises ValueError if one is invalid, or the key is not an EC key."""
         read = serialization.load_pem_private_key(key, None)
         if not isinstance(read, ec.EllipticCurvePrivateKey):
             raise ValueError("the key is of another kind")
@@ -44,12 +44,12 @@ class KeyPair:
         return self.key.private_bytes(serialization.Encoding.PEM, kind, plain)
 
     def is_fresh(self, now: datetime) -> bool:
-        """Whether more than a third of its time is left."""
+        """Whether more than a third of the certificate's lifetime is left."""
         ends, begins = self.certificate.not_valid_after_utc, self.certificate.not_valid_before_utc
         return ends - now > (ends - begins) / 3
 
     def is_issued_by(self, authority: "KeyPair", names: Sequence[str]) -> bool:
-        """Whether the authority has issued it for exactly these DNS names."""
+        """Whether the authority issued the certificate for exactly these DNS names."""
         try:
             self.certificate.verify_directly_issued_by(authority.certificate)
             found = self.certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -59,7 +59,7 @@ class KeyPair:
 
 
 def make_authority(name: str, days: int, now: datetime) -> KeyPair:
-    """A new authority that lasts so many days, and can issue certificates of services but no further authorities."""
+    """Create an authority valid for `days`. It can issue service certificates, but no further authorities."""
     key = ec.generate_private_key(ec.SECP256R1())
     builder = (
         _builder(_name(name), key, now)
@@ -72,7 +72,7 @@ def make_authority(name: str, days: int, now: datetime) -> KeyPair:
 
 
 def issue(authority: KeyPair, names: Sequence[str], days: int, now: datetime) -> KeyPair:
-    """A new certificate for these DNS names, for servers and clients; it does not outlast the authority."""
+    """Issue a server and client certificate for these DNS names; it does not outlast the authority."""
     key = ec.generate_private_key(ec.SECP256R1())
     ends = min(now + timedelta(days=days), authority.certificate.not_valid_after_utc)
     both = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])

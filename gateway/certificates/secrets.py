@@ -1,4 +1,4 @@
-"""Keeps the authority and the certificates of an installation in Secrets, and makes those that are missing or old."""
+"""Stores an installation's CA and certificates in Kubernetes Secrets, and renews those that are missing or old."""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -16,11 +16,11 @@ _log = structlog.get_logger()
 
 
 async def make_certificates(settings: CertificateSettings) -> None:
-    """Have a sound certificate in every Secret of the settings; what is sound already is left as it is.
+    """Ensure a valid certificate in every Secret of the settings. Valid certificates stay unchanged.
 
     Raises:
-        ConfigError: there is no way to the cluster, or the Secret of the authority holds something else.
-        ApiException, OSError: the API server does not answer, or does not allow it.
+        ConfigError: the cluster cannot be reached, or the Secret of the authority holds something else.
+        ApiException, OSError: the API server does not answer, or denies access.
     """
     async with connect(settings.cluster) as api:
         kept = KeptCertificates(api, settings)
@@ -43,7 +43,7 @@ class KeptCertificates:
         self._timeout = settings.cluster.timeout
 
     async def authority(self) -> KeyPair:
-        """The authority; a new one when there is none, or when it is old."""
+        """Return the authority. A missing or old one is replaced."""
         name, now = self._settings.authority, datetime.now(UTC)
         held = await self._read(name)
         pair = _key_pair(held)
@@ -56,7 +56,7 @@ class KeptCertificates:
         return made
 
     async def certificate(self, name: str, names: Sequence[str], authority: KeyPair) -> None:
-        """Have a certificate of this authority for these DNS names in a Secret."""
+        """Ensure that the Secret holds a certificate of this authority for these DNS names."""
         now = datetime.now(UTC)
         held = await self._read(name)
         pair = _key_pair(held)
@@ -65,11 +65,11 @@ class KeptCertificates:
         await self._write(name, _data(issue(authority, names, self._settings.days, now), authority), held)
 
     async def _read(self, name: str) -> Any:
-        """The Secret, or None when there is none."""
+        """Return the Secret, or None if it does not exist."""
         return await found(self._secrets.read_namespaced_secret(name, self._namespace, _request_timeout=self._timeout))
 
     async def _write(self, name: str, data: Mapping[str, str], held: Any) -> None:
-        """Create the Secret, or replace the one that is held, unless somebody has changed it since."""
+        """Create the Secret, or replace `held`; fails if the Secret was changed after `held` was read."""
         place = {"namespace": self._namespace, "_request_timeout": self._timeout}
         if held is None:
             metadata = self._client.V1ObjectMeta(name=name, labels=self._settings.labels)
@@ -82,7 +82,7 @@ class KeptCertificates:
 
 
 def _key_pair(secret: Any) -> KeyPair | None:
-    """What a Secret holds; None when it holds no certificate with its key."""
+    """Return the key pair in a Secret; None if it holds no certificate with its key."""
     data: Mapping[str, str] = (secret.data if secret is not None else None) or {}
     try:
         return KeyPair.from_pems(base64.b64decode(data["tls.crt"]), base64.b64decode(data["tls.key"]))
