@@ -1,4 +1,4 @@
-"""Lets in as much work as the gateway can do well; more waits for a while in a fair, bounded queue, or is refused."""
+"""Admission control: limits concurrent work, queues the excess fairly within bounds, and refuses the rest."""
 
 import asyncio
 from typing import Self
@@ -10,11 +10,11 @@ from gateway.metrics import GatewayMetrics
 from specdec.errors import QueueFull
 
 UNIT = 16 * 1024
-"""Bytes of memory for which a waiting request counts as one; so the memory of all that wait is bounded, too."""
+"""Bytes of memory per unit of queue size. A larger request counts as several, which bounds the queue's memory."""
 
 
 class Places:
-    """Places that somebody was let in to; left at the end of the context, or before."""
+    """Places held by an admitted caller. The end of the context, or `leave`, releases them."""
 
     def __init__(self, queue: FairQueue, share: Share, count: int) -> None:
         self._queue = queue
@@ -22,7 +22,7 @@ class Places:
         self._count = count
 
     def leave(self) -> None:
-        """Give the places back, once."""
+        """Release the places. Further calls do nothing."""
         count, self._count = self._count, 0
         if count:
             self._queue.leave(self._share, count)
@@ -35,10 +35,10 @@ class Places:
 
 
 class Admission:
-    """One kind of work that uses the session store, of which so much runs at once."""
+    """Concurrency limit for one kind of work that uses the session store."""
 
     def __init__(self, kind: str, places: int, settings: AdmissionSettings, metrics: GatewayMetrics) -> None:
-        """Args: kind: the work's name in metrics and messages, in the plural."""
+        """Args: kind: plural name of the work in metrics and messages."""
         self._queue = FairQueue(kind, places, settings.waiting)
         self._seconds = settings.seconds
         self._waiting = metrics.waiting.labels(kind)
@@ -48,12 +48,12 @@ class Admission:
         """Wait for places.
 
         Args:
-            tenant: who enters; all users of one key's tenant share what one may have, and so do all of one address.
-            count: how many places it needs; for 0, nobody waits.
-            memory: what is held meanwhile, in bytes; it takes room in the queue.
+            tenant: the caller. All users of a key's tenant share one limit, and so do all users of one address.
+            count: number of places needed; 0 returns at once.
+            memory: bytes held by the request while it waits; they take room in the queue.
 
         Raises:
-            QueueFull: too much waits already, or no place became free in time.
+            QueueFull: the queue is full, or no place became free in time.
         """
         share = place_share(tenant)
         try:
@@ -70,7 +70,7 @@ class Admission:
         return Places(self._queue, share, count)
 
     def take(self, tenant: str) -> Places:
-        """A place for work that cannot be refused any more, even where none is free."""
+        """Take a place for work that can no longer be refused, even if none is free."""
         share = place_share(tenant)
         self._queue.take(share)
         return Places(self._queue, share, 1)

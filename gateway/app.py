@@ -1,4 +1,4 @@
-"""Joins the parts of the gateway, and runs them from the start of the process to its end."""
+"""Assembles the parts of the gateway and runs them from process start to exit."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Mapping
@@ -48,7 +48,7 @@ from specdec.serving.telemetry.registry import process_registry
 from specdec.serving.telemetry.tracing import exporting
 
 FIRST_PROBE = 2.0
-"""Seconds that the gateway waits for the first verifiers before it listens, ready or not."""
+"""Longest wait, in seconds, for the first verifiers before the gateway starts to listen, ready or not."""
 READY_POLL = 0.2
 """Seconds between two checks of readiness for the gRPC health service."""
 
@@ -87,7 +87,7 @@ async def _serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
 
 
 def warn_of_open_door(settings: GatewaySettings) -> None:
-    """Say loudly when everybody who reaches an address of this gateway is served, or keys travel in plaintext."""
+    """Log a warning if the gateway listens beyond localhost without API keys, or accepts keys in plaintext."""
     reachable = [address for address in (settings.http, settings.address) if not is_loopback(address)]
     if reachable and not settings.api_keys:
         remedy = "set api_keys to a file of keys, or see that only a proxy that authenticates reaches these addresses"
@@ -98,7 +98,7 @@ def warn_of_open_door(settings: GatewaySettings) -> None:
 
 
 async def _check_stores(settings: GatewaySettings) -> None:
-    """Refuse stores that cannot work, and log what is unwise; a store that does not answer yet is not refused."""
+    """Raise ConfigError for stores that cannot work, and log warnings. A store that does not answer yet passes."""
     facts: ServerFacts | None = None
     lines: list[Check] = []
     try:
@@ -125,9 +125,9 @@ class Gateway:
         self._services = services
 
     async def drain(self) -> None:
-        """Stop being ready, then take no new requests, then wait for generations that are read.
+        """Report not ready, then refuse new requests, then wait for the generations that have a reader.
 
-        Generations that nobody reads, or that do not finish in time, are stopped; other gateways can continue them.
+        Generations without a reader, and those that exceed the limit, are stopped. Other gateways can continue them.
         """
         services, settings = self._services, self._services.settings.drain
         _log.info("draining", settle=settings.settle, limit=settings.limit)
@@ -158,7 +158,7 @@ async def running(
     certificates = Certificates.of(settings.public_tls)
     watch_expiry(certificates, metrics.registry, public=True)
     if certificates:
-        server_context(certificates)  # files that are no pair are told as such, and not as a taken port
+        server_context(certificates)  # a mismatched pair fails here, and not later as a failure to bind the port
     kv_tier = KvTier(settings.kv, metrics.registry) if settings.kv.redis_url else None
     keys, limits = _keys(settings, settings.api_keys, metrics.registry) if settings.api_keys else (None, None)
     owner = new_id()
@@ -218,14 +218,14 @@ async def running(
 
 
 def _keys(settings: GatewaySettings, path: Path, registry: CollectorRegistry) -> tuple[KeyFile, Limits]:
-    """Who is let in, and what counts what they ask for; raises ConfigError when the file is wrong."""
+    """Return the API keys and their rate limits; raises ConfigError when the file is invalid."""
     metrics = KeyMetrics(registry)
     keys = KeyFile(path, settings.key_limits, metrics)
     return keys, Limits(redis_client.connect(settings.redis_url), metrics, settings.redis_prefix)
 
 
 async def _follow_readiness(services: Services, grpc_server: GrpcServer) -> None:
-    """Keep the gRPC health service in step with readiness, until the end of the process is announced."""
+    """Copy readiness to the gRPC health service until the drain begins."""
     while not services.drain.closing:
         await grpc_server.set_serving(not await health.missing(services))
         await asyncio.sleep(READY_POLL)

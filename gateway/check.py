@@ -1,4 +1,4 @@
-"""The gateway's own checks, which `specdec doctor` runs: whether what the settings name exists and fits."""
+"""Configuration checks of the gateway for `specdec doctor`: every file, address and server named in the settings."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -26,7 +26,7 @@ DISCOVERY_TIMEOUT = 5.0
 
 
 async def check(settings: GatewaySettings, write: Callable[[str], object]) -> bool:
-    """Write each check as a line of JSON; False when one has failed."""
+    """Write each check as a line of JSON; return False if one failed."""
     checks: list[Check] = []
     for name, route in settings.routes.items():
         checks += await _model(settings, name, route)
@@ -52,7 +52,7 @@ def _tokenizer(route: ModelRoute) -> tuple[Check, str]:
 
 
 async def _discovered(settings: GatewaySettings, route: ModelRoute) -> tuple[list[Check], list[str]]:
-    """The check of discovery, and the addresses of the verifiers that it finds."""
+    """Return the discovery check and the verifier addresses it found."""
     kind = route.discovery.kind
     source = source_of(route.discovery, route.verifiers, settings.cluster)
     try:
@@ -93,7 +93,7 @@ async def _verifier(client: VerifierClient, fingerprint: str) -> Check:
 
 
 def _callers(settings: GatewaySettings) -> Check:
-    """Who is served."""
+    """Check who may call the gateway."""
     if settings.api_keys is None:
         reachable = [address for address in (settings.http, settings.address) if not is_loopback(address)]
         if reachable:
@@ -111,7 +111,7 @@ def _callers(settings: GatewaySettings) -> Check:
 
 
 def _public_tls(settings: GatewaySettings) -> list[Check]:
-    """Whether the certificate that callers see can be used; nothing without one."""
+    """Check the public TLS certificate; no check if none is configured."""
     try:
         certificates = Certificates.of(settings.public_tls)
         if certificates is None:

@@ -1,4 +1,4 @@
-"""The end of the process: when it takes no new generations, how many still run, and when those must stop."""
+"""Graceful shutdown: refuses new generations, counts the running ones, and sets the time when they must stop."""
 
 import asyncio
 from collections.abc import Iterator
@@ -22,16 +22,16 @@ class Drain:
 
     @property
     def closing(self) -> bool:
-        """Whether the process is about to end; it may still take new generations for a moment."""
+        """Whether a shutdown was announced. New generations are still accepted until `close`."""
         return self._closing
 
     def announce(self) -> None:
-        """Announce the end, so that load balancers send no more requests here."""
+        """Announce the shutdown, so that load balancers stop sending requests."""
         self._closing = True
 
     @contextmanager
     def generation(self) -> Iterator[None]:
-        """Count one generation inside the context; raises Draining when no new generation is taken."""
+        """Count one generation inside the context; raises Draining if new generations are refused."""
         self.check_open()
         self._running += 1
         self._idle.clear()
@@ -44,27 +44,27 @@ class Drain:
                 self._idle.set()
 
     def check_open(self) -> None:
-        """Raise Draining when no new generation is taken."""
+        """Raise Draining if new generations are refused."""
         if self._closed:
             raise Draining("the gateway is shutting down")
 
     @property
     def expired(self) -> bool:
-        """Whether the time for generations to finish is over."""
+        """Whether the drain timeout has passed."""
         return self._expired
 
     def check(self) -> None:
-        """Raise Draining when the time for generations to finish is over."""
+        """Raise Draining if the drain timeout has passed."""
         if self._expired:
             raise Draining("the gateway is shutting down and could not finish this generation in time")
 
     def close(self) -> None:
-        """Take no new generations from now on."""
+        """Refuse new generations from now on."""
         self._closing = True
         self._closed = True
 
     async def wait(self, limit: float) -> bool:
-        """Wait up to `limit` seconds until no generation runs; after that `check` stops those that do.
+        """Wait up to `limit` seconds until no generation runs; after the timeout, `check` stops the others.
 
         Returns:
             Whether all generations finished in time.

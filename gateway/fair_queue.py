@@ -1,6 +1,6 @@
-"""Places that callers get in turn, so that no caller's flood keeps another's single request waiting.
+"""Fair queue: callers get places in rotation, so a flood from one caller does not delay another's single request.
 
-There are two levels: clients, which are told apart by what they cannot make up, and the users of a client.
+Fairness has two levels: clients, identified by a key or an address, and the users of a client.
 """
 
 import asyncio
@@ -11,24 +11,24 @@ from typing import NamedTuple
 from specdec.errors import QueueFull
 
 _QUEUE_SHARES = 2
-"""A client may have one part in so many of the queue, and a user one part in so many of that."""
+"""Divisor of queue shares: a client may use 1/2 of the queue, and a user 1/2 of its client's part."""
 _PLACE_SHARES = 7
-"""A client without users gets another place while it has fewer than so many times the free ones: alone 7 in 8."""
+"""Most places of a client without users, as a multiple of the free places; a lone client gets 7 in 8."""
 _USER_SHARES = 3
-"""As `_PLACE_SHARES` for a client with users: alone 3 in 4; and for each of its users within that."""
+"""Same multiple for a client with users, and for each user within the client; a lone client gets 3 in 4."""
 
 
 class Share(NamedTuple):
-    """Who has places."""
+    """Holder of places: a client, or one of its users."""
 
     client: str
     user: str = ""
-    """One of the client's users, who have places in turn; empty where the client's users are not told apart."""
+    """User of the client; users get places in rotation. Empty if the client's users are not distinguished."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Waiter:
-    """Somebody who waits for a number of places, all at once."""
+    """Request in the queue; it gets all its places at once."""
 
     places: int
     size: int
@@ -36,39 +36,39 @@ class _Waiter:
 
 
 _Users = dict[Share, deque[_Waiter]]
-"""What waits, by user; the user that was served longest ago comes first. No queue is empty."""
+"""Non-empty queues of waiters by user, least recently served user first."""
 
 
 class FairQueue:
-    """A number of places, and a bounded queue of those who wait for them; belongs to one event loop."""
+    """Fixed number of places and a bounded queue of waiters. Belongs to one event loop."""
 
     def __init__(self, name: str, places: int, capacity: int) -> None:
         """Make a queue.
 
         Args:
-            name: what waits, in the plural, for the messages of errors.
-            capacity: the sum of the sizes of all that may wait; what nothing else waits before may be larger.
+            name: plural name of the waiting work, for error messages.
+            capacity: most total size of the waiters. A single waiter in an empty queue may be larger.
         """
         self._name = name
         self._all = places
         self._free = places
         self._capacity = capacity
         self._taken: Counter[Share | str] = Counter()
-        """Places, by the user that has them and by client."""
+        """Places held, by user and by client."""
         self._sizes: Counter[Share | str] = Counter()
-        """Sizes of what waits, by user and by client."""
+        """Total size of the waiters, by user and by client."""
         self._waiting = 0
-        """Size of all that waits."""
+        """Total size of all waiters."""
         self._queues: dict[str, _Users] = {}
-        """What waits, by client; the client that was served longest ago comes first."""
+        """Waiters by client, least recently served client first."""
 
     async def enter(self, tenant: Share | str, places: int = 1, size: int = 1) -> None:
-        """Return once the tenant has so many places more, which it has until `leave`.
+        """Wait until the tenant gets `places` more places; it holds them until `leave`.
 
         Args:
-            tenant: a client without users where it is a text.
-            places: how many places it takes; never more than there are.
-            size: what it counts in the queue while it waits.
+            tenant: the holder; a string is a client without users.
+            places: number of places to take; at most the total.
+            size: size of the request in the queue while it waits.
 
         Raises:
             QueueFull: the queue, or the tenant's share of it, is full.
@@ -88,12 +88,12 @@ class FairQueue:
             raise
 
     def take(self, tenant: Share | str, places: int = 1) -> None:
-        """Give the tenant so many places at once, even where fewer are free; others wait until they are again."""
+        """Give the tenant `places` at once, even if fewer are free. Waiters are delayed until enough are released."""
         self._free -= places
         self._count(self._taken, _share(tenant), places)
 
     def leave(self, tenant: Share | str, places: int = 1) -> None:
-        """Take so many places back from a tenant."""
+        """Release `places` places of a tenant."""
         self._free += places
         self._count(self._taken, _share(tenant), -places)
         self._call()
@@ -105,7 +105,7 @@ class FairQueue:
                 del counts[each]
 
     def _check_room(self, share: Share, size: int) -> None:
-        """Raise QueueFull unless there is room for `size`, which is in the queue already."""
+        """Raise QueueFull unless there is room for `size`. The queue's totals already include it."""
         waiting = self._waiting - size
         if waiting and waiting + size > self._capacity:
             raise QueueFull(f"too many {self._name} are waiting")
@@ -116,7 +116,7 @@ class FairQueue:
                 raise QueueFull(f"too many {self._name} of this user are waiting")
 
     def _withdraw(self, share: Share, waiter: _Waiter) -> None:
-        """Take a waiter from the queue, or take back the places that it was given."""
+        """Remove a waiter from the queue, or release the places that it was given."""
         if waiter in self._queues.get(share.client, {}).get(share, ()):
             self._remove(share, waiter)
             self._call()
@@ -124,7 +124,7 @@ class FairQueue:
             self.leave(share, waiter.places)
 
     def _remove(self, share: Share, waiter: _Waiter) -> None:
-        """Remove a waiter; its user is behind all others of its client from now on, and its client behind all."""
+        """Remove a waiter, and move its user to the end of its client's users and its client to the end of all."""
         users = self._queues.pop(share.client)
         queue = users.pop(share)
         queue.remove(waiter)
@@ -136,7 +136,7 @@ class FairQueue:
             self._queues[share.client] = users
 
     def _call(self) -> None:
-        """Give free places to those who wait."""
+        """Give free places to waiters."""
         while (share := self._next()) is not None:
             waiter = self._queues[share.client][share][0]
             self._remove(share, waiter)
@@ -145,7 +145,7 @@ class FairQueue:
                 waiter.called.set_result(None)
 
     def _next(self) -> Share | None:
-        """The user, of those that may have more, that is next; None when there is no room for it."""
+        """Return the next user that may have more places; None if too few places are free for it."""
         if self._free <= 0:
             return None
         for users in self._queues.values():
@@ -155,7 +155,7 @@ class FairQueue:
         return None
 
     def _may_have_more(self, share: Share) -> bool:
-        """Whether a user has less than its share of the places of its client, and the client of all."""
+        """Whether the user is below its share of the client's places, and the client below its share of all."""
         taken = self._taken[share.client]
         if not share.user:
             return taken < _PLACE_SHARES * self._free

@@ -1,4 +1,4 @@
-"""Readiness: whether a request would be served now, and what is missing if not."""
+"""Readiness: whether the gateway can serve a request now, and what is missing otherwise."""
 
 import asyncio
 
@@ -6,11 +6,11 @@ from gateway.turns.services import Services
 from specdec.errors import SessionStoreFull, SessionStoreReadOnly, SpecdecError
 
 STORE_TIMEOUT = 0.5
-"""Seconds that the session store has to answer."""
+"""Timeout of the session store check, in seconds."""
 
 
 async def missing(services: Services) -> list[str]:
-    """One line for each thing that a request needs and that is missing; empty when the gateway is ready."""
+    """Return one line per missing dependency; empty if the gateway is ready."""
     found = []
     if services.drain.closing:
         found.append("the gateway is shutting down")

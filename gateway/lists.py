@@ -1,4 +1,4 @@
-"""Lists and objects that a caller sends: bounded, and read without repetitions."""
+"""Validates lists and objects in requests: checks their bounds and removes duplicates."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ MAX_STOP_CHARS = 256
 MAX_BAD_WORDS = 256
 MAX_BAD_WORD_CHARS = 256
 MAX_IDS = 4096
-"""Most token ids in one field that lists them, and most biases."""
+"""Most token ids in one list, and most biases."""
 MAX_ARGUMENT_VALUES = 4096
 """Most objects, lists and values in the arguments of a chat template."""
 MAX_ARGUMENT_CHARS = 256 * 1024
@@ -18,21 +18,21 @@ MAX_ARGUMENT_CHARS = 256 * 1024
 
 
 def unique_ids(ids: Collection[int], param: str) -> tuple[int, ...]:
-    """The ids of a field without repetitions; raises FieldInvalid when there are over MAX_IDS of them."""
+    """Return the ids without duplicates; raises FieldInvalid if there are more than MAX_IDS."""
     if len(ids) > MAX_IDS:
         raise FieldInvalid(f"{param} takes at most {MAX_IDS} token ids, got {len(ids)}", param)
     return tuple(dict.fromkeys(ids))
 
 
 def unique_stops(stops: Collection[str]) -> tuple[str, ...]:
-    """The stop strings without repetitions; raises FieldInvalid when there are over MAX_STOPS of them."""
+    """Return the stop strings without duplicates; raises FieldInvalid if there are more than MAX_STOPS."""
     if len(stops) > MAX_STOPS:
         raise FieldInvalid(f"stop takes at most {MAX_STOPS} strings, got {len(stops)}", "stop")
     return tuple(dict.fromkeys(stops))
 
 
 def check_stops(stops: Sequence[str]) -> None:
-    """Raise FieldInvalid unless the stop strings are few, not empty and not long."""
+    """Raise FieldInvalid if there are too many stop strings, or one is empty or too long."""
     if not all(unique_stops(stops)):
         raise FieldInvalid("stop must not hold an empty string", "stop")
     if any(len(stop) > MAX_STOP_CHARS for stop in stops):
@@ -40,7 +40,7 @@ def check_stops(stops: Sequence[str]) -> None:
 
 
 def check_bad_words(words: Sequence[str]) -> None:
-    """Raise FieldInvalid unless the bad words are few, and each has a letter and is not long."""
+    """Raise FieldInvalid if there are too many bad words, or one is blank or too long."""
     if len(words) > MAX_BAD_WORDS:
         raise FieldInvalid(f"bad_words takes at most {MAX_BAD_WORDS} texts, got {len(words)}", "bad_words")
     if not all(word.strip() for word in words):
@@ -50,7 +50,7 @@ def check_bad_words(words: Sequence[str]) -> None:
 
 
 def check_arguments(value: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """The arguments of a chat template; raises ValueError when they have too many values or too long texts."""
+    """Return the chat template's arguments; raises ValueError if they have too many values or characters."""
     values: list[Any] = [value]
     chars, index = 0, 0
     while index < len(values):

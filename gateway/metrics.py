@@ -1,7 +1,7 @@
-"""What the gateway counts: requests, latencies, tokens, and what it does about lost owners and verifiers.
+"""Prometheus metrics of the gateway: requests, latencies, tokens, adopted turns and failovers.
 
-What happens inside a round (origins of tokens, phases) is counted by the verifiers alone; of drafts and acceptance the
-gateway has what vLLM's tools ask for.
+Verifiers alone count what happens inside a round (token origins, phases). The gateway exports only the draft and
+acceptance counters that vLLM's tools read.
 """
 
 from functools import partial

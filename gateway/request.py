@@ -1,4 +1,4 @@
-"""What a caller asks for: one frozen value for both APIs, and every check that needs no model."""
+"""Generation request: one frozen value for HTTP and gRPC, with every check that needs no model."""
 
 import hashlib
 import math
@@ -22,10 +22,10 @@ from specdec.rules.speculation import Mode, Speculation, TreeOptions
 from specdec.sampling.params import MAX_SEED, SamplingParams, check_ids, check_logprobs
 
 MAX_CHOICES = 16
-"""Most choices of one request, those of all its prompts together."""
+"""Most choices of one request, summed over its prompts."""
 
 _IDS = 2**31
-"""Token ids that any vocabulary may have are below this."""
+"""Upper bound, exclusive, of token ids in any vocabulary."""
 _SEED_BITS = 53
 
 
@@ -51,21 +51,21 @@ class ChatPrompt:
 
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...] = ()
-    """What the model may call."""
+    """Tools that the model may call."""
     called: tuple[ToolCall, ...] = ()
-    """The calls that the turn before ended with, in a session."""
+    """Tool calls at the end of the session's previous turn."""
     opens_answer: bool = True
-    """Whether the assistant's next message is opened."""
+    """Whether the template opens the assistant's next message."""
     continues_last: bool = False
-    """Whether the last message is the beginning of the answer."""
+    """Whether the model continues the last message."""
     template_arguments: Mapping[str, Any] = field(default_factory=dict)
-    """Values that the caller gives the chat template beside the messages, by name."""
+    """Extra variables of the chat template, by name."""
 
     def opened(self, add_generation_prompt: bool | None, continue_final_message: bool) -> "ChatPrompt":
-        """The same conversation with the beginning of the answer, as the caller's fields of those names say.
+        """Return a copy that opens or continues the assistant's message, as the caller's two fields ask.
 
         Raises:
-            FieldInvalid: both are asked for, or there is no message of the assistant to continue.
+            FieldInvalid: both fields are true, or there is no assistant message to continue.
         """
         if not continue_final_message:
             return replace(self, opens_answer=add_generation_prompt is not False)
@@ -86,14 +86,14 @@ def new_id() -> str:
 
 
 def random_seed() -> int:
-    """A seed for a request that has none; small enough to be exact as a JSON number."""
+    """Return a random seed that a JSON number represents exactly."""
     return secrets.randbits(_SEED_BITS)
 
 
 def sampling_params(given: Mapping[str, Any]) -> SamplingParams:
-    """The sampling of those options, with a random seed where there is none or -1; raises FieldInvalid.
+    """Return sampling parameters for these options; a missing seed or -1 becomes random. Raises FieldInvalid.
 
-    `top_p` 0 leaves the most likely token alone: that is greedy decoding. A negative seed is another name of a seed.
+    A `top_p` of 0 means greedy decoding. Other negative seeds map to seeds in the valid range.
     """
     options = dict(given)
     if options.get("top_p") == 0:
@@ -106,22 +106,22 @@ def sampling_params(given: Mapping[str, Any]) -> SamplingParams:
 
 
 def named_options(given: Mapping[str, Any], max_tokens: int | None) -> frozenset[str]:
-    """The names of what a caller chose, for which a model's defaults do not hold; `max_tokens` as the caller gave it.
+    """Return the names of the options that the caller set, which override the model's defaults.
 
-    A `top_p` of 0 chooses greedy decoding, and with it the temperature.
+    A `top_p` of 0 means greedy decoding, so it also sets the temperature.
     """
     implied = {"temperature": given.get("top_p") == 0, "max_tokens": max_tokens is not None}
     return frozenset((*given, *(name for name, holds in implied.items() if holds)))
 
 
 def is_seeded(seed: int | None) -> bool:
-    """Whether a caller's seed asks for the same tokens again; -1 asks for any."""
+    """Whether the seed asks for reproducible tokens; -1 and None do not."""
     return seed is not None and seed != -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
-    """One request for text; a value that exists is valid as far as that can be checked without the model.
+    """Request for text. Construction validates everything that needs no model.
 
     Raises:
         FieldRequired: no prompt.
@@ -130,32 +130,32 @@ class GenerationRequest:
     """
 
     prompt: Prompt
-    """The prompt; of a request with several, the first."""
+    """First prompt of the request."""
     sampling: SamplingParams
     more_prompts: tuple[Prompt, ...] = ()
-    """The other prompts; each has its own choices."""
+    """Further prompts; each has its own choices."""
     of_prompts: int = 1
-    """How many prompts the request has that this one is a choice of."""
+    """Number of prompts of the original request, if this is one of its choices."""
     truncate_prompt: int | None = None
-    """How many of the prompt's last tokens are used; -1 for as many as there is room for, None for all."""
+    """Number of the prompt's last tokens to use; -1 uses as many as fit, None uses all."""
     named: frozenset[str] = frozenset()
     """Names of the fields of `sampling`, and `max_tokens`, that the caller gave; a model's defaults fill the others."""
     grammar_param: str = ""
     """The field that the grammar of `sampling` came from."""
     reading: Reading = field(default_factory=Reading)
-    """How the output is read for thinking and calls."""
+    """Format in which to parse the output for thinking and tool calls."""
     thinking_budget: int | None = None
-    """Most tokens of thinking before the answer; None for as many as the model wants."""
+    """Most tokens of thinking before the answer; None sets no limit."""
     model: str = ""
-    """The name of the model; empty for the one served."""
+    """Model name; empty selects the default model."""
     max_tokens: int | None = None
     """Longest output, in tokens; None takes the room left in the context."""
     cap_tokens: int | None = None
-    """As `max_tokens`, but it is lowered where the context has less room, instead of refused."""
+    """Like `max_tokens`, but lowered to the room left in the context instead of refused."""
     stop: tuple[str, ...] = ()
     """Strings that end the output."""
     bad_words: tuple[str, ...] = ()
-    """Texts whose tokens never appear one after the other."""
+    """Texts whose token sequences never appear in the output."""
     shows_stop: bool = False
     """Whether the text ends with the stop string that ended it."""
     shows_special: bool = False
@@ -167,46 +167,46 @@ class GenerationRequest:
     mode: Mode | None = None
     """How drafts are verified; None takes the server's mode, or coupled mode for a seeded request."""
     seeded: bool = False
-    """Whether the caller chose the seed, in order to get the same tokens again."""
+    """Whether the caller chose the seed to get reproducible tokens."""
     gamma: int | None = None
     """Draft length; None leaves it to the policy."""
     policy: GammaPolicy = AUTO
     lenience: float | None = None
     """ℓ in (0, 1]; at 1 the output is exact, and None takes the server's."""
     tree: TreeOptions | None = None
-    """How trees are drafted; None drafts chains, or the server's trees where the request is greedy."""
+    """Tree drafting options; None drafts chains, or the server's default trees if the request is greedy."""
     drafter: str = ""
-    """What drafts; empty is the server's own choice."""
+    """Drafter name; empty leaves the choice to the server."""
     prediction: str = ""
-    """Text that much of the output is expected to repeat; it is drafted from."""
+    """Text that the output is expected to repeat in part; used as a source of drafts."""
     detail: bool = False
-    """Whether every round comes with a report."""
+    """Whether every round includes a report."""
     logprobs: int | None = None
-    """How many likely tokens are reported beside each token of the output; None reports no log probabilities."""
+    """Number of likely tokens reported per output token; None reports no log probabilities."""
     prompt_logprobs: int | None = None
-    """How many likely tokens are reported beside each token of the prompt; None reports nothing of it."""
+    """Number of likely tokens reported per prompt token; None reports none."""
     n: int = 1
-    """How many outputs each prompt gets; the one at index i has the seed `sampling.seed` + i."""
+    """Number of outputs per prompt; output i uses the seed `sampling.seed` + i."""
     request_id: str = field(default_factory=new_id)
     idempotency_key: str = ""
-    """Requests of one key get the same generation; every request without a key gets a new one."""
+    """Requests with the same key share one generation; a request without a key starts a new one."""
     retries: int | None = None
-    """How often the caller's client has repeated the request by itself; None where the client does not count."""
+    """Number of automatic retries of this request by the client; None if the client does not report it."""
     user: str = ""
-    """The user on whose behalf the caller asks; no user can see another's sessions and generations."""
+    """User on whose behalf the caller asks. Users cannot see each other's sessions and generations."""
     key: ApiKey | None = None
-    """The key that the request was let in with; None where no keys are asked for."""
+    """API key of the request; None if the gateway requires no keys."""
     session: str = ""
-    """Id of the session to continue; empty for a session of its own."""
+    """Id of the session to continue; empty starts a new session."""
     expect_turn: int | None = None
-    """How many turns the session must have had before; None accepts any number."""
+    """Number of earlier turns that the session must have; None accepts any number."""
     priority: PriorityClass = PriorityClass.DEFAULT
     cache_salt: str = ""
-    """Requests of one user share computed prefixes only where they have the same salt."""
+    """Salt of the prefix cache: a user's requests share cached prefixes only if their salts are equal."""
     answer_format: str = ""
-    """How the answer is written, as the API that took the request spells it; kept for whoever resumes it."""
+    """Answer format in the notation of the API that took the request; stored so that the generation can be resumed."""
     resumable: bool = True
-    """Whether the caller can come back: it has a key, or learns the generation's id before its end."""
+    """Whether the caller can resume the stream: it has a key, or receives the generation's id before the end."""
 
     @property
     def prompts(self) -> tuple[Prompt, ...]:
@@ -215,22 +215,22 @@ class GenerationRequest:
 
     @property
     def number(self) -> int:
-        """How many generations the request has."""
+        """Number of generations of the request."""
         return self.n * (len(self.more_prompts) + self.of_prompts)
 
     @property
     def tenant(self) -> str:
-        """The tenant whose sessions the request may use."""
+        """Tenant whose sessions the request may use."""
         return tenant_of(self.user, self.key)
 
     @property
     def digest(self) -> str:
-        """A hash that is equal for requests that ask for the same; a seed that was drawn at random is left out."""
+        """Hash of the request's content, equal for equal requests. A randomly drawn seed is left out."""
         sampling = self.sampling if self.seeded else replace(self.sampling, seed=0)
         asked = replace(
             self, sampling=sampling, request_id="", idempotency_key="", answer_format="", resumable=True, retries=None
         )
-        asked = replace(asked, key=None)  # a request that is repeated with a newer key of its tenant is the same
+        asked = replace(asked, key=None)  # a retry with a newer key of the same tenant has the same digest
         asked = replace(asked, lenience=1.0 if self.lenience is None else self.lenience)
         return hashlib.sha256(repr(asked).encode()).hexdigest()[:32]
 
@@ -267,16 +267,16 @@ class GenerationRequest:
             raise FieldInvalid("a session takes one choice a turn", "n")
 
     def check_thinking(self, tool_format: ToolFormat, param: str) -> None:
-        """Raise UnsupportedParameter for a budget of thinking, the field `param`, that cannot be kept."""
+        """Raise UnsupportedParameter if a thinking budget, the field `param`, is set but cannot be enforced."""
         if self.thinking_budget is not None and not tool_format.thinking:
             raise UnsupportedParameter(f"{param}: how this model thinks is not known", param)
 
     def with_tools(self, choice: ToolChoice, tool_format: ToolFormat) -> "GenerationRequest":
-        """The same request, with what it offers to a model that writes calls in that format.
+        """Return a copy with the offered tools, for a model that writes calls in `tool_format`.
 
         Raises:
-            FieldInvalid, FieldRequired: the choice and the tools do not go together.
-            UnsupportedParameter: tools stand beside a form of the output or without a chat, or cannot be forced.
+            FieldInvalid, FieldRequired: the tool choice and the tools are inconsistent.
+            UnsupportedParameter: tools are combined with a grammar, used without a chat, or cannot be forced.
         """
         tools = choice.offered()
         if not isinstance(self.prompt, ChatPrompt) and not tools:
@@ -293,13 +293,13 @@ class GenerationRequest:
         return replace(self, prompt=prompt, sampling=sampling, grammar_param="tools", reading=reading)
 
     def after_calls(self, called: tuple[ToolCall, ...]) -> "GenerationRequest":
-        """The same request behind a turn that ended with those calls."""
+        """Return a copy for a turn that follows these tool calls."""
         return (
             replace(self, prompt=replace(self.prompt, called=called)) if isinstance(self.prompt, ChatPrompt) else self
         )
 
     def choices(self) -> "tuple[GenerationRequest, ...]":
-        """One request for each of its generations, with the prompt and the seed of that generation; by prompts."""
+        """Return one request per generation, each with its own prompt and seed, grouped by prompt."""
         count, seeds = len(self.prompts), [(self.sampling.seed + index) % (MAX_SEED + 1) for index in range(self.n)]
         return tuple(
             replace(self, prompt=prompt, more_prompts=(), of_prompts=count, sampling=replace(self.sampling, seed=seed))

@@ -1,10 +1,10 @@
-"""Ends asyncio tasks reliably."""
+"""Reliable cancellation of asyncio tasks."""
 
 import asyncio
 from typing import Any
 
 CANCEL_AGAIN = 2.0
-"""Seconds after which a task that has not ended is cancelled again; longer than any task needs to clean up."""
+"""Seconds before a task that is still running is cancelled again; longer than any task's cleanup."""
 
 
 async def cancel_and_wait(task: asyncio.Task[Any]) -> None:
