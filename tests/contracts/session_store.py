@@ -73,7 +73,7 @@ async def finish_turn(store: SessionStore, sid: str) -> None:
 
 
 async def log_of(store: SessionStore, sid: str, tenant: str = "t") -> list[int]:
-    """All tokens of a session: the prompt of its last turn, which has what came before, and that turn's rounds."""
+    """Return all tokens of a session: its last turn's prompt, which includes earlier turns, and the turn's rounds."""
     view = await store.get(sid, tenant)
     turn = await store.read(sid, tenant, view.turn)
     tokens = [*turn.prompt, *(token for stored in turn.rounds for token in stored.tokens)]
