@@ -1,1 +1,1 @@
-"""Measurements of speculative decoding: peers on one pair of models, measured in turns, as ratios."""
+"""Measurements of speculative decoding: peers on one pair of models, run in turn and compared by ratios."""

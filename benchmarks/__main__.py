@@ -1,4 +1,4 @@
-"""`python -m benchmarks [SECTION ...]`: measure, show, keep, and write the pages and the pictures."""
+"""`python -m benchmarks [SECTION ...]`: measure, print and store results, and write the pages and pictures."""
 
 import sys
 import time
@@ -39,7 +39,7 @@ def main(
         Path | None, typer.Option(help="A folder for all that is written, in place of the repository's own places.")
     ] = None,
 ) -> None:
-    """Measure on this machine; each section is kept as soon as it is done."""
+    """Measure on this machine. Each section is stored as soon as it is done."""
     unknown = set(sections or ()) - set(SECTIONS)
     if unknown:
         raise typer.BadParameter(f"no section {', '.join(sorted(unknown))}; there are {', '.join(SECTIONS)}")

@@ -1,4 +1,4 @@
-"""How many clients a system holds: the most at which the slowest of them still has what all were promised."""
+"""Client capacity of a system: the largest number of clients at which the slowest still has the promised speed."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,22 +9,22 @@ class Clients:
     """Number of clients that one system serves."""
 
     promise: float
-    """Tokens a second for each client."""
+    """Promised tokens a second for each client."""
     slowest: Mapping[int, float]
-    """Tokens a second of the slowest client, by the number of clients that was tried."""
+    """Tokens a second of the slowest client, by number of clients tried."""
 
     @property
     def most(self) -> int:
-        """The most clients of those tried at which each has the promise; 0 when there is no such number."""
+        """Largest number of clients tried at which each has the promised speed, or 0 if there is none."""
         return max((count for count, speed in self.slowest.items() if speed >= self.promise), default=0)
 
 
 def count_clients(slowest: Callable[[int], float], promise: float, bounds: tuple[int, int]) -> Clients:
-    """Search by halves between the bounds, and beyond them where the promise is kept at both, or at neither.
+    """Search by bisection between the bounds, and beyond them if both keep the promise or neither does.
 
     Args:
-        slowest: measures the tokens a second of the slowest of so many clients; it falls as they become more.
-        bounds: a number that likely has the promise, and a greater one that likely has not.
+        slowest: measures the tokens a second of the slowest of that many clients, and decreases as their number grows.
+        bounds: a number that likely keeps the promise, and a greater one that likely does not.
     """
     low, high = bounds
     found = {each: slowest(each) for each in bounds}

@@ -1,4 +1,4 @@
-"""The costs in the formulas, each measured by itself on what a round really calls, in turn with the others."""
+"""The costs in the formulas, each measured separately on the code that a round calls, in turn with the others."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -20,25 +20,25 @@ _MOST = 8
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Seconds."""
+    """Costs in seconds."""
 
     step: float
     """A plain round of the target."""
     more: float
-    """One more token to verify."""
+    """One more token in the verification."""
     judging: float
     """Additional seconds of a round that has a draft, of any length."""
     draft: Mapping[str, float]
     """A drafted token, by drafter."""
 
     def in_steps(self, drafter: str, step: float | None = None, trip: float = 0.0) -> tuple[float, float, float]:
-        """c, r and β, the unit being a plain round of `step` seconds; `trip` is the way to the drafter and back."""
+        """Return c, r and β in units of a plain round of `step` seconds. `trip` is the round trip to the drafter."""
         unit = step or self.step
         return self.draft[drafter] / unit, (self.judging + trip) / unit, self.more / unit
 
 
 def measure(target: NativeEngine, drafters: Mapping[str, Drafter], ask: Ask, times: int) -> Costs:
-    """Extend the ask's prompt `times` times by one token, and try everything at each length."""
+    """Extend the ask's prompt `times` times by one token, and time everything at each length."""
     limit = len(ask.prompt) + ask.tokens
     sides = {name: _admitted(drafter, ask, limit) for name, drafter in drafters.items()}
     target.admit(_NAME, limit + _MOST)
@@ -73,7 +73,7 @@ def _admitted(drafter: Drafter, ask: Ask, limit: int) -> Drafting:
 
 
 def _surprise(known: Sequence[int], drafts: Sequence[Draft]) -> int:
-    """A token that no draft begins with, so that all are drafted anew."""
+    """Return a token with which no draft begins, so that all drafters draft anew."""
     guessed = {draft.tokens[0] for draft in drafts if draft.tokens}
     return next(token for token in known if token not in guessed)
 
@@ -81,7 +81,7 @@ def _surprise(known: Sequence[int], drafts: Sequence[Draft]) -> int:
 def _verify(
     target: NativeEngine, ask: Ask, tokens: Sequence[int], draft: Draft, passes: Mapping[int, list[float]]
 ) -> None:
-    """Time a verdict over each beginning of the draft, the empty one last."""
+    """Time a verdict on each prefix of the draft, the empty one last."""
     before = len(tokens) - 1
     for count in range(len(draft.tokens), -1, -1):
         row = target_row(_NAME, ask, tuple(tokens), draft.cut(count))

@@ -1,4 +1,4 @@
-"""The drafters of the tables: the pair's own, unigram and bigram counts, and what the context repeats."""
+"""The drafters of the tables: the pair's own model, unigram and bigram counts, and repetitions in the context."""
 
 import hashlib
 from dataclasses import dataclass, replace
@@ -19,13 +19,13 @@ from specdec.sources.counts import COUNTS_FILE, count, load_counts, save_counts
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A drafter that is measured."""
+    """A drafter to be measured."""
 
     name: str
     kind: str
     path: Path
     c_ops: float = 0.0
-    """ĉ: operations of a draft step over those of a target step, taken from the weights' sizes."""
+    """ĉ: operations of a draft step divided by those of a target step, from the sizes of the weights."""
 
     def load(self, *, compiled: bool = False) -> Drafter:
         """Load the drafter as the service would."""
@@ -33,13 +33,13 @@ class Candidate:
 
 
 def load_drafter(kind: str, path: Path, *, dtype: str = "float32", compiled: bool = False) -> Drafter:
-    """A drafter as the service would load it."""
+    """Load a drafter as the service would."""
     model = {"path": path, "dtype": dtype, "compile": compiled}
     return load_served(DrafterSettings.load(None, {"model": model, "kind": kind, "ahead": 0}))
 
 
 def candidates(pair: Pair) -> list[Candidate]:
-    """All drafters that are measured; counts are made for a tokenizer that has none yet."""
+    """Return all drafters to be measured. Counts are made for a tokenizer that has none yet."""
     return [
         Candidate("model", "model", pair.drafter, _weights(pair.drafter) / _weights(pair.target)),
         Candidate("bigram", "counts", _counts(pair.target, 2)),
@@ -49,7 +49,7 @@ def candidates(pair: Pair) -> list[Candidate]:
 
 
 def _counts(tokenizer: Path, order: int) -> Path:
-    """The folder of counts of one order; the text is read once, since the counts of bigrams hold those of unigrams."""
+    """Return the folder of counts of one order. Bigram counts include unigrams, so the text is read once."""
     digest = hashlib.sha256((tokenizer / "tokenizer.json").read_bytes()).hexdigest()
     bigrams, wanted = (ROOT / "build" / "counts" / f"{digest[:16]}-{each}" for each in (2, order))
     if not (bigrams / COUNTS_FILE).exists():
@@ -60,7 +60,7 @@ def _counts(tokenizer: Path, order: int) -> Path:
 
 
 def write_bigrams(file: Path, tokenizer: Path) -> None:
-    """Count bigrams of the standard library's sources, without the files that the pair was not trained on."""
+    """Count bigrams of the standard library's sources, without the files held out from the pair's training."""
     loaded = AutoTokenizer.from_pretrained(tokenizer, local_files_only=True)
     ids = loaded.get_vocab()
     text = encode(read_corpus(stdlib_root(), seed=0).train, loaded)

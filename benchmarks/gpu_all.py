@@ -1,7 +1,7 @@
-"""`python -m benchmarks.gpu_all [PHASE ...]`: everything that is measured on a GPU, in phases in order of value.
+"""`python -m benchmarks.gpu_all [PHASE ...]`: all GPU measurements, in phases in order of value.
 
-Each phase runs in a process of its own, which frees the device when it ends, and each result is kept as soon as it is
-there. Nothing is fetched: models are made from their shapes, or from those of the repository.
+Each phase runs in its own process, which frees the device at its end, and each result is stored at once. Nothing is
+downloaded: models are made from their shapes, or from those of the repository.
 """
 
 import json
@@ -41,7 +41,7 @@ def main(  # noqa: PLR0913 - one for each option
         Path | None, typer.Option(help="A folder for all that is written, in place of the repository's own places.")
     ] = None,
 ) -> None:
-    """Measure on one GPU; what is not of the shape 8b on a GPU goes to build/benchmarks/gpu."""
+    """Measure on one GPU. Results other than of shape 8b on a GPU go to build/benchmarks/gpu."""
     unknown = set(phases or ()) - set(PHASES)
     if unknown:
         raise typer.BadParameter(f"no phase {', '.join(sorted(unknown))}; there are {', '.join(PHASES)}")
@@ -61,13 +61,13 @@ def main(  # noqa: PLR0913 - one for each option
 
 
 def _measured(name: str, places: Places, *, quick: bool) -> bool:
-    """Whether each section of the phase has a newest run of this commit and kind."""
+    """Whether the newest run of each section of the phase has this commit and kind."""
     newest = [lines(section, places.lines)[-1:] for section in PHASES[name].sections]
     return all(found and found[0]["commit"] == machine.commit() and found[0]["quick"] == quick for found in newest)
 
 
 def _run(wanted: Sequence[str], setup: Setup, out: str, seconds: float) -> Iterator[str]:
-    """Run the phases within so many seconds; yields the names of those that failed or were stopped."""
+    """Run the phases within `seconds`. Yield the names of those that failed or were stopped."""
     ends, share = time.monotonic() + seconds, seconds / (60.0 * _MINUTES)
     for name in wanted:
         limit = max(0.0, min(PHASES[name].seconds * share, ends - time.monotonic()))

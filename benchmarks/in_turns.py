@@ -1,6 +1,6 @@
-"""Our engine with a drafter inside: one thread drafts for a batch, then judges it, and nothing lies between them.
+"""Our engine with a drafter in the same thread, which drafts for a batch and then judges it.
 
-There are no services here: neither sockets, nor queues, nor a gateway, so that only the turns cost time.
+There are no services, sockets, queues or gateway, so that only the turns cost time.
 """
 
 import time
@@ -29,7 +29,7 @@ from verifier_service.backends.target_pass import verify_batch
 
 @dataclass(slots=True, eq=False)
 class Generation:
-    """One of the generations that take turns."""
+    """One of the generations that share passes."""
 
     name: str
     ask: Ask
@@ -38,7 +38,7 @@ class Generation:
     computed: int = 0
     """Tokens that have KV at the target."""
     times: list[float] = field(default_factory=list)
-    """When each round ended, in seconds."""
+    """End times of the rounds, in seconds."""
     counts: list[int] = field(default_factory=list)
     """Tokens of each round."""
 
@@ -49,17 +49,17 @@ class Generation:
 
 
 class InTurns:
-    """Drafts γ tokens for the generations of the next pass, runs the pass, and begins anew."""
+    """Drafts γ tokens for the generations of the next pass, runs the pass, and repeats."""
 
     def __init__(self, target: NativeEngine, drafter: Drafter, gamma: int, most: int) -> None:
-        """`most` generations have part in a pass and in the drafts for it: by `Rotation`, as at a verifier."""
+        """Set up a loop in which `most` generations share a pass and its drafts, by `Rotation` as in a verifier."""
         self._target = target
         self._drafter = drafter
         self._gamma = gamma
         self._most = most
 
     def run(self, asks: Sequence[Ask]) -> list[Generation]:
-        """Make all generations at once.
+        """Run all generations at once.
 
         Raises:
             InternalError: there is no memory for them.
@@ -107,17 +107,17 @@ class InTurns:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Target and drafter that take turns in a process of their own."""
+    """Target and drafter that alternate in their own process."""
 
     pair: Pair
     steps: tuple[float, float]
-    """Seconds of a pass of the target, and of a drafter."""
+    """Seconds of a pass of the target, and of a step of the drafter."""
     gamma: int
     most: int
     """Generations of a pass."""
 
     def clients(self, ask: Ask, share: float, bounds: tuple[int, int]) -> Clients:
-        """How many clients with that ask have a share of the speed that one has alone; see `count_clients`."""
+        """Return how many clients with that ask have a share of the speed of a single client. See `count_clients`."""
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
             return process.submit(_clients, self, ask, share, bounds).result()
 

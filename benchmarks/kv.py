@@ -43,7 +43,7 @@ and logits of both are compared to the bit, and so are the greedy tokens that fo
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One length of prompt; times are the seconds to the logits after the prompt in each run."""
+    """Times for one prompt length: the seconds to the logits after the prompt in each run."""
 
     tokens: int
     mib: float
@@ -53,7 +53,7 @@ class Row:
     equal: bool
     """Whether keys, values and logits are equal to the bit in every run."""
     same: bool
-    """Whether the generated tokens are the same in every run."""
+    """Whether the generated tokens are equal in every run."""
 
     @property
     def faster(self) -> Ratio:
@@ -70,7 +70,7 @@ class Bench:
         self._store = store
 
     def row(self, tokens: int, repeats: int) -> Row:
-        """Compute with the one, restore with the other, and compare."""
+        """Compute with one engine, restore with the other, and compare."""
         prompt = [(7 + 31 * i * i) % self._first.vocab_size for i in range(tokens + 1)]
         ends = range(BLOCK_TOKENS, tokens + 1, BLOCK_TOKENS)
         hashes = blocks.chain(blocks.root(self._first.facts.fingerprint), prompt[:tokens])
@@ -100,7 +100,7 @@ class Bench:
         return self._first.forward([Chunk("s", prompt[last:], 1)])
 
     def _export(self, prompt: Sequence[int], keys: dict[int, bytes]) -> int:
-        """Store every block; their bytes."""
+        """Store every block, and return their number of bytes."""
         size = 0
         for end, key in keys.items():
             value = frame(self._first.kv_layout, key, _exported(self._first, end - BLOCK_TOKENS, prompt[:end]))
@@ -153,7 +153,7 @@ def _word(holds: bool) -> str:
 
 @contextmanager
 def roomy(folder: Path) -> Iterator[Path]:
-    """The model with room for more tokens: rotary positions need no weights, and what it says does not matter here."""
+    """Yield the model with a longer context. Rotary positions need no weights, and the output does not matter here."""
     with tempfile.TemporaryDirectory(prefix="specdec-") as name:
         made = Path(shutil.copytree(folder, Path(name) / "model"))
         config = json.loads((made / "config.json").read_text(encoding="utf-8"))
@@ -162,7 +162,7 @@ def roomy(folder: Path) -> Iterator[Path]:
 
 
 def measure(folder: Path, options: argparse.Namespace) -> list[Row]:
-    """A row for each length that the model has room for."""
+    """Return a row for each length that fits into the model's context."""
     load = {"dtype": options.dtype, "device": options.device, "kv_bytes": 2**31, "threads": options.threads}
     first, second = NativeEngine.load(folder, **load), NativeEngine.load(folder, **load)
     lengths = [tokens for tokens in options.tokens if tokens + GOES_ON < first.context_length]

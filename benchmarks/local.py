@@ -1,4 +1,4 @@
-"""The in-process engine: target and drafter on one thread, one after the other, with nothing between them."""
+"""The in-process engine: target and drafter on one thread, one after the other, without services."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -23,12 +23,12 @@ _NAME = "bench"
 
 
 def load(path: Path, dtype: str = "float32", threads: int = 1, *, compiled: bool = False) -> NativeEngine:
-    """An engine as the services load it."""
+    """Load an engine as the services do."""
     return NativeEngine.load(path, dtype=dtype, device="auto", kv_bytes=KV_BYTES, threads=threads, compiled=compiled)
 
 
 def target_row(name: str, ask: Ask, tokens: tuple[int, ...], draft: Draft | TreeDraft = NO_DRAFT) -> Row:
-    """A row of the target's batch: a draft after `tokens`, which begin with the ask's prompt."""
+    """Return a row of the target's batch: a draft after `tokens`, which begin with the ask's prompt."""
     call = GenerationCall(
         tokens=ask.prompt,
         prompt_len=len(ask.prompt),
@@ -47,13 +47,13 @@ class Local:
     def __init__(
         self, target: NativeEngine, drafter: Drafter | None, clock: Callable[[], float] = time.perf_counter
     ) -> None:
-        """`clock` gives seconds: of the wall, or of this process's CPU."""
+        """Set the clock, which returns seconds of wall time or of this process's CPU time."""
         self._target = target
         self._drafter = drafter
         self._clock = clock
 
     def generate(self, ask: Ask) -> Run:
-        """Generate; without a drafter, or at γ = 0, plainly."""
+        """Generate. Without a drafter, or at γ = 0, decode plainly."""
         limit = len(ask.prompt) + ask.tokens
         if not (self._target.admit(_NAME, limit) and self._target.reserve(_NAME, limit)):
             raise InternalError(f"no room for {limit} tokens")
@@ -97,10 +97,10 @@ class Local:
 
 
 class Drafting:
-    """The drafter's side of one generation, without a wire."""
+    """The drafter's side of one generation, without a connection."""
 
     def __init__(self, drafter: Drafter, ask: Ask, gamma: int, name: str = _NAME) -> None:
-        """`name` is the sequence's at the drafter."""
+        """Open the sequence, called `name` at the drafter."""
         self._drafter = drafter
         self._limit = len(ask.prompt) + ask.tokens
         self.gamma = gamma
@@ -110,12 +110,12 @@ class Drafting:
         self.session = DraftSession(name, opened, drafter.info.context_length)
 
     def draft(self) -> Draft:
-        """The tokens of one round and what they were drawn from."""
+        """Return the tokens of one round and their distributions."""
         (draft,) = draft_together(self._drafter, [self])
         return draft
 
     def commit(self, base_len: int, tokens: Sequence[int]) -> None:
-        """Take a verdict."""
+        """Apply a verdict."""
         left = self._limit - base_len - len(tokens)
         if left > 0:
             name = self.session.key
@@ -125,7 +125,7 @@ class Drafting:
 
 
 def draft_together(drafter: Drafter, generations: Sequence[Drafting]) -> list[Draft]:
-    """The drafts of one round of each generation, which share the drafter's steps."""
+    """Return the drafts of one round of each generation. They share the drafter's steps."""
     drawn: dict[DraftSession, list[DraftedToken]] = {each.session: [] for each in generations}
     waiting = [session for session in drawn if session.verifier_waits]
     while waiting:

@@ -1,4 +1,4 @@
-"""The machine that a benchmark runs on, and its processes."""
+"""The machine of a benchmark, and its processes."""
 
 import os
 import subprocess
@@ -15,11 +15,11 @@ from specdec.cli.local import forked
 
 ROOT = Path(__file__).parents[1]
 OTHERS = "others"
-"""Role of processes that have none."""
+"""Role of processes without one."""
 
 
 def machine() -> dict[str, str]:
-    """Date, processor, cores, versions and commit."""
+    """Return date, processor, cores, versions and commit."""
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "cpu": _cpu(),
@@ -31,12 +31,12 @@ def machine() -> dict[str, str]:
 
 
 def load() -> str:
-    """The load average of the last minute."""
+    """Return the load average of the last minute."""
     return f"{os.getloadavg()[0]:.1f}"
 
 
 def commit() -> str:
-    """Commit of the working tree; that of BENCH_COMMIT where the tree came without its history."""
+    """Return the commit of the working tree, or BENCH_COMMIT if the tree has no history."""
     found = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -44,20 +44,20 @@ def commit() -> str:
 
 
 def environment() -> dict[str, str]:
-    """This process's environment for one that serves: on one thread, and without what would configure it."""
+    """Return the environment for a serving process: one thread, and no variables that configure it."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPECDEC_", "REDIS_URL"))}
     kept |= {name: os.environ[name] for name in (forked.SHARED,) if name in os.environ}
     return kept | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 
 
 def resident_bytes(pid: int) -> int:
-    """Resident bytes of a process, as the kernel counts them."""
+    """Return the resident bytes of a process, as the kernel counts them."""
     page = os.sysconf("SC_PAGE_SIZE")
     return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * page
 
 
 def children(pid: int) -> list[int]:
-    """Processes that a process started and that still run."""
+    """Return the running children of a process."""
     found = list[int]()
     with suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
@@ -66,7 +66,7 @@ def children(pid: int) -> list[int]:
 
 
 def family(pid: int) -> list[int]:
-    """A process with all that it started and that still run, parents before children."""
+    """Return a process with all its running descendants, parents before children."""
     found = [pid]
     for each in found:
         found += children(each)
@@ -74,11 +74,11 @@ def family(pid: int) -> list[int]:
 
 
 def spent(pid: int, roles: Mapping[int, str]) -> dict[str, float]:
-    """Seconds of processor time of a process and all that it started, by role.
+    """Return the seconds of processor time of a process and its descendants, by role.
 
     Args:
-        pid: the first process; its role is OTHERS where `roles` has none.
-        roles: by pid; a process without one has that of the process that started it.
+        pid: the first process. Its role is OTHERS if `roles` has none.
+        roles: roles by pid. A process without a role has that of its parent.
     """
     seconds, waiting = defaultdict[str, float](float), [(pid, OTHERS)]
     for each, inherited in waiting:
@@ -89,7 +89,7 @@ def spent(pid: int, roles: Mapping[int, str]) -> dict[str, float]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time that a process has used, in seconds, without its children's; 0 once it has ended."""
+    """Return the processor time used by a process without its children, in seconds, or 0 after its end."""
     with suppress(OSError):
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -97,7 +97,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def proportional_bytes(pid: int) -> int:
-    """Resident bytes of a process, of which those that n processes share count 1/n; 0 once it has ended."""
+    """Return the resident bytes of a process, or 0 after its end. Bytes shared by n processes count 1/n."""
     with suppress(OSError):
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
         return next((1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)

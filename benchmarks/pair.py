@@ -1,4 +1,4 @@
-"""The pair of models, and prompts of text that neither was trained on."""
+"""The pair of models, and prompts of held-out text."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -18,9 +18,9 @@ class Pair:
     drafter: Path
 
     def asks(self, count: int, prompt: int, tokens: int, temperature: float = 0.0, first: int = 0) -> list[Ask]:
-        """`count` generations of `tokens` tokens, each from its own `prompt` tokens of held-out text.
+        """Return `count` generations of `tokens` tokens, each with its own `prompt` tokens of held-out text.
 
-        They are those from number `first` on: the beginnings of all documents, then the next pieces of them.
+        They begin at number `first`. The order is the beginnings of all documents, then their second pieces, and so on.
         """
         prompts = _pieces(self.target, prompt)
         numbers = range(first, first + count)
@@ -29,7 +29,7 @@ class Pair:
 
 @cache
 def _pieces(tokenizer: Path, length: int) -> list[tuple[int, ...]]:
-    """Pieces of so many ids, the first of every document before the second of any."""
+    """Return pieces of `length` ids, the first of every document before the second of any."""
     documents = _held_out(tokenizer)
     starts = range(0, max(map(len, documents)), length)
     return [ids[at : at + length] for at in starts for ids in documents if len(ids) >= at + length]
@@ -37,7 +37,7 @@ def _pieces(tokenizer: Path, length: int) -> list[tuple[int, ...]]:
 
 @cache
 def _held_out(tokenizer: Path) -> list[tuple[int, ...]]:
-    """Each document's ids."""
+    """Return each document's ids."""
     loaded = AutoTokenizer.from_pretrained(tokenizer, local_files_only=True)
     texts = (document.text for document in read_corpus(stdlib_root(), seed=0).held_out)
     return [tuple(loaded(text, add_special_tokens=False, verbose=False)["input_ids"]) for text in texts]

@@ -30,7 +30,7 @@ LENIENCE = 0.5
 
 @dataclass(frozen=True)
 class Size:
-    """How much is measured."""
+    """Numbers of prompts, tokens and repeats to measure."""
 
     prompts: int
     length: int
@@ -44,7 +44,7 @@ QUICK = Size(prompts=12, length=48, served_prompts=2, served_length=64, repeats=
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure what is missing, then write the page."""
+    """Measure the missing cells, then write the page."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.exactness", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="low statistics, to see that it works")
     size = QUICK if parser.parse_args(arguments).quick else FULL
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def settings(temperature: float) -> list[Setting]:
-    """The modes of the table, the lossy one last."""
+    """Return the modes of the table, the lossy one last."""
     exact = [Setting(mode, temperature, GAMMA) for mode in Mode if mode is not Mode.OFF]
     return [*exact, Setting(Mode.REJECTION, temperature, GAMMA, LENIENCE)]
 

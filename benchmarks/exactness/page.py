@@ -1,4 +1,4 @@
-"""docs/exactness.md: the laws in words, and the tables of what was measured."""
+"""docs/exactness.md: the laws in words, and the tables of measurements."""
 
 import math
 from collections.abc import Mapping
@@ -14,12 +14,12 @@ TEMPLATE = Path(__file__).with_name("exactness.md")
 
 
 BUSY = 4.0
-"""Load average that the run by itself does not reach."""
+"""Load average that the run alone does not reach."""
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """Under which the tables were made."""
+    """Conditions under which the tables were made."""
 
     date: str
     machine: str
@@ -28,7 +28,7 @@ class Conditions:
     prompts: int
     length: int
     served: int
-    """Number of tokens that each speed is measured over."""
+    """Number of tokens over which each speed is measured."""
     gamma: int
 
 
@@ -38,7 +38,7 @@ def render(
     lengths: Mapping[Setting, Measured],
     speeds: Mapping[tuple[float, Mode], Speed],
 ) -> str:
-    """The page."""
+    """Return the page."""
     tables = {
         "conditions": _conditions(conditions),
         "alpha": _alpha(modes),

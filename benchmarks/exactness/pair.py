@@ -1,4 +1,4 @@
-"""The demo pair in this process: both engines, and prompts that neither model was trained on."""
+"""The demo pair in this process: both engines, and held-out prompts."""
 
 import sysconfig
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class Pair:
 
 
 def prompts(count: int) -> list[tuple[int, ...]]:
-    """The beginnings of held-out files of this interpreter's library, as token ids."""
+    """Return the beginnings of held-out files of this interpreter's library, as token ids."""
     tokenizer = AutoTokenizer.from_pretrained(TARGET, local_files_only=True)
     library = Path(sysconfig.get_paths()["stdlib"])
     names = (DEMO / "held_out.txt").read_text(encoding="utf-8").split()

@@ -1,4 +1,4 @@
-"""Rounds of the pair in this process, with what no service tells: each draft's chance to be kept, beside its fate."""
+"""Rounds of the pair in this process, with data that no service reports: each draft's probability to be kept."""
 
 import math
 import statistics
@@ -21,7 +21,7 @@ from specdec.sampling.params import SamplingParams
 
 SUPPORT = 64
 REPLAYS = 60
-"""Verdicts of one session that are timed alone."""
+"""Verdicts of one session that are timed separately."""
 
 
 @dataclass(frozen=True)
@@ -39,15 +39,15 @@ class Measured:
     """Results of one setting."""
 
     chance: float
-    """α as the mean chance to be kept, Σ min(p, q̂) under the token rule, over judged drafts; NaN where not defined."""
+    """α as the mean probability to be kept, Σ min(p, q̂) under the token rule, over judged drafts. NaN if undefined."""
     share: float
     """α as accepted / (accepted + rejections)."""
     share_error: float
-    """Its standard error, sessions taken as independent."""
+    """Standard error of `share`, with sessions taken as independent."""
     z: float
-    """(accepted - Σ chances) in standard errors of that sum: within ±3 when both are one α."""
+    """(accepted - Σ chances) in standard errors of that sum. Within ±3 if both estimate the same α."""
     tokens: float
-    """A round."""
+    """Tokens per round."""
     tokens_error: float
     verdict_us: float
     """Median microseconds of one session's verdict."""
@@ -68,7 +68,7 @@ class Trace:
     chances: list[float] = field(default_factory=list)
 
     def take(self, verdict: Verdict, chances: Sequence[float]) -> None:
-        """Commit a verdict; only drafts up to the first rejection were judged."""
+        """Commit a verdict. Only drafts up to the first rejection were judged."""
         rejected = verdict.accepted < verdict.drafted
         self.tokens += verdict.tokens
         self.accepted += verdict.accepted
@@ -78,7 +78,7 @@ class Trace:
 
 
 def measure(pair: Pair, setting: Setting, prompts: Sequence[tuple[int, ...]], length: int) -> Measured:
-    """Generate `length` tokens after every prompt, all prompts in one batch; session i has seed i."""
+    """Generate `length` tokens after every prompt, all prompts in one batch. Session i has seed i."""
     traces = [Trace(f"{setting}/{seed}", seed, list(prompt)) for seed, prompt in enumerate(prompts)]
     params = SamplingParams(temperature=setting.temperature)
     seconds: list[float] = []
@@ -101,7 +101,7 @@ def measure(pair: Pair, setting: Setting, prompts: Sequence[tuple[int, ...]], le
 
 
 def _draft(engine: NativeEngine, setting: Setting, params: SamplingParams, live: Sequence[Trace]) -> None:
-    """γ tokens for every session, one step after the other."""
+    """Draft γ tokens for every session, one step after another."""
     for trace in live:
         trace.start, trace.draft = len(trace.tokens), Draft()
     for _ in range(setting.gamma):
@@ -117,7 +117,7 @@ def _draft(engine: NativeEngine, setting: Setting, params: SamplingParams, live:
 
 
 def _target(engine: NativeEngine, params: SamplingParams, live: Sequence[Trace]) -> tuple[Tensor, Tensor]:
-    """p and logits [Σ(γ + 1), V]."""
+    """Return p and the logits, [Σ(γ + 1), V]."""
     chunks = [
         Chunk(
             each.name,
@@ -133,7 +133,7 @@ def _target(engine: NativeEngine, params: SamplingParams, live: Sequence[Trace])
 def _judge(
     setting: Setting, params: SamplingParams, live: Sequence[Trace], p: Tensor, logits: Tensor, seconds: list[float]
 ) -> tuple[list[Verdict], list[list[float]]]:
-    """Verdicts, and the chance of each draft to be kept once it is judged."""
+    """Return the verdicts, and the probability of each judged draft to be kept."""
     drafts, count = [each.draft for each in live], len(live)
     ell = [setting.lenience] * count
     exact = p
@@ -154,7 +154,7 @@ def _judge(
 
 
 def overlap(p: Tensor, q: SparseProbs) -> float:
-    """Σ min(p, q̂) of one position, the chance that token rejection keeps a draft of q̂."""
+    """Return Σ min(p, q̂) of one position, the probability that token rejection keeps a draft from q̂."""
     share = q.weights.double() / q.weights.sum()
     return float(torch.minimum(p[q.ids].double() / p.sum(dtype=torch.float64), share).sum())
 
@@ -177,7 +177,7 @@ def _summary(traces: Sequence[Trace], seconds: Sequence[float]) -> Measured:
 
 
 def _ratio(pairs: Sequence[tuple[int, int]]) -> tuple[float, float]:
-    """Σa / Σb over sessions and its standard error (the delta method)."""
+    """Return Σa / Σb over sessions and its standard error by the delta method."""
     total = sum(b for _, b in pairs)
     ratio = sum(a for a, _ in pairs) / total
     spread = sum((a - ratio * b) ** 2 for a, b in pairs) * len(pairs) / max(1, len(pairs) - 1)

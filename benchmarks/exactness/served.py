@@ -1,4 +1,4 @@
-"""The pair as services, each its own process: speed of every mode against plain decoding, and bytes on the wire."""
+"""The pair as separate processes: speed of every mode against plain decoding, and bytes on the wire."""
 
 import asyncio
 import os
@@ -29,7 +29,7 @@ from specdec.wire.tokens import tokens_to_bytes
 HOST = "127.0.0.1"
 START_SECONDS = 120.0
 PATIENCE = 5.0
-"""Seconds a round waits for its draft, so that what is measured is the mode and not a timeout."""
+"""Seconds that a round waits for its draft, so that the measurement includes no timeouts."""
 
 
 @dataclass(frozen=True)
@@ -42,18 +42,18 @@ class Addresses:
 
 @dataclass(frozen=True)
 class Speed:
-    """One mode at one temperature, one session at a time."""
+    """Speed of one mode at one temperature, one session at a time."""
 
     mode: Mode
     tokens_per_second: float
-    """Median over the repeats."""
+    """Median over the repeats, in tokens a second."""
     bytes_per_round: float
-    """Everything the drafter sends, drafts ahead of need included, over the rounds that had a draft."""
+    """All bytes that the drafter sends, including drafts ahead of need, divided by the rounds with a draft."""
 
 
 @contextmanager
 def services(folder: Path) -> Iterator[Addresses]:
-    """A drafter and a verifier of the demo pair."""
+    """Run a drafter and a verifier of the demo pair."""
     drafter, drafter_http, verifier, verifier_http = (f"{HOST}:{free(HOST)}" for _ in range(4))
     with Children() as children:
         _start(children, folder, "drafter", DRAFTER, {"ADDRESS": drafter, "HTTP": drafter_http})
@@ -66,7 +66,7 @@ def services(folder: Path) -> Iterator[Addresses]:
 def compare(
     at: Addresses, temperature: float, gamma: int, prompts: Sequence[tuple[int, ...]], length: int, repeats: int
 ) -> list[Speed]:
-    """Every mode on the same prompts and seeds; the modes take turns, so that a drifting machine hits all alike."""
+    """Run every mode on the same prompts and seeds, in turn, so that a drift of the machine affects all equally."""
     return asyncio.run(_compare(at, SamplingParams(temperature=temperature), gamma, prompts, length, repeats))
 
 
@@ -91,7 +91,7 @@ async def _compare(
                     async for response in stub.Generate(request):
                         tokens += len(response.tokens) // 4
                         drafted += bool(response.draft_tokens)
-                if turn:  # the first turn warms up
+                if turn:  # the first turn is a warm-up
                     speeds[mode].append(tokens / (time.perf_counter() - started))
                     sent[mode] += _bytes_sent(at) - before
                     rounds[mode] += drafted

@@ -1,4 +1,4 @@
-"""Measurements that survive a kill: one JSON file, one entry a cell, written as each is done."""
+"""Measurements that survive a kill: one JSON file with one entry per cell, written as soon as a cell is done."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ Value = TypeVar("Value")
 
 
 class Cells:
-    """Results measured under one configuration; another configuration starts empty."""
+    """Results measured under one configuration. Another configuration starts empty."""
 
     def __init__(self, path: Path, configuration: dict[str, Any]) -> None:
         self._path = path
@@ -24,11 +24,11 @@ class Cells:
         return name in self._cells
 
     def put(self, name: str, values: Sequence[Any]) -> None:
-        """Keep a cell's dataclasses, from now on across a kill too."""
+        """Store the dataclasses of a cell so that they survive a kill."""
         self._cells[name] = [asdict(value) for value in values]
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._path.write_text(json.dumps(self._cells, indent=1), encoding="utf-8")
 
     def get(self, name: str, make: Callable[..., Value]) -> list[Value]:
-        """The values of a cell; `make` builds one from its fields."""
+        """Return the values of a cell. `make` builds one from its fields."""
         return [make(**fields) for fields in self._cells[name]]

@@ -25,7 +25,7 @@ _COUNTS = re.compile(r'<testsuite [^>]*?errors="(\d+)" failures="(\d+)" skipped=
 
 
 def measure(setup: Setup) -> Iterator[Report]:
-    """How many tests pass; on a CPU those of the bookkeeping of graphs alone."""
+    """Count the tests that pass. On a CPU, only the tests of the graphs' bookkeeping run."""
     paths = _ON_DEVICE if setup.device == "cuda" else (_GRAPHS,)
     text = "`pytest " + " ".join(paths) + "`: what runs on the device agrees with what runs on the host."
     if find_spec("pytest") is None:
@@ -46,7 +46,7 @@ def measure(setup: Setup) -> Iterator[Report]:
 
 
 def _run(paths: tuple[str, ...]) -> tuple[int, ...]:
-    """Errors, failures, skipped tests and all tests."""
+    """Return the numbers of errors, failures, skipped tests and all tests."""
     with TemporaryDirectory() as folder:
         file = Path(folder) / "junit.xml"
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--junitxml", str(file), *paths]

@@ -1,7 +1,7 @@
-"""The engine at the size of real models, on random weights, with forced acceptance.
+"""The engine at the size of real models, with random weights and forced acceptance.
 
-Nothing is downloaded: both models are built from their shapes. Random models agree on nothing, so how many drafts a
-round keeps is set (0.8 for each) and not judged; every pass, draft step and rollback is done as it would be.
+Nothing is downloaded: both models are built from their shapes. Random models never agree, so the acceptance rate is set
+to 0.8 per draft instead of judged. Every pass, draft step and rollback is real.
 """
 
 import math
@@ -27,7 +27,7 @@ _NAME = "bench"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Length of prompt and output, draft length, and number of runs."""
+    """Lengths of prompt, output and draft, and number of runs."""
 
     context: int = 256
     """Tokens before the output."""
@@ -47,11 +47,11 @@ class Times:
     step: list[float] = field(default_factory=list)
     verify: list[float] = field(default_factory=list)
     draft: list[float] = field(default_factory=list)
-    """A step of the drafter."""
+    """Step of the drafter."""
 
 
 def measure(setup: Setup) -> Iterator[Report]:
-    """The report of all figures; the parts run in turns, and the first turn is a warm-up."""
+    """Report all figures. The parts run in turns, and the first turn is a warm-up."""
     case = Case(4, 4, repeats=1) if setup.quick else Case()
     bench = build(setup.shape, torch.device(setup.device), compiled=setup.compiled)
     _turn(bench, case, Times())
@@ -75,7 +75,7 @@ def _turn(bench: Bench, case: Case, times: Times) -> None:
 
 
 def _figures(times: Times, target: float, drafter: float, gamma: int) -> list[Figure]:
-    """The figures; `target` and `drafter` are the seconds in which the weights of each are read once."""
+    """Return the figures. `target` and `drafter` are the seconds to read the weights of each once."""
     share = spread([100.0 * target / step for step in times.step])
     drafting = spread([step / drafter for step in times.draft])
     forced = f"acceptance forced to {_ACCEPTANCE}"
@@ -119,7 +119,7 @@ def _plain(engine: NativeEngine, case: Case) -> None:
 
 
 def _speculative(bench: Bench, case: Case) -> None:
-    """Draft, verify, keep some, roll both back; the tokens mean nothing, the work is real."""
+    """Draft, verify, keep a part, and roll both back. The tokens have no meaning, but the work is real."""
     context, tokens, gamma = case.context, case.tokens, case.gamma
     for engine in (bench.target, bench.drafter):
         _start(engine, context, tokens + 2 * gamma + 2)
@@ -136,7 +136,10 @@ def _speculative(bench: Bench, case: Case) -> None:
 
 
 def _kept(number: int, gamma: int) -> int:
-    """How many drafts a round keeps, of rounds 1, 2, …: multiples of the golden ratio are spread evenly in 0..1."""
+    """Return the number of drafts that a round keeps.
+
+    For rounds 1, 2, …, multiples of the golden ratio are spread evenly.
+    """
     place = number * (math.sqrt(5) - 1) / 2 % 1
     return min(gamma, int(math.log(1 - place) / math.log(_ACCEPTANCE)))
 
@@ -150,7 +153,7 @@ def _draft(engine: NativeEngine, gamma: int) -> list[int]:
 
 
 def _draft_step(bench: Bench, case: Case) -> float:
-    """Seconds of a step of the drafter, the median of several drafts."""
+    """Return the seconds of a drafter's step, the median of several drafts."""
     times = list[float]()
     _start(bench.drafter, case.context, case.gamma)
     for _ in range(10):
@@ -169,7 +172,7 @@ def _hugging_face(bench: Bench, case: Case) -> None:
 
 
 def _pass(bench: Bench, context: int, count: int) -> float:
-    """Seconds of one pass over `count` tokens, the median of several."""
+    """Return the seconds of one pass over `count` tokens, the median of several."""
     _start(bench.target, context, count)
     times = list[float]()
     for _ in range(10):
@@ -182,13 +185,13 @@ def _pass(bench: Bench, context: int, count: int) -> float:
 
 
 def _verify(engine: NativeEngine, chunk: Chunk) -> list[int]:
-    """The likeliest token after each of a chunk's, on the host."""
+    """Return the likeliest token after each token of a chunk, on the host."""
     best: list[int] = engine.forward([chunk]).argmax(-1).tolist()
     return best
 
 
 def _bandwidth(bench: Bench) -> float:
-    """Bytes a second of a large copy, which reads and writes."""
+    """Return the bytes a second of a large copy, counting reads and writes."""
     size = 2**32 if bench.device.type == "cuda" else 2**26
     source = torch.empty(size, dtype=torch.uint8, device=bench.device)
     sink = torch.empty_like(source)

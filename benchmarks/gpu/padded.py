@@ -1,6 +1,6 @@
-"""A Llama model as a larger one that computes the same: it costs what the larger one does and drafts as the small one.
+"""Padding of a Llama model to a larger one that computes the same. It costs as much as the larger model.
 
-What is added is random where the result of it is multiplied by zero, so that no processor is spared any work.
+Added weights are random wherever their result is multiplied by zero, so that no processor skips any work.
 """
 
 import json
@@ -20,7 +20,7 @@ _NOISE = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How large a model is to be; it keeps the width of a head."""
+    """Size of a padded model, with an unchanged head width."""
 
     hidden: int
     intermediate: int
@@ -31,13 +31,13 @@ class Size:
 
 
 def pad_model(folder: Path, to: Path, size: Size, device: torch.device) -> None:
-    """Write the model of `folder`, whose head is its table of embeddings, padded to `size`, in bfloat16.
+    """Write the model of `folder`, with tied embeddings, padded to `size`, in bfloat16.
 
     Args:
-        folder: a Llama model's.
-        to: a folder, made when missing.
-        size: at least the model's in everything.
-        device: where the tensors are made.
+        folder: the folder of a Llama model.
+        to: the output folder, created if missing.
+        size: at least the model's in every dimension.
+        device: device on which the tensors are made.
     """
     shutil.copytree(folder, to, ignore=shutil.ignore_patterns(_WEIGHTS), dirs_exist_ok=True)
     config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
@@ -64,11 +64,12 @@ class _Padded:
             "num_attention_heads": size.heads,
             "num_key_value_heads": size.kv_heads,
             "vocab_size": size.vocabulary,
-            "rms_norm_eps": self._old["rms_norm_eps"] * self._thinner,  # a mean of squares with zeros is as much less
+            # added zeros reduce the mean of squares by this factor
+            "rms_norm_eps": self._old["rms_norm_eps"] * self._thinner,
         }
 
     def tensors(self) -> dict[str, Tensor]:
-        """All weights by name; layers that the small model does not have add nothing."""
+        """Return all weights by name. Layers that the small model does not have add nothing."""
         size, width = self._size, self._old["head_dim"]
         queries, keys, hidden, inner = size.heads * width, size.kv_heads * width, size.hidden, size.intermediate
         made = {
@@ -91,14 +92,17 @@ class _Padded:
         return made
 
     def _matrix(self, name: str, shape: tuple[int, int], *, out: bool = False) -> Tensor:
-        """A matrix with the small one in its corner; `out` says that what it adds is zeros: it ends in the states."""
+        """Return a matrix with the small one in its corner.
+
+        With `out`, the added part is zero because it feeds the states.
+        """
         made = self._new(shape, out=out)
         if (old := self._weights.get(name)) is not None:
             made[: old.shape[0], : old.shape[1]] = old.to(made)
         return made.cpu()
 
     def _heads(self, name: str, shape: tuple[int, int], axis: int) -> Tensor:
-        """A matrix with query heads along `axis`; each query head keeps its key head."""
+        """Return a matrix with query heads along `axis`. Each query head keeps its key head."""
         made = self._new(shape, out=axis == 1)
         if (old := self._weights.get(name)) is not None:
             heads, width, groups = self._old["num_attention_heads"], self._old["head_dim"], self._size.kv_heads
@@ -109,7 +113,7 @@ class _Padded:
         return made.cpu()
 
     def _norm(self, name: str) -> Tensor:
-        """Weights of a norm, smaller by what a root of a mean over zeros as well is smaller."""
+        """Return the weights of a norm, reduced to compensate for zeros in the mean."""
         made = torch.ones(self._size.hidden, dtype=torch.bfloat16)
         if (old := self._weights.get(name)) is not None:
             made[: old.shape[0]] = old * self._thinner**0.5

@@ -1,4 +1,4 @@
-"""One phase of `make gpu` in a process of its own: `python -m benchmarks.gpu.phase NAME SETUP ABOUT`."""
+"""One phase of `make gpu` in its own process: `python -m benchmarks.gpu.phase NAME SETUP ABOUT`."""
 
 import json
 import sys
@@ -17,11 +17,11 @@ from specdec.errors import SpecdecError
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Sections that are measured in one process."""
+    """Sections measured in one process."""
 
     sections: tuple[str, ...]
     seconds: float
-    """After which it is stopped, of the nine minutes of a whole run."""
+    """Seconds after which the phase is stopped. A whole run has nine minutes."""
     measure: Callable[[Setup], Iterator[Report]]
 
 
@@ -32,11 +32,11 @@ PHASES: Mapping[str, Phase] = {
     "vllm": Phase(("gpu_vllm",), 120.0, vllm.measure),
     "processes": Phase(("gpu_processes",), 110.0, processes.measure),
 }
-"""In the order of their value."""
+"""Phases in the order of their value."""
 
 
 def main(name: str, setup: Setup, out: str) -> int:
-    """Publish each report of the phase as soon as it is measured; return the exit status."""
+    """Publish each report of the phase as soon as it is measured. Return the exit status."""
     places, load = Places.below(Path(out)) if out else REPOSITORY, machine.load()
     started = time.monotonic()
     try:

@@ -1,4 +1,4 @@
-"""Verifier and drafter as two processes on one device, against both in one process, one after the other."""
+"""Verifier and drafter as two processes on one device, compared with both in one process, in turn."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -33,7 +33,7 @@ class Inside:
     compiled: bool
 
     def speeds(self, slices: Sequence[Sequence[Ask]]) -> list[float]:
-        """Tokens per second of all streams of each slice."""
+        """Return the tokens a second of all streams together, for each slice."""
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
             return process.submit(_speeds, self, slices).result()
 

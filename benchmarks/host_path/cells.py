@@ -1,4 +1,4 @@
-"""Results of each system at one number of streams, with whole or streamed answers."""
+"""Results of each system for one number of streams, with whole or streamed answers."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,14 +29,14 @@ class Turn:
     client: float
     """Microseconds of the client's processor time per token."""
     first: tuple[float, float] | None
-    """Seconds to the first token, p50 and p95; None for whole answers."""
+    """Seconds to the first token, p50 and p95, or None for whole answers."""
     refused: int
     asked: int
-    """Requests."""
+    """Number of requests."""
     right: bool
     """Whether the first request's answer is the known one."""
     round_tokens: float | None
-    """Tokens per round of the first request's answer, where the server says it."""
+    """Tokens per round of the first request's answer, if the server reports it."""
 
     @property
     def cost(self) -> float:
@@ -45,10 +45,10 @@ class Turn:
 
 
 def turn_of(loaded: Loaded, cpu: Mapping[str, float], asked: int, expected: str) -> Turn:
-    """The figures of a slice.
+    """Return the figures of a slice.
 
     Args:
-        loaded: what came of the load.
+        loaded: results of the load.
         cpu: seconds of processor time by role.
         asked: number of requests.
         expected: text of the first answer.
@@ -71,7 +71,7 @@ def turn_of(loaded: Loaded, cpu: Mapping[str, float], asked: int, expected: str)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Turns of one system in a cell, or the reason that there are none."""
+    """Turns of one system in a cell, or the reason for having none."""
 
     turns: Sequence[Turn] = ()
     reason: str = ""
@@ -87,7 +87,10 @@ class Outcome:
         return spread([turn.cost for turn in self.turns])
 
     def first(self, at: int) -> float | None:
-        """Median over turns of the seconds to the first token: p50 at 0, p95 at 1; None for whole answers."""
+        """Return the median over turns of the seconds to the first token: p50 at 0, p95 at 1.
+
+        None for whole answers.
+        """
         found = [turn.first[at] for turn in self.turns if turn.first is not None]
         return median(found) if found else None
 
@@ -102,20 +105,20 @@ class Cell:
 
     @property
     def answers(self) -> str:
-        """How answers are sent."""
+        """Name of the way in which answers are sent."""
         return "streamed" if self.streamed else "whole"
 
     def turns(self, name: str) -> Sequence[Turn]:
-        """The turns of a system; none where it failed or was not asked."""
+        """Return the turns of a system, or none if it failed or was not measured."""
         return self.outcomes.get(name, Outcome()).turns
 
     def ratio(self, one: str, other: str = BASE) -> Ratio | None:
-        """Speed of `one` over that of `other` in the same turn; None where one of them has no figures."""
+        """Return the speed of `one` divided by that of `other` in the same turn, or None if one has no figures."""
         mine, theirs = self.turns(one), self.turns(other)
         return paired([turn.speed for turn in mine], [turn.speed for turn in theirs]) if mine and theirs else None
 
     def speed_rows(self) -> Iterator[list[str]]:
-        """A row of SPEED_HEAD for each system."""
+        """Yield a row of SPEED_HEAD for each system."""
         for name, outcome in self.outcomes.items():
             head = [str(self.streams), self.answers, name]
             if not outcome.turns:
@@ -130,7 +133,7 @@ class Cell:
             ]  # fmt: skip
 
     def cpu_rows(self) -> Iterator[list[str]]:
-        """A row of CPU_HEAD for each system that has figures."""
+        """Yield a row of CPU_HEAD for each system that has figures."""
         for name, outcome in self.outcomes.items():
             if outcome.turns:
                 shares = [_share([turn.cpu.get(role) for turn in outcome.turns]) for role in ROLES]
@@ -144,5 +147,5 @@ def _share(values: Sequence[float | None]) -> str:
 
 
 def _whole(ratio: Ratio) -> str:
-    """A median with the middle half, without decimals."""
+    """Return a median with the middle half, without decimals."""
     return f"{ratio.value:.0f} ({ratio.low:.0f}..{ratio.high:.0f})"

@@ -1,7 +1,8 @@
-"""Many streams of OpenAI completions against one server, from a process that takes little of the cores.
+"""Many streams of OpenAI completions to one server, from a client process that uses little processor time.
 
-`python -m benchmarks.host_path.load` reads a `Load` as a line of JSON and answers with a `Loaded`. Sockets are
-read by bare asyncio protocols, and what arrives is only kept while streams run; it is read when all have ended.
+`python -m benchmarks.host_path.load` reads a `Load` as a line of JSON and answers with a `Loaded`. Bare asyncio
+protocols
+read the sockets. Received bytes are only stored while streams run, and are parsed after all have ended.
 """
 
 import asyncio
@@ -30,15 +31,15 @@ _SHOWN = 300
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Requests by so many streams, each of which sends its next one when its answer has ended."""
+    """Requests by a number of streams. Each stream sends its next request when its answer has ended."""
 
     address: str
     """Host and port of the server."""
     requests: Sequence[Mapping[str, Any]]
-    """Bodies; stream i of n sends those at i, i + n, and so on."""
+    """Request bodies. Stream i of n sends those at i, i + n, and so on."""
     streams: int
     limit: float = 600.0
-    """Seconds until answers that have not ended count as refused."""
+    """Seconds after which unfinished answers count as refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,30 +47,30 @@ class Loaded:
     """Results of a load."""
 
     seconds: float
-    """From the first request to the end of the last answer."""
+    """Seconds from the first request to the end of the last answer."""
     tokens: int
     """Tokens of whole answers."""
     firsts: Sequence[float]
-    """Seconds from each request to the first event of its stream; none for whole answers."""
+    """Seconds from each request to the first event of its stream. Empty for whole answers."""
     refused: int
-    """Requests without a whole answer."""
+    """Number of requests without a whole answer."""
     reason: str
-    """Reply to the first of them, or the error of its connection."""
+    """Reply to the first such request, or the error of its connection."""
     cpu: float
     """Seconds of processor time of the client."""
     text: str
     """The answer to the first request."""
     round_tokens: float | None
-    """Tokens per round of that answer; None where the server does not report accepted drafts."""
+    """Tokens per round of that answer, or None if the server does not report accepted drafts."""
 
     @property
     def speed(self) -> float:
-        """Tokens per second of all streams together."""
+        """Tokens a second of all streams together."""
         return self.tokens / self.seconds
 
 
 class Client(LineProcess):
-    """The client in a process of its own."""
+    """The client in its own process."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         super().__init__([sys.executable, "-m", __name__], environment)
@@ -87,7 +88,7 @@ class Answer(asyncio.Protocol):
     ended: "asyncio.Future[None]"
     started: float = 0.0
     first: float = 0.0
-    """When the first event came."""
+    """Time of the first event."""
     pieces: list[bytes] = field(default_factory=list)
     transport: asyncio.WriteTransport | None = None
 
@@ -97,7 +98,7 @@ class Answer(asyncio.Protocol):
         self.transport.write(self.request)
 
     def data_received(self, data: bytes) -> None:
-        """Keep what arrived."""
+        """Store the received bytes."""
         if not self.first and _DATA in data:
             self.first = time.perf_counter()
         self.pieces.append(data)
@@ -113,14 +114,14 @@ class Answer(asyncio.Protocol):
             self.transport.abort()
 
     def content(self) -> bytes:
-        """The body of the reply; empty for a refusal."""
+        """Body of the reply, or empty for a refusal."""
         head, _, body = b"".join(self.pieces).partition(b"\r\n\r\n")
         if b" 200 " not in head.partition(b"\r\n")[0]:
             return b""
         return b"".join(_chunks(body)) if b"transfer-encoding: chunked" in head.lower() else body
 
     def tokens(self) -> int:
-        """Tokens that the server counts in the whole answer; 0 where there is none."""
+        """Tokens that the server counts in the whole answer, or 0 if it is not whole."""
         content = self.content().strip()
         ended = content.endswith(_DONE if _DATA in content else b"}")
         counts = _COUNT.findall(content) if ended else []
@@ -186,7 +187,7 @@ def _posted(head: bytes, body: Mapping[str, Any]) -> bytes:
 
 
 def _chunks(body: bytes) -> Iterator[bytes]:
-    """The data of a chunked body, which may end early."""
+    """Yield the data of a chunked body, which may end early."""
     at = 0
     while (line := body.find(b"\r\n", at)) > at and (size := int(body[at:line], 16)):
         yield body[line + 2 : line + 2 + size]
@@ -194,14 +195,14 @@ def _chunks(body: bytes) -> Iterator[bytes]:
 
 
 def text_of(content: bytes) -> str:
-    """The text of a body, or of all its events."""
+    """Return the text of a body, or of all its events."""
     lines = (line.removeprefix(b"data: ") for line in content.splitlines())
     objects = [json.loads(line) for line in lines if line.startswith(b"{")]
     return "".join(choice.get("text", "") for each in objects for choice in each.get("choices", ()))
 
 
 def round_tokens(content: bytes, tokens: int) -> float | None:
-    """Mean tokens per round: each round commits its accepted drafts and one token more."""
+    """Return the mean tokens per round. Each round commits its accepted drafts and one more token."""
     accepted = max(map(int, _ACCEPTED.findall(content)), default=None)
     return None if accepted is None or accepted >= tokens else tokens / (tokens - accepted)
 
@@ -211,7 +212,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     sys.stdout.write("ready\n")
     sys.stdout.flush()
-    gc.disable()  # a collection would look like a slow answer
+    gc.disable()  # a garbage collection would look like a slow answer
     for line in sys.stdin:
         sys.stdout.write(json.dumps(asdict(uvloop.run(send(Load(**json.loads(line)))))) + "\n")
         sys.stdout.flush()

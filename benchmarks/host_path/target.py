@@ -1,8 +1,9 @@
-"""A one-layer target with random weights whose greedy continuation is known before it runs.
+"""A one-layer target with random weights whose greedy continuation is known in advance.
 
-The attention and the feed-forward layer compute what they would in any model, and are multiplied by zero before they
-are added: the next token depends on the last one alone, and follows it in a fixed cycle of tokens. So a source that
-looks up earlier tokens of the text is always right, and every engine must give the same answer.
+The attention and the feed-forward layer compute as in any model, and their results are multiplied by zero before they
+are
+added. The next token depends on the last one alone and follows it in a fixed cycle of tokens. A source that looks up
+earlier tokens of the text is therefore always right, and every engine must give the same answer.
 """
 
 import random
@@ -26,24 +27,27 @@ _SHAPE = {
 
 @dataclass(frozen=True, slots=True)
 class Cycles:
-    """The cycles that the target's tokens go round in."""
+    """The cycles that the target's tokens follow."""
 
     cycles: Sequence[Sequence[int]]
 
     def prompt(self, number: int) -> list[int]:
-        """Two rounds of a cycle; neighbouring numbers have different cycles, and later ones start elsewhere in them."""
+        """Return two rounds of a cycle.
+
+        Neighbouring numbers have different cycles, and later ones other start positions.
+        """
         cycle = self.cycles[number % len(self.cycles)]
         start = number // len(self.cycles) % CYCLE
         return [*cycle[start:], *cycle[:start]] * 2
 
     def continuation(self, number: int, tokens: int) -> list[int]:
-        """The greedy tokens that follow that prompt."""
+        """Return the greedy tokens after that prompt."""
         prompt = self.prompt(number)
         return [prompt[at % CYCLE] for at in range(tokens)]
 
 
 def make_target(tokenizer: Path, to: Path) -> Cycles:
-    """Write the model with the tokenizer of the folder `tokenizer` to the folder `to`.
+    """Write the model to the folder `to`, with the tokenizer of the folder `tokenizer`.
 
     Raises:
         ConfigError: the tokenizer has fewer than CYCLE tokens of printable ASCII.
@@ -64,7 +68,7 @@ def make_target(tokenizer: Path, to: Path) -> Cycles:
 
 
 def _printable(tokenizer: AutoTokenizer) -> list[int]:
-    """Tokens whose text is printable ASCII, so that each is text of its own wherever it stands."""
+    """Return tokens whose text is printable ASCII, so that each decodes to the same text anywhere."""
     special = set(tokenizer.all_special_ids)
     texts = ((token, tokenizer.decode([token])) for token in range(len(tokenizer)) if token not in special)
     return [token for token, text in texts if text.isascii() and text.isprintable() and text]
@@ -80,7 +84,7 @@ def _cycles(tokens: list[int]) -> list[list[int]]:
 def _follow(model: LlamaForCausalLM, cycles: Sequence[Sequence[int]]) -> None:
     """Make each token's successor the likeliest: its row of the head is the embedding of the token before it.
 
-    Rows are of length one, so the product of a row with itself is larger than that with any other.
+    Rows have length one, so the product of a row with itself is larger than with any other row.
     """
     (layer,) = model.model.layers
     layer.self_attn.o_proj.weight.zero_()

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.paper`: run what the paper ran, and write docs/paper.md with its pictures."""
+"""`python -m benchmarks.paper`: repeat the paper's experiments, and write docs/paper.md with its pictures."""
 
 import datetime
 import os

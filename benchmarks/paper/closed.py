@@ -1,4 +1,4 @@
-"""Results that follow from formulas alone: Tables 1 and 4, Figures 2 to 4, and figures in the text, each recomputed."""
+"""Results of formulas alone: Tables 1 and 4, Figures 2 to 4, and figures in the text, each recomputed."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -9,23 +9,23 @@ from specdec.planning.gamma import best_gamma
 
 ALPHAS = [step / 50 for step in range(50)]
 _MOST = 64
-"""Longest draft that the best γ is looked for among."""
+"""Longest draft considered for the best γ."""
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table."""
+    """Return a Markdown table."""
     ruled = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(row) + " |" for row in ruled)
 
 
 def beside(ours: float, theirs: float, digits: int = 2) -> list[str]:
-    """Our value, the paper's, and whether they are one up to rounding."""
+    """Return our value, the paper's, and whether they are equal up to rounding."""
     same = abs(ours - theirs) <= 0.51 * 10**-digits
     return [f"{ours:.{digits}f}", f"{theirs:.{digits}f}", "yes" if same else f"{ours - theirs:+.{digits}f}"]
 
 
 def operations() -> str:
-    """Table 1."""
+    """Return Table 1."""
     rows = []
     for alpha, gamma, factor, speed in published.OPERATIONS:
         ours = operations_factor(alpha, gamma, 0.0), expected_tokens(alpha, gamma)
@@ -34,7 +34,7 @@ def operations() -> str:
 
 
 def predictions() -> str:
-    """Table 4's expected factors, by Theorem 3.8, from the α, γ and c that stand beside them."""
+    """Return Table 4's expected factors by Theorem 3.8, from its α, γ and c."""
     rows = []
     for each in published.WALLTIME:
         ours = speedup(each.alpha, each.gamma, each.c)
@@ -47,7 +47,7 @@ def predictions() -> str:
 
 
 def lenient_speeds() -> str:
-    """The improvement factors of A.5, at the best γ for temperature 1 and at γ = 8 for temperature 0."""
+    """Return the improvement factors of A.5, at the best γ for temperature 1 and at γ = 8 for temperature 0."""
     rows = []
     for ell, alpha, speed in zip(published.LENIENCES, published.LENIENT["model"], published.LENIENT_SPEED, strict=True):
         gamma = best_gamma(alpha, published.LENIENT_C, limit=_MOST)
@@ -59,7 +59,7 @@ def lenient_speeds() -> str:
 
 
 def text_figures() -> str:
-    """Figures that stand in the paper's text."""
+    """Return the figures in the paper's text."""
     oracle = max(_oracle_gain(alpha, c) for alpha in ALPHAS for c in (0.01, 0.02, 0.05, 0.1))
     bigram = [*beside(speedup(0.2, 3, 0.0), 1.25)]
     rows = [
@@ -75,13 +75,13 @@ def text_figures() -> str:
 
 
 def _oracle_gain(alpha: float, c: float) -> float:
-    """How much faster it is to draft exactly what will be accepted, 1 / (1 - α) tokens for α / (1 - α) drafts."""
+    """Return the speed-up of drafting exactly the accepted tokens: 1 / (1 - α) tokens for α / (1 - α) drafts."""
     perfect = (1 / (1 - alpha)) / (1 + c * alpha / (1 - alpha))
     return perfect / speedup(alpha, best_gamma(alpha, c, limit=_MOST), c)
 
 
 def curves() -> Iterator[Chart]:
-    """Figures 2, 3 and 4."""
+    """Yield Figures 2, 3 and 4."""
     yield Chart("figure-2", "α", "tokens a round", _family((1, 3, 5, 7, 10), expected_tokens))
     costs = (0.01, 0.02, 0.05, 0.1)
     best = {

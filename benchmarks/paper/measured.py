@@ -1,4 +1,4 @@
-"""Our own runs: α of every approximation on the target's own text, lenience, rejection sampling, and walltime."""
+"""Our own runs: α of every approximation on the target's own text, lenience, rejection sampling, and wall time."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,18 +26,18 @@ from specdec.sources.counts import COUNTS_FILE, Counts, load_counts
 _PROMPT = 48
 _COST_STEPS = 20
 _TRIAL, _LONGEST = 3, 12
-"""γ of the run that estimates α, and the longest that may be best."""
+"""γ of the run that estimates α, and the longest γ considered for the best one."""
 _BACK_OFF = 1.0
-"""Weight of the unigram distribution in a bigram row, in counts, as the drafter of counts has it."""
+"""Weight of the unigram distribution in a bigram row, in counts, as in the drafter of counts."""
 _SUPPORT = DrafterSettings.model_fields["support"].default
-"""Most ids of a served q̂."""
+"""Largest number of ids of a served q̂."""
 Law = Callable[[Tensor], Tensor]
-"""Distributions q [N, V] after each of a row's tokens [N]."""
+"""Return the distributions q [N, V] after each of a row's tokens [N]."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much is measured."""
+    """Numbers of texts, tokens and repeats to measure."""
 
     rows: int
     tokens: int
@@ -47,21 +47,21 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Approximation:
-    """A drafter on text of the target at one temperature."""
+    """A drafter on the target's text at one temperature."""
 
     alpha: float
     """Mean Σ min(p, q)."""
     lenient: tuple[float, ...]
     """α at each of LENIENCES."""
     rejection: float
-    """Acceptance of one step of rejection sampling, Σ p(x) · min(q/p) (A.2)."""
+    """Acceptance rate of one step of rejection sampling, Σ p(x) · min(q/p) (A.2)."""
     served: float = 0.0
-    """Mean Σ min(p, q̂) with the q̂ that a drafter would send: the likeliest ids, their weights rounded."""
+    """Mean Σ min(p, q̂), where q̂ is what a drafter would send: the likeliest ids with rounded weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """A drafter's walltime at its best γ."""
+    """A drafter's wall time at its best γ."""
 
     gamma: int
     alpha: float
@@ -72,7 +72,7 @@ class Speed:
 
 @torch.inference_mode()
 def approximations(pair: Pair, size: Size, temperature: float, seed: int) -> Mapping[str, Approximation]:
-    """Every approximation on `size.rows` texts that the target writes at that temperature."""
+    """Return every approximation on `size.rows` texts that the target writes at that temperature."""
     target, drafter = (
         LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
         for folder in (pair.target, pair.drafter)
@@ -91,7 +91,7 @@ def approximations(pair: Pair, size: Size, temperature: float, seed: int) -> Map
 
 
 def _counted(pair: Pair) -> dict[str, Law]:
-    """Uniform random ids, unigrams and bigrams."""
+    """Return uniform random ids, unigrams and bigrams."""
     paths = {each.name: each.path for each in candidates(pair) if each.kind == "counts"}
     counts = load_counts(paths["bigram"] / COUNTS_FILE)
     unigram = (counts.single + 1) / (counts.single + 1).sum()
@@ -112,7 +112,7 @@ def _bigrams(counts: Counts, unigram: Tensor) -> Tensor:
 
 
 def _judged(p: Tensor, q: Tensor, temperature: float) -> tuple[Tensor, ...]:
-    """α at each lenience and that of rejection sampling, for each position; temperature 0 compares argmaxes."""
+    """Return α at each lenience and that of rejection sampling, for each position. Temperature 0 compares argmaxes."""
     if temperature == 0:
         x = q.argmax(-1, keepdim=True)
         share = p.gather(-1, x)[:, 0] / p.amax(-1)
@@ -123,7 +123,7 @@ def _judged(p: Tensor, q: Tensor, temperature: float) -> tuple[Tensor, ...]:
 
 
 def _served(p: Tensor, q: Tensor, temperature: float) -> Tensor:
-    """Σ min(p, q̂) of each position; at temperature 0 q̂ has one id, so it is α."""
+    """Return Σ min(p, q̂) of each position. At temperature 0, q̂ has one id, so the sum is α."""
     if temperature == 0:
         return _judged(p, q, temperature)[0]
     rows = range(len(q))
@@ -138,7 +138,7 @@ def _summary(judged: list[tuple[Tensor, ...]]) -> Approximation:
 
 
 def walltime(pair: Pair, size: Size, temperature: float) -> Mapping[str, Speed]:
-    """Each drafter at the γ that Theorem 3.8 calls best, in turn with plain decoding, in CPU time."""
+    """Time each drafter at the best γ of Theorem 3.8, in turn with plain decoding, in CPU time."""
     target, drafters = load(pair.target), {each.name: each.load() for each in candidates(pair)}
     asks = pair.asks(size.asks, _PROMPT, size.tokens, temperature)
     found = costs.measure(target, drafters, asks[0], _COST_STEPS)
@@ -162,7 +162,7 @@ def _acceptance(runs: Sequence[Run]) -> float:
 
 
 def traces(pair: Pair, tokens: int, gammas: Sequence[int]) -> Mapping[int, Sequence[tuple[int, int]]]:
-    """Figure 5: what each round of one greedy generation drafted and kept, for each γ."""
+    """Return Figure 5: the drafts and kept drafts of each round of one greedy generation, for each γ."""
     peer = Local(load(pair.target), candidates(pair)[0].load())
     ask = pair.asks(1, _PROMPT, tokens)[0]
     return {gamma: peer.generate(replace(ask, gamma=gamma)).verdicts for gamma in gammas}

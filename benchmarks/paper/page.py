@@ -1,4 +1,4 @@
-"""docs/paper.md, and its pictures."""
+"""The page docs/paper.md, and its pictures."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ _NAMES = ("random", "unigram", "bigram", "model")
 
 
 def closed_parts() -> Mapping[str, str]:
-    """The blocks of the page that follow from formulas alone, by name."""
+    """Return the blocks of the page that follow from formulas alone, by name."""
     return {
         "table 1": closed.operations(),
         "table 4, predicted": closed.predictions(),
@@ -29,20 +29,20 @@ def closed_parts() -> Mapping[str, str]:
 
 
 def block(page: str, name: str) -> str:
-    """The content of one block of a page."""
+    """Return the content of one block of a page."""
     found = re.search(rf"<!-- {name} -->\n(.*?)\n<!-- end of {name} -->", page, flags=re.DOTALL)
     return found[1] if found else ""
 
 
 def write(template: str, parts: Mapping[str, str], page: Path = PAGE) -> None:
-    """Fill the template's blocks; each stays between its marks, so that it can be found again."""
+    """Fill the template's blocks. Each stays between its marks, so that it can be found again."""
     for name, text in parts.items():
         template = template.replace(f"<!-- {name} -->", _BLOCK.format(name=name, text=text))
     page.write_text(template, encoding="utf-8")
 
 
 def alphas(found: Mapping[float, Mapping[str, Approximation]]) -> str:
-    """Table 3, with the baseline of A.2."""
+    """Return Table 3, with the baseline of A.2."""
     rows = [
         [name, f"{temperature:g}", f"{each.alpha:.3f}", published.ALPHA.get((name, int(temperature)), ""),
          f"{each.served:.3f}", "" if temperature == 0 else f"{each.rejection:.4f}"]
@@ -56,7 +56,7 @@ def alphas(found: Mapping[float, Mapping[str, Approximation]]) -> str:
 
 
 def leniences(found: Mapping[float, Mapping[str, Approximation]]) -> str:
-    """Table 5, and its counterpart at temperature 0."""
+    """Return Table 5, and its counterpart at temperature 0."""
     rows = []
     for temperature, by_name in found.items():
         for name in _NAMES:
@@ -70,7 +70,7 @@ def leniences(found: Mapping[float, Mapping[str, Approximation]]) -> str:
 
 
 def speeds(found: Mapping[float, Mapping[str, Speed]]) -> str:
-    """Tables 2 and 4, our side."""
+    """Return our counterparts of Tables 2 and 4."""
     rows = [
         [name, f"{temperature:g}", str(each.gamma), f"{each.alpha:.2f}", f"{each.c:.2f}", f"{each.expected:.2f}",
          str(each.measured)]
@@ -81,13 +81,13 @@ def speeds(found: Mapping[float, Mapping[str, Speed]]) -> str:
 
 
 def pictures(traces: Mapping[int, Sequence[tuple[int, int]]], c: float, tokens: int, out: Path = PICTURES) -> None:
-    """Figures 2 to 5."""
+    """Draw Figures 2 to 5."""
     draw([{"charts": [asdict(chart) for chart in closed.curves()]}], out)
     _trace_picture(traces, c, tokens, out / "figure-5.png")
 
 
 def _trace_picture(traces: Mapping[int, Sequence[tuple[int, int]]], c: float, tokens: int, file: Path) -> None:
-    """Bars in time, in target steps: the drafts of a round, then its pass; the lowest row is plain decoding."""
+    """Draw bars in time, in target steps: the drafts of a round, then its pass. The lowest row is plain decoding."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 2.4), layout="constrained")

@@ -1,4 +1,4 @@
-"""Where each numbered part of the source documents is in the code, and the test that shows it."""
+"""Location in the code of each numbered part of the source documents, and the test that covers it."""
 
 from benchmarks.paper.closed import markdown
 
@@ -118,11 +118,11 @@ PLACES: tuple[tuple[str, str, str, str], ...] = (
      "tests/unit/drafter_service/sessions/test_chain_length.py"),
     (_BLOG, "the algorithm and its n", _VERIFY, _EXACT),
 )  # fmt: skip
-"""Document, part, place in the code and test; a place is a path, or a path and a name in it."""
+"""Document, part, location in the code, and test. A location is a path, or a path and a name in it."""
 
 
 def render() -> str:
-    """The table."""
+    """Return the table."""
     rows = [
         [document, part, f"`{place}`" if place.endswith(".py") or "::" in place else place, f"`{test}`"]
         for document, part, place, test in PLACES

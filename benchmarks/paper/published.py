@@ -1,4 +1,4 @@
-"""Figures that Leviathan et al. (arXiv 2211.17192) publish, for comparison with our own."""
+"""Figures published by Leviathan et al. (arXiv 2211.17192), for comparison with ours."""
 
 from dataclasses import dataclass
 
@@ -43,7 +43,7 @@ ALPHA = {
     ("unigram", 0): "0.03–0.13", ("bigram", 0): "0.05–0.23", ("model", 0): "0.61–0.88",
     ("unigram", 1): "0.03–0.08", ("bigram", 1): "0.05–0.19", ("model", 1): "0.53–0.89",
 }  # fmt: skip
-"""Table 3: the range over all targets; `model` is any smaller model."""
+"""Table 3: the range over all targets. `model` is any smaller model."""
 
 LENIENCES = (1.0, 0.5, 0.3, 0.1)
 LENIENT = {
@@ -51,7 +51,7 @@ LENIENT = {
     "bigram": (0.19, 0.23, 0.25, 0.32),
     "model": (0.62, 0.71, 0.76, 0.84),
 }
-"""Table 5: α at each lenience, T5-XXL on EnDe at temperature 1; `model` is T5-small."""
+"""Table 5: α at each lenience, T5-XXL on EnDe at temperature 1. `model` is T5-small."""
 LENIENT_SPEED = (2.5, 3.1, 3.6, 5.0)
 """A.5: improvement of T5-small at those leniences, with c = 0.015."""
 LENIENT_GREEDY = ((0.75, 3.3), (0.75, 3.3), (0.80, 3.9), (0.87, 4.9))

@@ -1,4 +1,4 @@
-"""The worked examples of the other documents that the project began with, run on this code, with their errors."""
+"""Worked examples of the project's other source documents, run on this code, with their errors."""
 
 import math
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ _OVERHEAD = 1.3
 """Cost of a pass of five tokens in the n-gram document, in passes of one."""
 _DEPTH = 4
 _NGRAM = ((0.5, 0.94), (0.7, 2.05), (0.9, 3.28))
-"""α, and the number of accepted drafts of four that the n-gram document gives."""
+"""α, and the expected accepted drafts of four in the n-gram document."""
 _EGAG = (1, 8, 0.5)
 """γ_min, γ_max and the smoothing of the trace."""
 _LAWS = ((1.0, 0.0, 0.0, 0.0), (0.9, 0.1, 0.0, 0.0), (0.7, 0.1, 0.1, 0.1), (0.25,) * 4, (0.4, 0.3, 0.2, 0.1))
@@ -24,7 +24,7 @@ P, Q = (0.5, 0.3, 0.2), (0.2, 0.3, 0.5)
 
 
 def accepted_drafts() -> str:
-    """The n-gram document's table of expected drafts and speed-ups."""
+    """Return the n-gram document's table of expected drafts and speed-ups."""
     rows = []
     for alpha, theirs in _NGRAM:
         tokens = expected_tokens(alpha, _DEPTH)
@@ -35,7 +35,7 @@ def accepted_drafts() -> str:
 
 
 def ngram_trace(text: str, context: str, most: int = _DEPTH) -> list[str]:
-    """Draft of the n-gram source after `context`, once it has read `text`; words are tokens."""
+    """Return the draft of the n-gram source after `context`, once it has read `text`. Words are tokens."""
     words = sorted({*text.split(), *context.split()})
     source = Ngram(512)
     source.read([words.index(word) for word in f"{text} {context}".split()])
@@ -43,7 +43,7 @@ def ngram_trace(text: str, context: str, most: int = _DEPTH) -> list[str]:
 
 
 def greedy_round(drafts: Sequence[str], verified: Sequence[str]) -> list[str]:
-    """The words that a round at temperature 0 commits, where the target says `verified`."""
+    """Return the words that a round at temperature 0 commits if the target's argmaxes are `verified`."""
     words = sorted({*drafts, *verified})
     p = torch.eye(len(words), dtype=torch.float64)[[words.index(word) for word in verified]]
     draft = certain([words.index(word) for word in drafts], Mode.REJECTION)
@@ -52,7 +52,7 @@ def greedy_round(drafts: Sequence[str], verified: Sequence[str]) -> list[str]:
 
 
 def egag_trace() -> str:
-    """γ by the entropy of q: γ_min + (γ_max - γ_min)(1 - EMA(H / log of the number of ids)), rounded."""
+    """Trace γ by the entropy of q: γ_min + (γ_max - γ_min)(1 - EMA(H / log of the number of ids)), rounded."""
     least, most, smoothing = _EGAG
     average, rows = 0.0, []
     for step, law in enumerate(_LAWS):
@@ -65,7 +65,7 @@ def egag_trace() -> str:
 
 
 def gamma_trace(gamma: int, left: int, alpha_kept: Sequence[int]) -> str:
-    """The draft length of each round near the end of a generation: min(γ, tokens left - 1)."""
+    """Trace the draft length of each round near the end of a generation: min(γ, tokens left - 1)."""
     rows = []
     for number, kept in enumerate(alpha_kept):
         drafted = max(0, min(gamma, left - 1))
@@ -78,16 +78,16 @@ def gamma_trace(gamma: int, left: int, alpha_kept: Sequence[int]) -> str:
 
 
 def without_adjustment() -> tuple[list[float], float]:
-    """The law of a token where the residual is skipped and p is drawn from instead, and its distance from p."""
+    """Return the law of a token drawn from p instead of the residual after a rejection, and its distance from p."""
     kept = [min(p, q) for p, q in zip(P, Q, strict=True)]
     law = [own + (1 - sum(kept)) * p for own, p in zip(kept, P, strict=True)]
     return law, 0.5 * sum(abs(out - p) for out, p in zip(law, P, strict=True))
 
 
 def greedy_by_ratio() -> float:
-    """Chance that a greedy token is the target's where the likeliest draft is kept with probability min(1, p/q).
+    """Return the probability that a greedy token is the target's if drafts are kept with probability min(1, p/q).
 
-    After a rejection it is the likeliest of the residual.
+    After a rejection the token is the likeliest of the residual.
     """
     draft, best = Q.index(max(Q)), P.index(max(P))
     kept = min(1.0, P[draft] / Q[draft])
@@ -96,17 +96,17 @@ def greedy_by_ratio() -> float:
 
 
 def with_rejected() -> float:
-    """Distance from p of the law of a round's first token, q, where the first rejected draft is returned."""
+    """Return the distance from p of the law of a round's first token, q, if the first rejected draft is returned."""
     return 0.5 * sum(abs(p - q) for p, q in zip(P, Q, strict=True))
 
 
 def footnote_length(beta: float, most: int) -> float:
-    """Σ (1 - β) β^(t-1) t up to t = T + 1, as a footnote has it: it leaves out the mass β^(T+1)."""
+    """Return Σ (1 - β) β^(t-1) t up to t = T + 1, as in a footnote, which omits the mass β^(T+1)."""
     return sum((1 - beta) * beta ** (t - 1) * t for t in range(1, most + 2))
 
 
 def render() -> str:
-    """The section of the page."""
+    """Return the section of the page."""
     law, distance = without_adjustment()
     text = "the cat sat on the mat . " * 3 + "a dog ran by . "
     drafted = ngram_trace(text, "the cat sat")
