@@ -1,9 +1,9 @@
 """The native engine: Hugging Face models, and one packed ragged forward pass over any number of sessions.
 
-A local model folder enters `NativeEngine.load`. Then chunks of tokens enter `NativeEngine.forward`, and logits leave
-it; the keys and values of every session stay inside. `protocol` says what any engine can do. `loader` reads a model and
-`model_check` tests it, `kv` shares memory between sessions, and `cpu` and `cuda` are the two ways to store keys and
-values and to attend to them.
+`NativeEngine.load` loads a local model folder. `NativeEngine.forward` then turns chunks of tokens into logits; the keys
+and values of every session stay inside. `protocol` defines the interface of engines. `loader` reads a model and
+`model_check` tests it, `kv` shares memory between sessions, and `cpu` and `cuda` implement storage of keys and values
+and attention.
 """
 
 from specdec.engine.batch import Chunk

@@ -1,4 +1,4 @@
-"""The hook in transformers' attention: each layer calls the step that is set for the present pass and thread."""
+"""The hook in transformers' attention: each layer calls the step that is set for the current pass and thread."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,30 +16,30 @@ ATTENTION_NAME = "specdec"
 
 
 class AttentionRule(NamedTuple):
-    """How one layer attends, as its module in transformers passes it on."""
+    """Attention parameters of one layer, as its transformers module passes them."""
 
     scale: float | None
     """Factor on the scores; None is 1/√(key width)."""
     window: int | None
-    """Number of keys that a query sees, its own included; None sees all before it."""
+    """Number of keys that a query sees, including its own; None sees all earlier keys."""
     softcap: float | None
-    """c of c·tanh(score/c), which is applied before the mask; None applies nothing."""
+    """c of c·tanh(score/c), which is applied before the mask; None applies no cap."""
     sinks: Tensor | None
-    """A score for each query head that takes part in the softmax but has no value [query heads]; None is no sink."""
+    """Score of each query head that takes part in the softmax without a value [query heads]; None is no sink."""
 
 
 class AttentionStep(Protocol):
     """The attention of one forward pass."""
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, rule: AttentionRule) -> Tensor:
-        """Attend with the T packed tokens in one layer, after their keys and values are written to memory.
+        """Write the keys and values of the T packed tokens in one layer to memory, then attend.
 
         Args:
             layer: index of the layer.
             query: [1, query heads, T, key width].
             key: [1, heads, T, key width].
             value: [1, heads, T, value width].
-            rule: how the layer attends.
+            rule: attention parameters of the layer.
 
         Returns:
             [1, T, query heads, value width].
@@ -76,16 +76,16 @@ SIGNATURE = (
     "(Tensor query, Tensor key, Tensor value, int layer, float? scale, int? window, float? softcap, Tensor? sinks)"
     " -> Tensor"
 )
-"""Of an operator of PyTorch that does what `AttentionStep.attend` does."""
+"""Signature of a PyTorch operator equivalent to `AttentionStep.attend`."""
 
 
 def _attend_by_step(query: Tensor, key: Tensor, value: Tensor, layer: int, *rule: Any) -> Tensor:
-    """The hook in a compiled model; the compiler knows nothing of it but the shape that it returns."""
+    """The hook in a compiled model, opaque to the compiler except for the shape of its result."""
     return _STEP.get().attend(layer, query, key, value, AttentionRule(*rule)).contiguous()
 
 
-# `host_attention.cpp` has an `attend` for the CPU, which comes back to the step for what it does not do by itself.
-# Not by `torch.library.custom_op`, which takes twice the time for each call.
+# `host_attention.cpp` has an `attend` for the CPU, which calls the step for the cases that it does not handle.
+# `torch.library.custom_op` would have more overhead for each call.
 for _name in ("attend", "attend_by_step"):
     torch.library.define(f"specdec::{_name}", SIGNATURE)
     torch.library.impl(f"specdec::{_name}", "CompositeExplicitAutograd", _attend_by_step)
@@ -96,5 +96,5 @@ def _shape(query: Tensor, _key: Tensor, value: Tensor, *_rule: object) -> Tensor
     return query.new_empty(1, query.shape[2], query.shape[1], value.shape[3])
 
 
-# No mask function is registered, so transformers builds no mask: only the step keeps sessions apart.
+# No mask function is registered, so transformers builds no mask: only the step separates sessions.
 AttentionInterface.register(ATTENTION_NAME, _attend)

@@ -1,4 +1,4 @@
-"""Chunks of many sessions, joined into one packed row of tokens, which is what a forward pass reads."""
+"""Chunks of many sessions, joined into one packed row of tokens, the input of a forward pass."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -11,16 +11,16 @@ from specdec.trees.tree import Tree
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Tokens of one session for a pass, which extend it by `len(tokens)` positions of KV."""
+    """Tokens of one session for a pass, which extends the session's KV by `len(tokens)` positions."""
 
     session: str
     tokens: Sequence[int]
     """Token ids, at least one; the position of the first is the session's length."""
     logits: int
-    """How many of the LAST tokens need logits, in 0..len(tokens)."""
+    """Number of LAST tokens that need logits, in 0..len(tokens)."""
     parents: Sequence[int] | None = None
-    """Index of each token's parent among the tokens, -1 for the session's last token; None when each token follows the
-    one before it. After a tree the session must keep a path of it before its next chunk."""
+    """Index of each token's parent among the tokens, -1 for the session's last token; None for a chain. After a tree
+    the session must keep one of its paths before its next chunk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class PackedBatch:
     """Indices of the tokens that need logits, ascending, in 0..T-1."""
 
     def part(self, chunks: Sequence[int]) -> tuple["PackedBatch", list[int]]:
-        """Some of the chunks, by their indices, as a batch of their own, and which of all logits are theirs."""
+        """Select chunks by index. Return them as a batch, and the rows of their logits among all logits."""
         part, rows = PackedBatch([], [], [], [], []), list[int]()
         starts = [0, *accumulate(self.counts)]
         for chunk in chunks:
@@ -58,8 +58,8 @@ def pack(chunks: Sequence[Chunk], lengths: Sequence[int], vocab_size: int) -> Pa
     """Join `chunks`; `lengths` has the number of tokens with KV of each chunk's session.
 
     Raises:
-        InternalError: two chunks of one session, a chunk without tokens, an id outside the vocabulary, more logits than
-            tokens, or parents that are no tree.
+        InternalError: two chunks belong to one session, a chunk has no tokens, an id is outside the vocabulary, a chunk
+            wants more logits than tokens, or parents do not form a tree.
     """
     tokens: list[int] = []
     positions: list[int] = []

@@ -1,4 +1,4 @@
-"""A tokenizer as a map between bytes and ids, so that text of another tokenizer's tokens can be given to its model."""
+"""A tokenizer as a map between bytes and ids, to pass text from another tokenizer's tokens to its model."""
 
 from collections.abc import Collection
 
@@ -15,7 +15,7 @@ class ByteTokenizer:
         """Read the content of a tokenizer.json.
 
         Raises:
-            ValueError: it is not of a kind whose tokens are known as bytes.
+            ValueError: the bytes of the tokenizer's tokens are unknown.
         """
         plain = Tokenizer.from_str(content)
         ends = sorted(end_ids)
@@ -25,9 +25,9 @@ class ByteTokenizer:
         tokens = tuple(self._tokenizer.decode_bytes([index]) if index in known else b"" for index in range(vocab_size))
         self.vocabulary = Vocabulary(tokens, special)
         self.beginning: tuple[int, ...] = tuple(plain.encode("").ids) or tuple(ends[:1]) or (0,)
-        """What stands before a text: what the tokenizer puts there, or else an end, as in between texts of training."""
+        """Tokens before every text: the tokenizer's own prefix, or else an end token, as between training texts."""
 
     def encode(self, text: bytes) -> list[int]:
-        """The tokens of a text; an incomplete character at its end is written byte by byte."""
+        """Encode a text; an incomplete character at its end is encoded byte by byte."""
         ids: list[int] = self._tokenizer.tokenize_bytes(text)
         return ids

@@ -1,4 +1,4 @@
-"""A causal language model of transformers, as the engine calls it: token ids in, logits out."""
+"""Wrapper of a causal language model of transformers: token ids in, logits out."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from specdec.engine.cpu.product import pack_products
 
 
 class Decoder:
-    """Turns token ids into logits over the valid ids; attention runs in the step that the caller has set."""
+    """Turns token ids into logits over the valid ids; attention runs in the step that the caller sets."""
 
     def __init__(self, model: Any, vocab_size: int, device: torch.device) -> None:
         """`model` is a causal language model of transformers."""
@@ -22,36 +22,36 @@ class Decoder:
         self.vocab_size = vocab_size
         self.device = device
         self.needs_interpreter = True
-        """Whether passes ask for Python's interpreter, beside their attention, so that two wait for each other."""
+        """Whether passes need Python's interpreter outside attention, so that two passes wait for each other."""
         model.set_attn_implementation(ATTENTION_NAME)
 
     def pack(self, products: HostCode) -> None:
-        """Keep the weights on the host as its operator of products reads them, as far as `products` says.
+        """Pack the weights on the host for the operator of products, if `products` allows it.
 
         Raises:
-            ModelRefused: the operator is asked for and cannot be had.
+            ModelRefused: `products` requires the operator, which is not available.
         """
         pack_products(self._model, products)
 
     def compile(self) -> None:
-        """Let PyTorch compile the model at its next runs: once for one token, and once for any other number of them."""
-        # A number that the layers share is no input, which every pass would make a tensor of.
+        """Compile the model with PyTorch at its next passes: once for one token, and once for several."""
+        # A float that the layers share becomes a constant, not an input that every pass would convert to a tensor.
         torch._dynamo.config.specialize_float = True
         options: dict[str, Any] = {
-            # Without it the compiled code would look up the number of threads in every loop, and use one thread.
+            # Without this, the compiled code would read the number of threads in every loop, and use one thread.
             "cpp.threads": torch.get_num_threads(),
-            # The whole pass is C++, and other threads of Python go on meanwhile.
+            # The whole pass is C++, so other Python threads run meanwhile.
             "cpp_wrapper": self.device.type == "cpu",
-            # Only the kernels are compiled with all optimizations, which would take long for what calls them.
+            # Only the kernels are compiled with all optimizations, which would take long for the code that calls them.
             "cpp_wrapper_build_separate": True,
-            # To look at every tensor's shape takes time in each pass, and the engine's check compares the logits.
+            # Shape checks take time in each pass, and the engine's check at load time compares the logits.
             "size_asserts": False,
         }
-        layers = self._model.base_model  # without the head, which may yet be replaced by a smaller one
-        join_layers(layers, JoinedLinear)  # those that are not packed
+        layers = self._model.base_model  # without the head, which a smaller one may replace later
+        join_layers(layers, JoinedLinear)  # layers that are not packed
         layers.forward = CompiledLayers(layers, options)
         self.needs_interpreter = self.device.type != "cpu"
-        # C++ would take the interpreter to release a weight that only Python refers to; a view refers to it as well.
+        # C++ would need the interpreter to release a weight that only Python references; a view also references it.
         self._views = [each.view_as(each) for each in (*layers.parameters(), *layers.buffers())]
 
     @property
@@ -69,18 +69,18 @@ class Decoder:
         self._model.set_output_embeddings(head)
 
     def logits(self, tokens: Sequence[int], positions: Sequence[int], keep: Sequence[int]) -> Tensor:
-        """Logits of the tokens `keep` of one packed row, float32 [len(keep), vocab_size], a copy the caller owns."""
+        """Logits of the tokens `keep` of one packed row, float32 [len(keep), vocab_size], as a copy for the caller."""
         rows = self.run(self._ids(tokens), self._ids(positions), self._rows(len(tokens), keep))
-        # The copy is made outside inference mode: a tensor made inside could not be written to later.
+        # The copy is made outside inference mode: a tensor from inside could not be written later.
         return rows.to(torch.float32, copy=True)
 
     def run(self, ids: Tensor, positions: Tensor, keep: Tensor | int) -> Tensor:
-        """One pass over a packed row. It can be captured, because there is no device sync in it.
+        """Run one pass over a packed row. The pass has no device sync, so it can be captured.
 
         Args:
             ids: token ids [1, T].
             positions: position of each token in its session [1, T].
-            keep: indices of the tokens that need logits, or how many of the last tokens do; 0 is all.
+            keep: indices of the tokens that need logits, or the number of last tokens that do; 0 is all.
 
         Returns:
             Logits [rows, vocab_size], the model's own tensor in the model's dtype.
@@ -95,7 +95,7 @@ class Decoder:
         return torch.tensor([numbers], dtype=torch.long, device=self.device)
 
     def _rows(self, total: int, keep: Sequence[int]) -> Tensor | int:
-        """`keep` as transformers takes it: a number of last tokens, which makes a view, or else the indices."""
+        """Convert `keep` for transformers: a number of last tokens, which selects a view, or else the indices."""
         if keep and keep[0] == total - len(keep):
             return len(keep)
         return self._ids(keep)[0]
@@ -103,7 +103,7 @@ class Decoder:
     def plain_logits(self, tokens: Sequence[int]) -> Tensor:
         """Reference logits of a whole sequence by transformers' own eager attention: [len(tokens), vocab_size].
 
-        It is for a decoder that is neither packed nor compiled.
+        The decoder must be neither packed nor compiled.
         """
         self._model.set_attn_implementation("eager")
         try:

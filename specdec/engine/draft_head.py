@@ -1,7 +1,7 @@
-"""A drafter's head over its most frequent ids only (FR-Spec, arXiv 2502.14856): the whole head is most of its work.
+"""A drafter's head restricted to its most frequent ids (FR-Spec, arXiv 2502.14856): the full head dominates its cost.
 
-A model folder has one if its config.json names the file of the ids, as in `"draft_head": "draft_head.ids"`.
-What is drafted lives on those ids, and so does the q that is sent, so that every rule of acceptance stays exact.
+A model folder has a draft head if its config.json names the file of the ids, as in `"draft_head": "draft_head.ids"`.
+Draft tokens and the q that is sent use only those ids, so every acceptance rule stays exact.
 """
 
 from functools import partial
@@ -18,14 +18,14 @@ from specdec.engine.decoder import Decoder
 from specdec.errors import ModelRefused
 
 FIELD = "draft_head"
-"""The key in config.json."""
+"""Key in config.json."""
 _FILE = "draft_head.ids"
-"""Written by safetensors, and not called so: other engines read every such file of a folder as weights."""
+"""File in the safetensors format, with another suffix: other engines read every .safetensors file as weights."""
 _IDS = "ids"
 
 
 class DraftHead(nn.Module):
-    """The rows of a head that belong to some ids; the others' logits are the smallest number there is."""
+    """A head over some ids only; the logits of other ids are the smallest number of the dtype."""
 
     def __init__(self, whole: nn.Linear | PackedLinear, ids: Tensor) -> None:
         """`whole` is the head over all ids; `ids` are int64."""
@@ -39,17 +39,17 @@ class DraftHead(nn.Module):
         self._rows = PackedLinear(weight, bias) if packed else partial(linear, weight=weight, bias=bias)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Logits [..., V] of states [..., hidden]; all are finite, so that a mask leaves a distribution."""
+        """Logits [..., V] of states [..., hidden]; all are finite, so that a masked row is still a distribution."""
         logits: Tensor = self._rows(hidden)
         smallest = torch.finfo(logits.dtype).min
         return logits.new_full((*logits.shape[:-1], self._vocabulary), smallest).index_copy_(-1, self._ids, logits)
 
 
 def restrict_head(path: Path, decoder: Decoder) -> None:
-    """Give a loaded decoder the head that its folder's configuration names, if it names one.
+    """Replace the head of a loaded decoder by the draft head that the folder's configuration names, if any.
 
     Raises:
-        ModelRefused: the file is missing or broken, or has ids that are not the model's.
+        ModelRefused: the file is missing or broken, or has ids outside the model's vocabulary.
     """
     name = getattr(decoder.config, FIELD, None)
     if name is None:
@@ -65,6 +65,6 @@ def restrict_head(path: Path, decoder: Decoder) -> None:
 
 
 def save_head(folder: Path, ids: Tensor) -> str:
-    """Write the ids into a model's folder; gives what its config.json must have under `FIELD`."""
+    """Write the ids into a model's folder. Return the value for `FIELD` in its config.json."""
     save_file({_IDS: ids.int()}, folder / _FILE)
     return _FILE

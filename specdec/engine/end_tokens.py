@@ -1,4 +1,4 @@
-"""The token ids that end a generation: all that the files of a model folder name, and the template's end of a turn."""
+"""The token ids that end a generation: those named in the files of a model folder, and the template's end of a turn."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,30 +12,30 @@ _MARK = "\u241fanswer\u241f"
 
 
 def end_token_ids(path: Path, otherwise: int | list[int] | None, tokenizer: Any, vocab_size: int) -> frozenset[int]:
-    """The union of the ids in generation settings, configuration, tokenizer and chat template, where it has tokens.
+    """The union of the end ids in generation settings, configuration, tokenizer and chat template.
 
     Args:
         path: the model folder.
-        otherwise: what the architecture has by default; for folders that name no id at all.
-        tokenizer: Hugging Face's.
-        vocab_size: ids from this one on are left out, for nothing draws them.
+        otherwise: the architecture's default, for folders that name no id.
+        tokenizer: a Hugging Face tokenizer.
+        vocab_size: ids from this one on are left out, because they are never drawn.
 
     Raises:
-        ModelRefused: a file cannot be read, or names something else than ids.
+        ModelRefused: a file cannot be read, or has a value that is not an id or a list of ids.
     """
     named = {*_of_files(path), *_ids(tokenizer.eos_token_id), *_ids(end_of_turn(tokenizer))}
     return frozenset(each for each in named or _ids(otherwise) if 0 <= each < vocab_size)
 
 
 def end_of_turn(tokenizer: Any) -> int | None:
-    """The added token that the chat template puts behind an answer; None where there is none.
+    """The added token that the chat template puts after an answer; None if there is none.
 
-    The whole template may fail, or refuse this conversation: it is code of the model's folder.
+    The template is code of the model's folder, so it may fail or refuse this conversation.
     """
     talk = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _MARK}]
     try:
         text = str(tokenizer.apply_chat_template(talk, tokenize=False))
-    except Exception:  # noqa: BLE001 - whatever it raises, it names no end
+    except Exception:  # noqa: BLE001 - a template that raises any exception names no end
         return None
     _, answer, behind = text.rpartition(_MARK)
     added = {token.content: index for index, token in tokenizer.added_tokens_decoder.items()}
@@ -61,7 +61,7 @@ def _of_files(path: Path) -> Iterator[int]:
 
 
 def _ids(value: int | list[int] | None) -> list[int]:
-    """The ids of one source; raises TypeError where it has something else."""
+    """The ids of one source; raises TypeError for any other value."""
     if value is None:
         return []
     ids = value if isinstance(value, list) else [value]

@@ -1,4 +1,4 @@
-"""A model folder on disk: which files it must have, and the hash of what they contain."""
+"""A model folder on disk: its required files, and the hash of their contents."""
 
 import hashlib
 import json
@@ -10,11 +10,11 @@ from specdec.errors import ModelRefused
 from specdec.rules.rng import SEED_VERSION
 
 KV_VERSION = 1
-"""Increased when the engine computes or lays out keys and values in another way."""
+"""Increased when the computation or the layout of keys and values changes."""
 
 _SAFETENSORS = ("model.safetensors.index.json", "*.safetensors")
 _PICKLES = ("pytorch_model.bin.index.json", "pytorch_model*.bin")
-"""Name of the list of the shards, and pattern of the files, of each format of weights."""
+"""Name of the shard index, and pattern of the files, for each format of weights."""
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json")
 
 
@@ -30,7 +30,10 @@ class ModelFolder:
     """Paths of all weight files."""
 
     def fingerprint(self, dtype: str) -> str:
-        """SHA-256 in hex of all that decides KV and the tokens of a seed: weights, configuration, dtype, versions."""
+        """SHA-256 in hex of everything that determines KV and the tokens of a seed.
+
+        It covers weights, configuration, dtype and versions.
+        """
         digest = hashlib.sha256(
             f"{KV_VERSION} {SEED_VERSION} {dtype} {json.dumps(self.config, sort_keys=True)}\n".encode()
         )
@@ -41,15 +44,15 @@ class ModelFolder:
 
 
 def open_folder(path: Path, *, allow_pickle: bool = False, encoder_decoder: bool = False) -> ModelFolder:
-    """Open a folder, which must hold a model with all its files.
+    """Open a model folder and check that its files are complete.
 
     Args:
         path: the folder.
-        allow_pickle: whether its weights may be pickles, which can run code of whoever made them.
-        encoder_decoder: whether it may hold an encoder-decoder; else only a decoder.
+        allow_pickle: whether the weights may be pickles, which can run code of their author.
+        encoder_decoder: whether the model may be an encoder-decoder; else only a decoder.
 
     Raises:
-        ModelRefused: it does not; the message names the file and says what is wrong.
+        ModelRefused: the folder is not a complete model; the message names the file and the problem.
     """
     if not path.is_dir():
         raise ModelRefused(
@@ -70,7 +73,11 @@ def open_folder(path: Path, *, allow_pickle: bool = False, encoder_decoder: bool
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """The object in a JSON file of a model folder; raises ModelRefused."""
+    """Read the object in a JSON file of a model folder.
+
+    Raises:
+        ModelRefused: the file is missing, cannot be read, or is not a JSON object.
+    """
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -97,7 +104,7 @@ def _weights(path: Path, allow_pickle: bool) -> tuple[Path, ...]:
 
 
 def _files(path: Path, index: str, pattern: str) -> tuple[Path, ...]:
-    """The weight files of one format; none when the folder has no weights of that format."""
+    """The weight files of one format; empty if the folder has none."""
     if (path / index).is_file():
         return _shards(path, read_json(path / index))
     return tuple(sorted(path.glob(pattern)))

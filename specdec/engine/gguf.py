@@ -1,6 +1,6 @@
-"""`python -m specdec.engine.gguf FILE FOLDER`: writes the model of a GGUF file as a Hugging Face folder, in bfloat16.
+"""`python -m specdec.engine.gguf FILE FOLDER`: convert the model of a GGUF file to a Hugging Face folder in bfloat16.
 
-It needs the packages `gguf` and `accelerate`, which serving does not: `specdec models get` brings them.
+It requires the packages `gguf` and `accelerate`, which serving does not need; `specdec models get` installs them.
 """
 
 import struct
@@ -12,15 +12,15 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 
 def convert(file: Path, folder: Path) -> None:
-    """Write configuration, weights and tokenizer with its chat template.
+    """Write configuration, weights, and tokenizer with its chat template.
 
     Raises:
-        OSError, ValueError, ImportError: as transformers does for a file that it cannot read.
+        OSError, ValueError, ImportError: transformers cannot read the file.
     """
     source = {"gguf_file": file.name, "local_files_only": True}
     tokenizer = AutoTokenizer.from_pretrained(file.parent, **source)
     model = AutoModelForCausalLM.from_pretrained(file.parent, dtype=torch.float32, **source).to(torch.bfloat16)
-    # The weights are plain numbers now; transformers would refuse to save what it takes for a quantized model.
+    # The weights are plain numbers now; transformers would refuse to save a model that it considers quantized.
     model.hf_quantizer, model.is_quantized = None, False
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
@@ -29,7 +29,7 @@ def convert(file: Path, folder: Path) -> None:
 
 
 def main(file: Path, folder: Path) -> int:
-    """Convert, and return the exit status: 1 for a file that cannot be read, with its reason on stderr."""
+    """Convert a file and return the exit status: 1 if it cannot be read, with the reason on stderr."""
     try:
         convert(file, folder)
     except (OSError, ValueError, KeyError, IndexError, ImportError, struct.error) as error:

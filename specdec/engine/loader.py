@@ -1,4 +1,4 @@
-"""Loads a local model folder: the decoder, and the facts about the model that the rest of the system needs."""
+"""Load a local model folder: the decoder, and the facts about the model that the rest of the system needs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ from specdec.errors import ModelRefused
 from specdec.sampling import vocabulary
 
 RELATIVE_CONTEXT = 4096
-"""Largest number of positions of a model whose positions are relative, as those of T5 are, so that it has no bound."""
+"""Context length of a model with relative positions, such as T5, which has no limit of its own."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
-# What transformers raises for a folder that it cannot read; any other exception is a bug and keeps its traceback.
+# Exceptions of transformers for a folder that it cannot read; any other exception is a bug and keeps its traceback.
 _UNREADABLE = (
     OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError,
     StrictDataclassError, SafetensorError,
@@ -30,26 +30,26 @@ _UNREADABLE = (
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What the rest of the system must know about a model."""
+    """Facts about a model for the rest of the system."""
 
     name: str
     """Name of the model folder."""
     vocab_size: int
-    """Valid ids are 0..vocab_size-1, as the tokenizer defines them."""
+    """Number of valid ids, 0..vocab_size-1, as defined by the tokenizer."""
     context_length: int
     """Largest number of positions in a session."""
     end_token_ids: frozenset[int]
     """Ids that end a generation."""
     tokenizer_hash: str
-    """Fingerprint of the tokenizer's vocabulary, by `specdec.sampling.vocabulary`."""
+    """Fingerprint of the tokenizer's vocabulary, from `specdec.sampling.vocabulary`."""
     fingerprint: str
-    """SHA-256 in hex of all that decides keys and values, by `ModelFolder.fingerprint`."""
+    """SHA-256 in hex of everything that determines keys and values, from `ModelFolder.fingerprint`."""
 
 
 def load_decoder(path: Path, dtype: str, device: str, *, allow_pickle: bool = False) -> tuple[Decoder, ModelFacts]:
-    """Load the folder's model in `dtype` onto `device`, with the facts about it; the network is never used.
+    """Load the folder's model in `dtype` onto `device`, with its facts, without network access.
 
-    Weights are safetensors; with `allow_pickle`, pickles are loaded where there are no safetensors.
+    Weights are safetensors; with `allow_pickle`, pickles are loaded if there are no safetensors.
 
     Raises:
         ModelRefused: the folder, the dtype or the device cannot be used; the message says which and why.
@@ -68,7 +68,7 @@ def load_decoder(path: Path, dtype: str, device: str, *, allow_pickle: bool = Fa
 def load_plain_model(
     path: Path, dtype: str, device: str, *, allow_pickle: bool = False
 ) -> tuple[Any, ModelFacts, torch.device]:
-    """Load the folder's model as transformers runs it, a decoder or an encoder-decoder, with its facts and its device.
+    """Load the folder's transformers model, a decoder or an encoder-decoder, with its facts and its device.
 
     Raises:
         ModelRefused: the folder, the dtype or the device cannot be used; the message says which and why.
@@ -87,7 +87,7 @@ def load_vocabulary(path: Path) -> dict[str, int]:
     """The id of each token, from the folder's tokenizer alone.
 
     Raises:
-        ModelRefused: there is no tokenizer that can be read.
+        ModelRefused: no tokenizer can be read.
     """
     tokenizer = _try(path, "tokenizer", lambda: AutoTokenizer.from_pretrained(path, local_files_only=True))
     ids: dict[str, int] = tokenizer.get_vocab()
@@ -95,10 +95,10 @@ def load_vocabulary(path: Path) -> dict[str, int]:
 
 
 def load_tokenizer_json(path: Path) -> str | None:
-    """The folder's tokenizer as the content of a tokenizer.json; None where it is not one of the fast tokenizers.
+    """The folder's tokenizer as the content of a tokenizer.json; None if it is not a fast tokenizer.
 
     Raises:
-        ModelRefused: there is no tokenizer that can be read.
+        ModelRefused: no tokenizer can be read.
     """
     tokenizer = _try(path, "tokenizer", lambda: AutoTokenizer.from_pretrained(path, local_files_only=True))
     backend = getattr(tokenizer, "backend_tokenizer", None)
@@ -147,10 +147,10 @@ def _facts(path: Path, config: Any, rows: int, tokenizer: Any, fingerprint: str)
 
 
 def find_device(device: str) -> torch.device:
-    """The device of that name; "auto" is the accelerator if there is one, else the host.
+    """The device of the given name; "auto" is the accelerator if there is one, else the host.
 
     Raises:
-        ModelRefused: there is no such device.
+        ModelRefused: the device does not exist or cannot be used.
     """
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -205,7 +205,7 @@ def _try(path: Path, what: str, load: Callable[[], Any]) -> Any:
 
 
 def _refuse_rope(path: Path, config: dict[str, Any]) -> None:
-    """Refuse rotary frequencies that depend on the longest sequence of a pass: sessions would change each other."""
+    """Refuse rotary frequencies that depend on the longest sequence of a pass: sessions would affect each other."""
     for scaling in _rope_settings(config):
         kind = scaling.get("rope_type", scaling.get("type"))
         if kind in {"dynamic", "longrope"}:
@@ -213,7 +213,7 @@ def _refuse_rope(path: Path, config: dict[str, Any]) -> None:
 
 
 def _rope_settings(config: dict[str, Any]) -> list[dict[str, Any]]:
-    """The rotary settings: one object, or one for each kind of layer."""
+    """The rotary settings: one object, or one object for each kind of layer."""
     found = [config.get(name) for name in ("rope_parameters", "rope_scaling")]
     objects = [entry for entry in found if isinstance(entry, dict)]
     return objects + [inner for entry in objects for inner in entry.values() if isinstance(inner, dict)]

@@ -1,4 +1,4 @@
-"""The check of a model at load time: its attention runs through this engine, and packed passes equal plain ones."""
+"""Check of a model at load time: its attention runs through this engine, and packed passes equal plain passes."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,26 +17,27 @@ from specdec.errors import ModelRefused
 
 LONG, MIDDLE, SHORT = "long", "middle", "short"
 LENGTHS = {LONG: 11, MIDDLE: 9, SHORT: 2}
-"""Tokens of each session of the check; the first pass has more than one tile of `host_product.cpp`."""
+"""Number of tokens of each session of the check; the first pass needs more than one tile of `host_product.cpp`."""
 LIMIT = max(LENGTHS.values())
 
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
-"""Allowed ‖difference‖ / ‖logits‖ by the dtype of the model: more than rounding, less than what a wrong mask causes."""
+"""Allowed ‖difference‖ / ‖logits‖ by the model's dtype: above rounding errors, below the error of a wrong mask."""
 
 _SERVED_LAYERS = {"full_attention", "sliding_attention"}
 
 
 def check_model(path: Path, decoder: Decoder, kv_backend: OpenKvBackend[Any], prepare: Callable[[], None]) -> KvLayout:
-    """The layout of the model's keys and values, once trial passes have shown that the engine computes its logits.
+    """Check by trial passes that the engine computes the model's logits. Return the layout of its keys and values.
 
     Args:
         path: the model's folder, for messages.
-        decoder: the model as transformers has loaded it.
-        kv_backend: how its keys and values are to be stored.
-        prepare: makes the decoder ready for passes, once the logits of transformers are known.
+        decoder: the model as loaded by transformers.
+        kv_backend: opens the memory for keys and values.
+        prepare: prepares the decoder for passes, after the logits of transformers are computed.
 
     Raises:
-        ModelRefused: they differ from those of transformers, or a trial pass fails; the message says where and why.
+        ModelRefused: the logits differ from those of transformers, or a trial pass fails; the message says where and
+            why.
     """
     try:
         texts = {name: _text(length, decoder.vocab_size) for name, length in LENGTHS.items()}
@@ -53,7 +54,7 @@ def check_model(path: Path, decoder: Decoder, kv_backend: OpenKvBackend[Any], pr
 
 
 class RecordingStep:
-    """An attention step that records what each layer passes on."""
+    """An attention step that records the arguments of each layer."""
 
     def __init__(self) -> None:
         self.windows: list[tuple[int, int | None]] = []
@@ -72,7 +73,7 @@ def read_kv_layout(decoder: Decoder) -> KvLayout:
     """The layout of the model's keys and values, read from a pass of one token.
 
     Raises:
-        ModelRefused: a layer does not attend through transformers' attention interface, or not in a supported way.
+        ModelRefused: a layer does not use transformers' attention interface, or uses it in an unsupported way.
     """
     config = decoder.config
     _refuse_layers(config)
@@ -96,10 +97,10 @@ def read_kv_layout(decoder: Decoder) -> KvLayout:
 def check_packed_logits(
     decoder: Decoder, layout: KvLayout, packed: Mapping[str, Tensor], plain: Mapping[str, Tensor]
 ) -> None:
-    """Compare packed logits of some sessions with those of transformers.
+    """Compare the packed logits of some sessions with those of transformers.
 
     Raises:
-        ModelRefused: they differ, so the model mixes tokens in a way that this engine does not compute.
+        ModelRefused: the logits differ, so the model mixes tokens in a way that this engine does not compute.
     """
     for name, expected in plain.items():
         error = float((packed[name] - expected).norm() / expected.norm().clamp_min(1e-9))
@@ -111,7 +112,7 @@ def check_packed_logits(
 
 
 def _refuse_layers(config: Any) -> None:
-    """Refuse layers whose state cannot be rolled back by length, or whose mask this engine does not make."""
+    """Refuse layers whose state cannot be rolled back by length, or whose mask this engine does not support."""
     other = sorted(set(getattr(config, "layer_types", None) or ()) - _SERVED_LAYERS)
     if other:
         raise ModelRefused(f"{config.model_type}: layers of kind {', '.join(other)} are not served")
@@ -127,14 +128,14 @@ def _windows(config: Any) -> list[int | None]:
 
 
 def _text(length: int, vocab_size: int) -> list[int]:
-    """Ids without a simple pattern, so that no mistake cancels out."""
+    """Ids without a simple pattern, so that errors do not cancel out."""
     return [(length + 7919 * index * index) % vocab_size for index in range(length)]
 
 
 def _packed_logits(
     decoder: Decoder, layout: KvLayout, kv_backend: OpenKvBackend[Any], texts: dict[str, list[int]]
 ) -> dict[str, Tensor]:
-    """Logits of every token of every text: three ragged passes, with a rejected draft rolled back after the second."""
+    """Logits of every token of every text, from three ragged passes with a draft rolled back after the second."""
     page = kv_backend(decoder, layout, 0).store
     opened = kv_backend(decoder, layout, len(LENGTHS) * page.pages(LIMIT) * page.page_bytes)
     pool = KvPool(opened.store)

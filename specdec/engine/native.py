@@ -1,6 +1,6 @@
 """The native engine: sessions with their own KV, and one packed ragged forward pass over any of them.
 
-Only one thread calls an engine. The last committed token of a session is pending: it has no KV until the next pass.
+Only one thread may call an engine. The last committed token of a session is pending: it has no KV until the next pass.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from specdec.errors import InternalError, ModelRefused
 
 
 class NativeEngine:
-    """A loaded model and the keys and values of its sessions: an `Engine`, which also moves KV and judges trees."""
+    """A loaded model and the keys and values of its sessions: an `Engine` that also moves KV and computes trees."""
 
     def __init__(
         self,
@@ -38,10 +38,10 @@ class NativeEngine:
         kv_backend: OpenKvBackend[Any] | None = None,
         wide_threads: int | None = None,
     ) -> None:
-        """`kv_backend` None chooses the one for the model's device; `wide_threads` are as for `load`.
+        """`kv_backend` None selects the backend for the model's device; `wide_threads` as in `load`.
 
         Raises:
-            ModelRefused: `kv_bytes` hold no page, or the device has less memory.
+            ModelRefused: `kv_bytes` is less than one page, or more than the device's free memory.
         """
         backend = (kv_backend or kv_backend_for(decoder.device))(decoder, layout, kv_bytes)
         if not backend.store.total:
@@ -53,7 +53,7 @@ class NativeEngine:
         self.kv_layout = layout
         self.facts = facts
         self.vocab_size = facts.vocab_size
-        """Valid ids are 0..vocab_size-1, without the padding rows of the model's matrix."""
+        """Number of valid ids, 0..vocab_size-1, without the padding rows of the model's matrix."""
         self.context_length = facts.context_length
         self.tokenizer_hash = facts.tokenizer_hash
         self.device = decoder.device
@@ -74,20 +74,20 @@ class NativeEngine:
         allow_pickle: bool = False,
         kv_backend: OpenKvBackend[Any] | None = None,
     ) -> Self:
-        """Load a local model folder and check that packed passes over it equal plain ones.
+        """Load a local model folder and check that its packed passes equal plain passes.
 
         Args:
             path: a Hugging Face model folder with configuration, weights and tokenizer.
             dtype: "float32", "bfloat16" or "float16".
-            device: a PyTorch device, or "auto" for the accelerator when there is one.
-            kv_bytes: budget for the keys and values of all sessions together.
-            threads: number of PyTorch's threads in this process; None does not change it.
-            wide_threads: the same in passes over at least `wide_passes.WIDE` tokens; None is no other number.
+            device: a PyTorch device, or "auto" for the accelerator if there is one.
+            kv_bytes: budget for the keys and values of all sessions together, in bytes.
+            threads: number of PyTorch threads in this process; None does not change it.
+            wide_threads: number of threads in passes over at least `wide_passes.WIDE` tokens; None is `threads`.
             compiled: whether to compile the model, which takes seconds to minutes and makes its passes faster.
-            attention: what attends where the model is on the host.
-            products: what multiplies with the weights where the model is on the host.
-            allow_pickle: whether to load weights that can run code of their maker, where there are no safetensors.
-            kv_backend: opens the memory for keys and values; None chooses the one for the device.
+            attention: implementation of attention on the host.
+            products: implementation of products with the weights on the host.
+            allow_pickle: whether to load pickles, which can run code of their author, if there are no safetensors.
+            kv_backend: opens the memory for keys and values; None selects the backend for the device.
 
         Raises:
             ModelRefused: the folder cannot be served; the message says which and why.
@@ -103,7 +103,7 @@ class NativeEngine:
 
         kv_backend = kv_backend or kv_backend_for(decoder.device, attention)
         layout = check_model(path, decoder, kv_backend, prepare)
-        restrict_head(path, decoder)  # behind the check, which compares the logits of all ids
+        restrict_head(path, decoder)  # after the check, which compares the logits of all ids
         return cls(decoder, facts, layout, kv_bytes, kv_backend, wide_threads)
 
     @property
@@ -115,14 +115,14 @@ class NativeEngine:
         return 0 < limit <= min(self._pool.capacity, self.context_length)
 
     def admit(self, session: str, limit: int, tokens: Sequence[int] = (), domain: str = "") -> bool:
-        """Admit a session; what running or ended sessions have computed of `tokens` counts in `length` at once."""
+        """Admit a session; the part of `tokens` that other sessions have computed counts in `length` at once."""
         return self.can_ever_admit(limit) and self._pool.admit(session, limit, tokens, domain)
 
     def reserve(self, session: str, length: int) -> bool:
         return self._pool.reserve(session, length)
 
     def release(self, session: str) -> None:
-        """End the session; its whole blocks stay cached for sessions that begin alike until their memory is needed."""
+        """End the session; its whole blocks stay cached for sessions with the same prefix until memory is needed."""
         self._pool.release(session)
 
     def length(self, session: str) -> int:
@@ -132,7 +132,7 @@ class NativeEngine:
         self._pool.truncate(session, length)
 
     def keep(self, session: str, base_len: int, path: Sequence[int]) -> None:
-        """Keep the KV of an accepted path of the tokens behind `base_len`, moved together as if it had been a chain.
+        """Keep the KV of an accepted path of the tokens after `base_len`, moved together as a chain.
 
         Args:
             session: a session; its last chunk may have been a tree.
@@ -140,31 +140,31 @@ class NativeEngine:
             path: indices of the kept tokens in that chunk, from a child of the context down.
 
         Raises:
-            InternalError: the session is unknown, or `path` is no path of its last chunk.
+            InternalError: the session is unknown, or `path` is not a path of its last chunk.
         """
         self._pool.keep(session, base_len, path)
 
     def held(self, tokens: Sequence[int], domain: str = "") -> int:
-        """Number of leading `tokens`, in whole blocks, whose KV a session admitted with them would reuse."""
+        """Number of leading `tokens`, in whole blocks, whose KV a new session would reuse."""
         return self._pool.find_prefix(tokens, domain)[1]
 
     def export_known(self, start: int, tokens: Sequence[int], domain: str = "") -> Tensor | None:
         """A copy of the KV of tokens[start:] on the host: [layers, heads, len(tokens) - start, key + value width].
 
-        It is that of any session of the domain; None when none has all of `tokens`, which are whole blocks. Only
-        committed tokens are exported, and no draft that may yet be rejected.
+        The KV comes from any session of the domain; None if no session has all of `tokens`, which must be whole blocks.
+        Only committed tokens are exported, never a draft that could be rejected.
         """
         sequence, length = self._pool.find_prefix(tokens, domain)
         return sequence.read(start, length).cpu() if sequence is not None and start < length == len(tokens) else None
 
     def restore(self, session: str, start: int, tokens: Sequence[int], kv: Tensor) -> bool:
-        """Append tokens with the KV that `export_known` of an engine of equal fingerprint returned for the same prefix.
+        """Append tokens with their KV, exported for the same prefix by an engine of equal fingerprint.
 
         Returns:
-            False when there is no memory for them now.
+            False if there is no memory for the tokens now.
 
         Raises:
-            InternalError: the session's length is not `start`, or `kv` is not of this model's shape and type.
+            InternalError: the session's length is not `start`, or `kv` does not have this model's shape and dtype.
         """
         sequence = self._pool[session]
         self.kv_layout.check(kv, len(tokens))
@@ -176,11 +176,11 @@ class NativeEngine:
         return True
 
     def forward(self, chunks: Sequence[Chunk]) -> Tensor:
-        """Run all chunks in one pass and append their KV; the model's padding columns are cut off the logits.
+        """Run all chunks in one pass and append their KV; the logits exclude the model's padding columns.
 
         Raises:
-            InternalError: a chunk is malformed, or its session is unknown, over its limit, without memory (`reserve`
-                takes it) or has kept no path of its tree.
+            InternalError: a chunk is malformed, or its session is unknown, over its limit, without memory (see
+                `reserve`) or has kept no path of its tree.
         """
         if not chunks:
             return torch.empty(0, self.vocab_size, device=self.device)
@@ -188,9 +188,9 @@ class NativeEngine:
 
 
 def kv_backend_for(device: torch.device, attention: HostCode = "auto") -> OpenKvBackend[Any]:
-    """The backend for a model on that device: slabs on the host, pages on every other device.
+    """The backend for a model on `device`: slabs on the host, pages on every other device.
 
     Raises:
-        ModelRefused: `attention` asks for the host's operator, which cannot be had.
+        ModelRefused: `attention` requires the host's operator, which is not available.
     """
     return host_backend(attention) if device.type == "cpu" else PagedBackend.on(device)

@@ -1,4 +1,4 @@
-"""What an engine can do. `NativeEngine` is one engine; a drafter may bring another."""
+"""Interfaces of engines. `NativeEngine` implements them; a drafter may have another implementation."""
 
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
@@ -10,43 +10,43 @@ from specdec.engine.kv.pool import KvMemory
 
 
 class SequenceMemory(Protocol):
-    """The sequences that an engine has admitted, and the memory that they take."""
+    """The sequences that an engine has admitted, and their memory."""
 
     @property
     def memory(self) -> KvMemory:
         """The memory of all sequences, in bytes."""
 
     def can_ever_admit(self, limit: int) -> bool:
-        """Whether a sequence that may reach `limit` tokens fits into an empty engine."""
+        """Whether a sequence that may reach `limit` tokens fits in an empty engine."""
 
     def admit(self, session: str, limit: int, tokens: Sequence[int] = (), domain: str = "") -> bool:
-        """Admit a sequence that begins with `tokens` and may reach `limit`; False when there is no room now.
+        """Admit a sequence that begins with `tokens` and may reach `limit` tokens; False if there is no room now.
 
         The part of `tokens` that sequences of the same domain have computed is reused, except for the last token.
         """
 
     def reserve(self, session: str, length: int) -> bool:
-        """Take memory for the first `length` tokens of a sequence; False when there is none now."""
+        """Take memory for the first `length` tokens of a sequence; False if there is none now."""
 
     def release(self, session: str) -> None:
         """End the sequence."""
 
     def length(self, session: str) -> int:
-        """Number of tokens of the sequence that are computed."""
+        """Number of computed tokens of the sequence."""
 
     def truncate(self, session: str, length: int) -> None:
-        """Keep the first `length` computed tokens and forget the rest."""
+        """Keep the first `length` computed tokens and drop the rest."""
 
 
 class Engine(SequenceMemory, Protocol):
-    """A language model over the sequences that it has admitted; only one thread calls it."""
+    """A language model over the sequences that it has admitted; only one thread may call it."""
 
     vocab_size: int
-    """Valid ids are 0..vocab_size-1."""
+    """Number of valid ids, 0..vocab_size-1."""
     context_length: int
     """Largest number of tokens in a sequence."""
     tokenizer_hash: str
-    """Fingerprint of the tokenizer's vocabulary, by `specdec.sampling.vocabulary`."""
+    """Fingerprint of the tokenizer's vocabulary, from `specdec.sampling.vocabulary`."""
 
     def forward(self, chunks: Sequence[Chunk]) -> Tensor:
         """Run all chunks in one pass and append them to their sequences; on any error no length changes.
@@ -59,18 +59,18 @@ class Engine(SequenceMemory, Protocol):
 
 @runtime_checkable
 class PromptReader(Protocol):
-    """An engine that must know which tokens of a sequence are its prompt, as an encoder-decoder reads it apart."""
+    """An engine that needs the length of a sequence's prompt, such as an encoder-decoder, which encodes it."""
 
     encoder_decoder: bool
     """Whether it reads prompts with an encoder."""
 
     def read_prompt(self, session: str, prompt_len: int) -> None:
-        """Set how many of a sequence's tokens are its prompt, before any is computed."""
+        """Set the length of a sequence's prompt, before any token is computed."""
 
 
 @runtime_checkable
 class PathKeeper(Protocol):
-    """An engine that computes trees: of each it keeps a path."""
+    """An engine that computes trees, and keeps one path of each."""
 
     def keep(self, session: str, base_len: int, path: Sequence[int]) -> None:
-        """Keep the tokens at the indices `path` of those behind the first `base_len`, as if they had been a chain."""
+        """Keep the tokens at the indices `path` among those after the first `base_len`, as a chain."""

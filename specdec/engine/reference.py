@@ -1,8 +1,8 @@
 """The reference engine: any Hugging Face model whose cache can be cropped, one sequence at a time.
 
-It calls the model as transformers does in `generate`, with transformers' own cache and masks. That is slow and
-obviously correct: the other engines are tested against it. An encoder-decoder reads the prompt with its encoder; the
-tokens after it are those of the decoder, so that a sequence is a prompt and its output, as for any engine.
+It calls the model like `generate` of transformers, with transformers' own cache and masks. That is slow and obviously
+correct, so the other engines are tested against it. An encoder-decoder encodes the prompt with its encoder and computes
+the tokens after the prompt with its decoder. A sequence is a prompt and its output, as for any engine.
 """
 
 from collections.abc import Sequence
@@ -21,9 +21,9 @@ from specdec.engine.model_check import TOLERANCE
 from specdec.errors import InternalError, ModelRefused
 
 _CHECKED = 11
-"""Tokens of the sequence that is computed at load time."""
+"""Number of tokens of the sequence that is checked at load time."""
 _PROMPT = 4
-"""How many of them are its prompt."""
+"""Length of its prompt, in tokens."""
 
 
 @dataclass(slots=True)
@@ -33,14 +33,14 @@ class _Sequence:
     limit: int
     prompt_len: int = 1
     tokens: list[int] = field(default_factory=list)
-    """The tokens that are computed."""
+    """The computed tokens."""
     cache: Any = None
-    """Keys and values of transformers; None before the first pass."""
+    """Cache of transformers; None before the first pass."""
     encoded: Any = None
-    """What an encoder made of the prompt."""
+    """Output of the encoder for the prompt."""
 
     def decoded(self, length: int) -> int:
-        """Positions of an encoder-decoder's decoder for the first `length` tokens: the last of the prompt begins it."""
+        """Number of decoder positions for the first `length` tokens; the first stands for the prompt's last token."""
         return max(0, length - self.prompt_len + 1)
 
 
@@ -48,10 +48,10 @@ class ReferenceEngine:
     """A loaded model and the caches of its sequences: an `Engine`, and a `PromptReader`."""
 
     def __init__(self, model: Any, facts: ModelFacts, kv_bytes: int, device: torch.device) -> None:
-        """Take a model of transformers in evaluation mode; `kv_bytes` bounds the tokens of all sequences together.
+        """Wrap a transformers model in evaluation mode; `kv_bytes` limits the tokens of all sequences together.
 
         Raises:
-            ModelRefused: its state cannot be cropped, or passes with a cache differ from passes without one.
+            ModelRefused: the model's state cannot be cropped, or passes with a cache differ from passes without one.
         """
         self._model = model
         self.facts = facts
@@ -75,10 +75,10 @@ class ReferenceEngine:
         Args:
             path: a Hugging Face model folder of a decoder or an encoder-decoder.
             dtype: "float32", "bfloat16" or "float16".
-            device: a PyTorch device, or "auto" for the accelerator when there is one.
-            kv_bytes: budget for the keys and values of all sequences together.
-            threads: number of PyTorch's threads in this process; None does not change it.
-            allow_pickle: whether to load weights that can run code of their maker, where there are no safetensors.
+            device: a PyTorch device, or "auto" for the accelerator if there is one.
+            kv_bytes: budget for the keys and values of all sequences together, in bytes.
+            threads: number of PyTorch threads in this process; None does not change it.
+            allow_pickle: whether to load pickles, which can run code of their author, if there are no safetensors.
 
         Raises:
             ModelRefused: the folder cannot be served; the message says why.
@@ -108,7 +108,7 @@ class ReferenceEngine:
         return True
 
     def read_prompt(self, session: str, prompt_len: int) -> None:
-        """Set how many of the sequence's tokens are its prompt, before any is computed."""
+        """Set the length of the sequence's prompt, before any token is computed."""
         sequence = self._sequence(session)
         if sequence.prompt_len != prompt_len:
             self._sequences[session] = _Sequence(sequence.limit, prompt_len)
@@ -125,7 +125,7 @@ class ReferenceEngine:
         del self._sequences[session]
 
     def length(self, session: str) -> int:
-        """Number of tokens of the sequence that are computed."""
+        """Number of computed tokens of the sequence."""
         return len(self._sequence(session).tokens)
 
     def truncate(self, session: str, length: int) -> None:
@@ -140,8 +140,8 @@ class ReferenceEngine:
         """Run the chunks one after the other; on any error no length changes.
 
         Raises:
-            InternalError: a chunk is malformed or a tree, its session is unknown, or logits within the prompt of an
-                encoder-decoder are wanted.
+            InternalError: a chunk is malformed or a tree, its session is unknown, or it wants logits within the prompt
+                of an encoder-decoder.
         """
         before = [(each.session, self.length(each.session)) for each in chunks]
         if any(tree is not None for tree in pack(chunks, [length for _, length in before], self.vocab_size).trees):
@@ -153,14 +153,14 @@ class ReferenceEngine:
         except BaseException:
             for session, length in before[: len(rows)]:
                 self.truncate(session, length)
-            if len(rows) < len(before):  # what a pass that failed has left in a cache is unknown
+            if len(rows) < len(before):  # the cache is in an unknown state after a failed pass
                 self._sequence(before[len(rows)][0]).cache = None
             raise
         return torch.cat([torch.empty(0, self.vocab_size, device=self.device), *rows])
 
     @torch.inference_mode()
     def plain_logits(self, tokens: Sequence[int], prompt_len: int) -> Tensor:
-        """Logits after each token from the last one of the prompt on, by one pass without a cache [N, vocab_size]."""
+        """Logits after each token from the last prompt token on, by one pass without a cache [N, vocab_size]."""
         row = torch.tensor([list(tokens)], device=self.device)
         if not self.encoder_decoder:
             logits = self._model(input_ids=row, use_cache=False).logits[0, prompt_len - 1 :]
@@ -171,12 +171,12 @@ class ReferenceEngine:
 
     @property
     def _start(self) -> int:
-        """The id that the decoder of an encoder-decoder begins with."""
+        """The first input id of an encoder-decoder's decoder."""
         return int(self._model.config.decoder_start_token_id)
 
     @torch.inference_mode()
     def _run(self, sequence: _Sequence, chunk: Chunk) -> Tensor:
-        """Compute a chunk of a sequence; its logits [chunk.logits, vocab_size]."""
+        """Compute a chunk of a sequence. Return its logits [chunk.logits, vocab_size]."""
         known = len(sequence.tokens) if sequence.cache is not None else 0
         tokens = [*sequence.tokens, *chunk.tokens]
         compute = self._decode if self.encoder_decoder else self._extend
@@ -195,7 +195,7 @@ class ReferenceEngine:
         return logits
 
     def _decode(self, sequence: _Sequence, tokens: list[int], known: int) -> Tensor:
-        """Logits of an encoder-decoder after each of tokens[known:] that is no earlier than the prompt's last."""
+        """Logits of an encoder-decoder after each of tokens[known:], from the last prompt token on."""
         first = max(known, sequence.prompt_len - 1)
         if first >= len(tokens):
             return torch.empty(0, self._model.config.vocab_size, device=self.device)
@@ -239,17 +239,17 @@ class ReferenceEngine:
 
 
 def _token_bytes(model: Any) -> int:
-    """Bytes of keys and values of one token: two vectors of the hidden size in every layer, at most."""
+    """Upper bound of the bytes of one token's keys and values: two vectors of the hidden size in every layer."""
     config = model.config.get_text_config(decoder=True)
     layers = getattr(config, "decoder_layers", None) or config.num_hidden_layers
     return int(2 * layers * config.hidden_size * next(model.parameters()).element_size())
 
 
 def _check(engine: ReferenceEngine) -> None:
-    """Compare passes with a cache, over pieces and after a rollback, with one pass without a cache.
+    """Compare passes with a cache, in pieces and with a rollback, with one pass without a cache.
 
     Raises:
-        ModelRefused: they differ, or a trial pass fails.
+        ModelRefused: the logits differ, or a trial pass fails.
     """
     size = engine.vocab_size
     tokens = [(3 + 7919 * index * index) % size for index in range(_CHECKED)]
@@ -270,7 +270,7 @@ def _check(engine: ReferenceEngine) -> None:
 
 
 def _in_pieces(engine: ReferenceEngine, tokens: list[int]) -> Tensor:
-    """Logits from the last token of the prompt on, of passes over pieces, with a draft rolled back."""
+    """Logits from the last prompt token on, from passes over pieces, with a draft rolled back."""
     trial = "trial"
     engine._sequences[trial] = _Sequence(len(tokens) + 2, _PROMPT)
     try:

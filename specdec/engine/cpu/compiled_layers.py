@@ -1,4 +1,4 @@
-"""A decoder's layers as PyTorch compiles them, called without a look at what may have changed."""
+"""A decoder's layers, compiled by PyTorch and called without its guards."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,35 +13,36 @@ from specdec.engine.cpu.joined_layers import multiply_once
 from specdec.engine.cpu.product import MULTIPLY
 
 _ALONE = "isolate_recompiles"
-"""Keeps what is compiled apart from what is for other models of the architecture; older versions of PyTorch lack it."""
+"""Option that separates compiled code from that of other models with this architecture; missing in older PyTorch."""
 
 _Code = Callable[..., Sequence[Tensor]]
-"""A compiled graph: all its inputs -> its outputs."""
+"""A compiled graph: takes all its inputs and returns its outputs."""
 
 
 class CompiledLayers:
-    """What a model's layers run by: compiled at the first pass over one token, and at the first over any other number.
+    """Callable that replaces a model's `forward`. It compiles at the first pass over one token and at the first pass
+    over several.
 
-    PyTorch makes a graph of a pass, and code that takes ids and places as inputs, and every weight as well. Before
-    each pass it would gather these from their modules, and look whether a weight or a setting is another than before.
-    Nothing changes them behind the compilation, so the code is called with the weights that it was compiled for.
+    PyTorch compiles a pass to code whose inputs are ids, places and every weight. Before each pass it would gather the
+    weights from their modules, and check whether a weight or a setting has changed. Nothing changes them after the
+    compilation, so the code is called directly with the weights that it was compiled for.
     """
 
     def __init__(self, layers: nn.Module, options: dict[str, Any]) -> None:
-        """`options` are those of PyTorch's compiler."""
+        """`options` are options of PyTorch's compiler."""
         self._forward = layers.forward
         self._options = options
         self._runs: dict[bool, Callable[[Tensor, Tensor], Any]] = {}
 
     def __call__(self, input_ids: Tensor, position_ids: Tensor, **rest: Any) -> Any:
-        """As `forward` of transformers with ids and places [1, T]; `rest` must be the same in every pass."""
+        """Run a pass like `forward` of transformers, ids and places [1, T]; `rest` must be the same in every pass."""
         single = input_ids.shape[1] == 1
         if single not in self._runs:
             return self._compile(single, input_ids, position_ids, rest)
         return self._runs[single](input_ids, position_ids)
 
     def _compile(self, single: bool, ids: Tensor, places: Tensor, rest: dict[str, Any]) -> Any:
-        """Run the first pass of its kind."""
+        """Compile and run the first pass over one token, or over several."""
         graphs = _Graphs(self._options)
         alone: dict[str, Any] = {_ALONE: True} if _ALONE in signature(torch.compile).parameters else {}
         checked: Any = torch.compile(self._forward, dynamic=True, backend=graphs, **alone)
@@ -55,7 +56,7 @@ class CompiledLayers:
 
 
 class _Graphs:
-    """PyTorch's compiler for one kind of pass, which keeps what it has compiled."""
+    """Compiler backend for one kind of pass, which keeps the compiled code."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self._options = options
@@ -68,7 +69,7 @@ class _Graphs:
         return code
 
     def direct(self, ids: Tensor, places: Tensor, found: Any) -> "_Direct | None":
-        """A way to the code of the pass over `ids` which returned `found`; None where it is not one graph of them."""
+        """Direct access to the code of the pass over `ids` that returned `found`; None unless it is a single graph."""
         if len(self._compiled) != 1 or list(found) != ["last_hidden_state"]:
             return None
         code, inputs = self._compiled[0]
@@ -87,15 +88,15 @@ class _Graphs:
 
 @dataclass(frozen=True, slots=True)
 class _Direct:
-    """Calls a graph's code with the weights that it was compiled for."""
+    """Calls the code of a graph with the weights that it was compiled for."""
 
     code: _Code
     weights: list[Any]
-    """The inputs of the code; None for those of a pass."""
+    """Inputs of the code; None for inputs that change with each pass."""
     own: list[tuple[int, int]]
-    """Where each of these goes: 0 for ids, 1 for places, and 2 for the number of tokens."""
+    """(index, source) of each input that changes: source is 0 for ids, 1 for places, 2 for the number of tokens."""
     kind: type
-    """What transformers returns."""
+    """Type that transformers returns."""
 
     def __call__(self, ids: Tensor, places: Tensor) -> Any:
         given, inputs = (ids, places, ids.shape[1]), self.weights.copy()

@@ -1,4 +1,4 @@
-"""C++ files of this package, built at run time for this processor, and kept in the user's cache for later starts."""
+"""C++ files of this package, built at run time for this processor and cached in the user's cache folder."""
 
 import ctypes
 import hashlib
@@ -16,15 +16,15 @@ from typing import Literal
 import torch
 
 SOURCES = Path(__file__).parent
-"""Where the sources of this package's operators are."""
+"""Folder of the C++ sources of this package's operators."""
 
 HostCode = Literal["auto", "operator", "torch"]
-"""What does a part of a pass on the host: its operator in C++, PyTorch, or the operator where it can be had."""
+"""Implementation of a part of a pass on the host: the C++ operator, PyTorch, or the operator if it is available."""
 
 _FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fopenmp", "-shared", "-fPIC")
 _TORCH = Path(torch.__file__).parent
 TORCH_FLAGS = (
-    "-DTORCH_TARGET_VERSION=0x020b000000000000",  # the oldest PyTorch that is asked for; it runs with later ones
+    "-DTORCH_TARGET_VERSION=0x020b000000000000",  # the oldest supported PyTorch; the library runs with later ones
     f"-I{_TORCH / 'include'}",
     f"-L{_TORCH / 'lib'}",
     "-ltorch_cpu",
@@ -32,18 +32,18 @@ TORCH_FLAGS = (
 """Flags for a source that includes PyTorch's headers in `torch/csrc/stable`."""
 _BUILD_SECONDS = 60.0
 _GROUP_OR_WORLD, _WORLD = 0o022, 0o002
-"""Who else may write, as bits of a mode."""
+"""Write permission of others, as bits of a file mode."""
 
 
 class LibraryMissing(Exception):
-    """The library cannot be had on this machine; the message says why, in one line."""
+    """The library is not available on this machine; the message gives the reason in one line."""
 
 
 def load_library(source: Path, headers: Sequence[Path] = (), flags: Sequence[str] = ()) -> ctypes.CDLL:
-    """The library of a C++ file that includes `headers`, built with `flags` by the compiler of CXX, or the system's.
+    """Load the library of a C++ file that includes `headers`, built with `flags` by CXX or the system's compiler.
 
-    It is built once for each content, compiler and processor. Processes that build it at the same time do not disturb
-    each other. A cache that others can write to is not used: the library is then built for this process alone.
+    The library is built once for each content, compiler and processor. Concurrent builds in several processes are safe.
+    A cache folder that others can write to is not used; the library is then built for this process alone.
 
     Raises:
         LibraryMissing: there is no compiler, it fails or takes over 60 s, or the library cannot be loaded.
@@ -73,7 +73,7 @@ def _compiler() -> list[str]:
 
 
 def _key(compiler: Sequence[str], flags: Sequence[str], files: Sequence[Path]) -> str:
-    """All that the library depends on, as a hash."""
+    """Hash over all inputs of the build: compiler, flags, processor and files."""
     version = subprocess.run([*compiler, "--version"], capture_output=True, check=True, timeout=_BUILD_SECONDS).stdout
     command = " ".join((*compiler, *_FLAGS, *flags))
     parts = [version, command.encode(), _processor().encode(), *map(Path.read_bytes, files)]
@@ -81,7 +81,7 @@ def _key(compiler: Sequence[str], flags: Sequence[str], files: Sequence[Path]) -
 
 
 def _processor() -> str:
-    """The processor's kind and instructions, as far as the system tells them."""
+    """The processor's model and instruction sets, as reported by the system."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -91,12 +91,12 @@ def _processor() -> str:
 
 
 def _cache() -> Path | None:
-    """The user's folder for libraries; None where there is none that only the user can write to."""
+    """The user's cache folder for libraries; None if there is none that only the user can write to."""
     try:
         root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         folder = Path(root) / "specdec" / "libraries"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Many systems let a user's own group write to what the user makes, and the folder above may have been made so.
+        # On many systems a user's own group can write to new folders, and the parent may have been created like that.
         ours = _is_ours(folder) and _is_ours(folder.parent, _WORLD)
         return folder if ours and os.access(folder, os.W_OK) else None
     except (OSError, RuntimeError):  # a read-only file system, or a user without a home
@@ -104,13 +104,13 @@ def _cache() -> Path | None:
 
 
 def _is_ours(path: Path, others: int = _GROUP_OR_WORLD) -> bool:
-    """Whether it belongs to this user, and none of the `others` could have put something there."""
+    """Whether `path` belongs to this user and has none of the write permissions in `others`."""
     found = path.stat(follow_symlinks=False)
     return found.st_uid == os.getuid() and not found.st_mode & others
 
 
 def _built(command: Sequence[str], library: Path) -> ctypes.CDLL:
-    """The library, built unless it is there; its name appears only when it is whole."""
+    """Load the library, built if it is missing; the file gets its name only when it is complete."""
     if not (library.is_file() and _is_ours(library)):
         handle, part = tempfile.mkstemp(suffix=".part", dir=library.parent)
         os.close(handle)
@@ -125,6 +125,6 @@ def _built(command: Sequence[str], library: Path) -> ctypes.CDLL:
 
 
 def _first_line(text: str | bytes | None, word: str = "") -> str:
-    """The first line with that word, or else the first one."""
+    """The first line that contains `word`, or else the first line."""
     lines = (text.decode(errors="replace") if isinstance(text, bytes) else text or "").strip().splitlines()
     return next((line for line in lines if word in line), lines[0] if lines else "without a message")

@@ -1,4 +1,4 @@
-"""What the host judges by: operators in C++ for distributions, verdicts, draws and numbers."""
+"""C++ operators of the host for distributions, verdicts, draws and random numbers."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -25,30 +25,30 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class HostDraws:
-    """The libraries' operators, which return what the functions of the rules do."""
+    """The libraries' operators, equivalent to the functions of the rules."""
 
     distributions: Callable[[Tensor, Tensor], Tensor]
-    """`distributions_on_host`, of float32, but for rounding."""
+    """`distributions_on_host` for float32, equal up to rounding."""
     draw: Draw
-    """`draw_on_host`, of float32."""
+    """`draw_on_host` for float32."""
     judge: Callable[..., tuple[Tensor, Tensor]]
-    """`judge_by_torch`, of float32, but for numbers that lie within a rounding error of what they are compared with."""
+    """`judge_by_torch` for float32, except when a number is within rounding error of its threshold."""
     masses: Callable[[Tensor], Tensor]
-    """`masses_on_host`, of float32, but for rounding."""
+    """`masses_on_host` for float32, equal up to rounding."""
     uniform: Callable[[Tensor, Tensor, Tensor], Tensor]
     """`uniform_on_host`."""
 
     def serve(self) -> None:
-        """Let them do the work in this process from here on."""
+        """Register the operators for the CPU in this process."""
         for name in ("distributions", "draw", "judge", "masses", "uniform"):
             torch.library.impl(f"specdec::{name}", "CPU", getattr(self, name))
 
 
 def load_draws(folder: Path = SOURCES) -> HostDraws:
-    """The libraries' operators, once some of their results were those of the rules.
+    """Load the libraries' operators, and compare some of their results with the rules.
 
     Raises:
-        LibraryMissing: they cannot be had on this machine.
+        LibraryMissing: an operator is not available on this machine, or differs from the rules.
     """
     names = ("host_distributions.cpp", "host_judge.cpp", "host_draw.cpp")
     draws = _opened(*(load_library(folder / name, [folder / "lanes.h"]) for name in names))
@@ -59,7 +59,7 @@ def load_draws(folder: Path = SOURCES) -> HostDraws:
 
 @cache
 def draw_by_operator() -> None:
-    """Let the operators draw in this process from here on, where they can be had."""
+    """Use the operators in this process if they are available."""
     try:
         draws = load_draws()
     except LibraryMissing as missing:
@@ -120,7 +120,7 @@ def _function(library: CDLL, name: str, *arguments: Any) -> Any:
 
 
 def _differences(draws: HostDraws) -> Iterator[str]:
-    """In what the operators differ from the rules: on rows with each filter, of likely tokens and of unlikely ones."""
+    """Differences between operators and rules, tested on rows with each filter, of likely and of unlikely tokens."""
     rows, likely = 64, 0.01
     random = torch.Generator().manual_seed(1)
     scores, limits = 2.0 * torch.randn(rows, 301, generator=random), _limits(rows)
@@ -150,13 +150,13 @@ def _close(found: Tensor, expected: Tensor, error: float) -> bool:
 
 
 def _limits(rows: int) -> Tensor:
-    """Each of two temperatures, with and without top-k, top-p and min-p, in turns."""
+    """Limits that cycle through two temperatures, each with and without top-k, top-p and min-p."""
     ways = [(t, k, p, m) for t in (1.0, 0.6) for k in (0, 20) for p in (1.0, 0.9) for m in (0.0, 0.02)]
     return torch.tensor([ways[row % len(ways)] for row in range(rows)], dtype=torch.float64)
 
 
 def _drafts(p: Tensor, random: torch.Generator) -> FlatDrafts:
-    """Drafts of none to three tokens for the rows of p; each q̂ is somewhat like p, over 20 of its likely ids."""
+    """Drafts of 0 to 3 tokens for the rows of p; each q̂ is similar to p, over 20 of its likely ids."""
     lengths, size = torch.arange(len(p) // 10 * 4) % 4, 20
     first = (lengths + 1).cumsum(0) - lengths - 1
     drafted = torch.cat([torch.arange(start, start + count) for start, count in zip(first, lengths, strict=True)])

@@ -1,4 +1,4 @@
-"""Linear layers that have the same input, such as queries, keys and values, with their weights in one product."""
+"""Join linear layers that have the same input, such as queries, keys and values, into one product."""
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
@@ -9,33 +9,33 @@ from torch import Tensor, fx, nn
 from torch.nn.functional import linear
 
 _TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
-"""Names of layers that have the same input in most architectures. Where they have not, products are right, but slow."""
+"""Names of layers that have the same input in most architectures. If the inputs differ, results are right, but slow."""
 
 
 class JoinedLayer(Protocol):
-    """One layer in place of several; a module."""
+    """A module that replaces several layers."""
 
     in_features: int
 
     @property
     def weight(self) -> Tensor:
-        """The weights as they were: [outputs, inputs]."""
+        """The original weights [outputs, inputs]."""
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """[..., inputs] -> [..., outputs]"""
 
     def part(self, hidden: Tensor, outputs: slice) -> Tensor:
-        """Some of the outputs alone."""
+        """Compute only the given outputs."""
 
 
 _Join = Callable[[Tensor, Tensor | None], JoinedLayer]
 
 
 class JoinedLinear(nn.Linear):
-    """PyTorch's linear layer in place of several."""
+    """A PyTorch linear layer that replaces several."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        """`weight` [outputs, inputs] and `bias` [outputs] are kept, and not copied."""
+        """`weight` [outputs, inputs] and `bias` [outputs] are used without a copy."""
         with torch.device("meta"):
             super().__init__(weight.shape[1], weight.shape[0], bias is not None)
         self.weight = nn.Parameter(weight, requires_grad=False)
@@ -43,19 +43,19 @@ class JoinedLinear(nn.Linear):
             self.bias = nn.Parameter(bias, requires_grad=False)
 
     def part(self, hidden: Tensor, outputs: slice) -> Tensor:
-        """Some of the outputs alone."""
+        """Compute only the given outputs."""
         return linear(hidden, self.weight[outputs], None if self.bias is None else self.bias[outputs])
 
 
 class LayerPart(nn.Module):
-    """A linear layer whose weights lie between those of others with the same input.
+    """A linear layer whose weights are part of a joined layer.
 
-    A compiled pass multiplies with all of them at once: each part asks for the same product, and `multiply_once` leaves
-    one of them.
+    A compiled pass multiplies with all weights of the joined layer at once: each part computes the same product, and
+    `multiply_once` removes the duplicates.
     """
 
     def __init__(self, whole: JoinedLayer, first: int, outputs: int) -> None:
-        """The outputs from `first` on."""
+        """Take `outputs` outputs of `whole`, from `first` on."""
         super().__init__()
         self.whole = whole
         self.out_features, self.in_features = outputs, whole.in_features
@@ -63,7 +63,7 @@ class LayerPart(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The weights as they were: [outputs, inputs]."""
+        """The original weights [outputs, inputs]."""
         return self.whole.weight[self._outputs]
 
     def forward(self, hidden: Tensor) -> Tensor:
@@ -74,7 +74,7 @@ class LayerPart(nn.Module):
 
 
 def join_layers(model: nn.Module, join: _Join, fit: Callable[[Sequence[nn.Linear]], bool] = lambda _: True) -> None:
-    """Let `join` make one layer, of weights and biases, of those that are multiplied with the same input and `fit`."""
+    """Replace layers that have the same input and that `fit` accepts by one layer, made by `join`."""
     for parent in list(model.modules()):
         for names in _TOGETHER:
             layers = [each for name in names if type(each := getattr(parent, name, None)) is nn.Linear]
@@ -83,7 +83,7 @@ def join_layers(model: nn.Module, join: _Join, fit: Callable[[Sequence[nn.Linear
 
 
 def multiply_once(graph: fx.GraphModule, products: Iterable[Any]) -> None:
-    """Let the first of products of the same states with the same weights stand for all of them.
+    """Replace repeated products of the same states with the same weights by the first of them.
 
     `products` are the functions that multiply.
     """
@@ -98,7 +98,7 @@ def multiply_once(graph: fx.GraphModule, products: Iterable[Any]) -> None:
 
 
 def _alike(layers: Sequence[nn.Linear]) -> bool:
-    """Whether they have inputs of one number, weights of one kind and place, and a bias each or none."""
+    """Whether the layers agree in number of inputs, in dtype and device of the weights, and in having a bias."""
     kinds = {(each.in_features, each.weight.dtype, each.weight.device, each.bias is None) for each in layers}
     return len(kinds) == 1
 

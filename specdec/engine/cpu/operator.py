@@ -1,4 +1,4 @@
-"""Attention over all slabs of a pass in one call for each layer: `host_attention.cpp`, as the host's passes use it."""
+"""Attention of the host's passes by `host_attention.cpp`: one call for each layer over all slabs of a pass."""
 
 import logging
 from array import array
@@ -24,14 +24,14 @@ from specdec.trees.tree import Tree
 _log = logging.getLogger(__name__)
 
 _DTYPES = (torch.float32, torch.bfloat16)
-"""What the operator attends in."""
+"""Dtypes that the operator supports."""
 _BLOCK_NUMBERS = 9
-"""int64 numbers of a block in `host_attention.cpp`."""
+"""Number of int64 values in a block of `host_attention.cpp`."""
 _BLOCK_TOKENS = 16
 """New tokens of a session that attend together, so that a tile of keys is read once for all of them."""
 _MOST_TOKENS = 512
-"""New tokens of a session for which it attends. With more, behind long contexts, products of PyTorch's are faster, but
-these ask for the interpreter in each layer, and wait for it wherever another thread is busy."""
+"""Most new tokens of a session for which the operator attends. For more tokens after long contexts, PyTorch's products
+are faster. They need the interpreter in each layer, however, and wait for it while another thread holds it."""
 
 
 torch.library.define("specdec::attend_some", SIGNATURE)
@@ -42,10 +42,10 @@ torch.library.define("specdec::end", "(Tensor blocks) -> ()")
 
 
 def load_attention(folder: Path = SOURCES) -> None:
-    """Let the operator's code attend from here on; it is built from `folder`, or was at another start.
+    """Register the operator in this process; it is built from `folder` unless it is cached.
 
     Raises:
-        LibraryMissing: it cannot be had on this machine.
+        LibraryMissing: the operator is not available on this machine.
     """
     library = load_library(folder / "host_attention.cpp", [folder / "lanes.h"], TORCH_FLAGS)
     library.serve.argtypes, library.serve.restype = (), None
@@ -67,7 +67,7 @@ class _Share:
 
     @cached_property
     def span(self) -> SlabSpan:
-        """The share on plain PyTorch."""
+        """The share for attention on plain PyTorch."""
         return SlabSpan(self._slab, self.count, self.tree)
 
     def blocks(self) -> Iterator[tuple[int, ...]]:
@@ -82,8 +82,8 @@ class _Share:
 class OperatorStep:
     """The attention step of a pass over several sessions in slabs, between `begin` and the end of that block.
 
-    In each layer there is one call of the operator for all sessions but those with very many new tokens, whose queries
-    are worth products of their own.
+    Each layer calls the operator once for all sessions, except sessions with very many new tokens, which attend by
+    separate products.
     """
 
     def __init__(self, slabs: Sequence[Slab], batch: PackedBatch) -> None:
@@ -122,10 +122,10 @@ class OperatorStep:
 
 
 def host_backend(attention: HostCode) -> OpenKvBackend[Slab]:
-    """What opens slabs on the host, with passes that attend as `attention` says.
+    """The function that opens slabs on the host, with the attention selected by `attention`.
 
     Raises:
-        ModelRefused: the operator is asked for and cannot be had; the message says why.
+        ModelRefused: `attention` requires the operator, which is not available; the message gives the reason.
     """
     if attention == "torch":
         return open_host_backend
@@ -145,5 +145,5 @@ def open_operator_backend(decoder: Decoder, layout: KvLayout, budget: int) -> Kv
 
 
 def by_operator(slabs: Sequence[Slab], batch: PackedBatch) -> AbstractContextManager[None]:
-    """Attend in this thread by the operator, unless every session of the pass has very many tokens."""
+    """Attend by the operator in this thread, unless every session of the pass has very many tokens."""
     return by_session(slabs, batch) if min(batch.counts) > _MOST_TOKENS else OperatorStep(slabs, batch).begin()

@@ -1,7 +1,7 @@
-"""Products with the weights of linear layers on the host: `host_product.cpp`, in place of PyTorch's.
+"""Products with the weights of linear layers on the host, by `host_product.cpp` instead of PyTorch.
 
-The weights are kept once, in the order in which the operator reads them. What a token gets does not depend on the other
-tokens of the pass.
+The weights are stored once, in the order in which the operator reads them. The result of a token does not depend on the
+other tokens of the pass.
 """
 
 import logging
@@ -24,10 +24,10 @@ _log = logging.getLogger(__name__)
 
 
 def load_products(folder: Path = SOURCES) -> CDLL:
-    """The operator's code, which multiplies from here on; it is built from `folder`, or was at another start.
+    """Load and register the operator; it is built from `folder` unless it is cached.
 
     Raises:
-        LibraryMissing: it cannot be had on this machine.
+        LibraryMissing: the operator is not available on this machine.
     """
     library = load_library(folder / "host_product.cpp", [folder / "lanes.h"], TORCH_FLAGS)
     library.panel_width.argtypes, library.panel_width.restype = (), c_int64
@@ -40,7 +40,7 @@ _library = cache(load_products)
 
 
 def _panel_width() -> int:
-    """Outputs that lie side by side."""
+    """Number of outputs in a panel."""
     width: int = _library().panel_width()
     return width
 
@@ -54,36 +54,36 @@ def _shape(given: Tensor, _panels: Tensor, _bias: Tensor | None, outputs: int) -
 
 
 MULTIPLY = (torch.ops.specdec.multiply, torch.ops.specdec.multiply.default)
-"""The operator as graphs of a pass name it."""
+"""Names of the operator in the graph of a pass."""
 
 
 class PackedLinear(nn.Module):
     """A linear layer whose weights are packed for the operator."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        """`weight` [outputs, inputs] and `bias` [outputs] are float32 on the host, and copied.
+        """`weight` [outputs, inputs] and `bias` [outputs] are float32 on the host; both are copied.
 
         Raises:
-            LibraryMissing: the operator cannot be had on this machine.
+            LibraryMissing: the operator is not available on this machine.
         """
         super().__init__()
         self.out_features, self.in_features = weight.shape
         width = _panel_width()
         missing = -self.out_features % width
-        rows = pad(weight.detach(), (0, 0, 0, missing)) if missing else weight.detach()  # zeros of none copy, too
+        rows = pad(weight.detach(), (0, 0, 0, missing)) if missing else weight.detach()  # padding by 0 rows also copies
         short, order = rows.bfloat16(), torch.arange(width)
         if torch.equal(short.float(), rows):
-            rows, order = short, order.view(2, -1).T.flatten()  # the two vectors of a panel lie in each other
+            rows, order = short, order.view(2, -1).T.flatten()  # the two vectors of a panel are interleaved
         self.panels = nn.Buffer(rows.view(-1, width, self.in_features)[:, order].transpose(1, 2).contiguous())
-        """[panels, inputs, width]: bfloat16 where that changes no weight, because less memory is read; float32 else."""
+        """[panels, inputs, width]: bfloat16 if that changes no weight, to read less memory; else float32."""
         self.columns = nn.Buffer(order.argsort())
-        """Where each output of a panel lies in it: [width]."""
+        """Column of each output within a panel [width]."""
         self.bias = None if bias is None else nn.Buffer(pad(bias.detach(), (0, missing)))
         """[outputs of all panels]"""
 
     @property
     def weight(self) -> Tensor:
-        """The weights as they were, unpacked each time: [outputs, inputs]."""
+        """The original weights [outputs, inputs], unpacked at each access."""
         rows = self.panels[:, :, self.columns].transpose(1, 2).reshape(-1, self.in_features)
         return rows[: self.out_features].float()
 
@@ -93,7 +93,7 @@ class PackedLinear(nn.Module):
         return out
 
     def part(self, hidden: Tensor, outputs: slice) -> Tensor:
-        """Some of the outputs alone, which are those of whole panels."""
+        """Compute only the given outputs, which must be whole panels."""
         panels = self.panels[outputs.start // _panel_width() : outputs.stop // _panel_width()]
         bias = None if self.bias is None else self.bias[outputs]
         out: Tensor = torch.ops.specdec.multiply(hidden, panels, bias, outputs.stop - outputs.start)
@@ -101,7 +101,7 @@ class PackedLinear(nn.Module):
 
 
 class PackedEmbedding(nn.Module):
-    """The embedding of a model whose head has the same weights, read out of the head's panels."""
+    """The embedding of a model that ties it to the head, read from the head's panels."""
 
     def __init__(self, head: PackedLinear) -> None:
         super().__init__()
@@ -115,10 +115,10 @@ class PackedEmbedding(nn.Module):
 
 
 def has_operator(products: HostCode) -> bool:
-    """Whether the operator is to multiply, as far as `products` says and it can be had; else one line says why not.
+    """Whether `products` allows the operator and it is available; logs the reason if it is not available.
 
     Raises:
-        ModelRefused: the operator is asked for and cannot be had; the message says why.
+        ModelRefused: `products` requires the operator, which is not available; the message gives the reason.
     """
     if products == "torch":
         return False
@@ -133,21 +133,21 @@ def has_operator(products: HostCode) -> bool:
 
 
 def pack_products(model: nn.Module, products: HostCode) -> None:
-    """Replace the linear layers of `model` that the operator takes, as far as `products` says.
+    """Replace the linear layers of `model` that the operator supports, if `products` allows the operator.
 
     Raises:
-        ModelRefused: the operator is asked for and cannot be had; the message says why.
+        ModelRefused: `products` requires the operator, which is not available; the message gives the reason.
     """
     if has_operator(products):
         _pack(model)
 
 
 _Places = list[tuple[nn.Module, str]]
-"""Modules that have a layer, each with its name for it."""
+"""Parent modules of a layer, each with its name for the layer."""
 
 
 def _fit(layers: Sequence[nn.Linear]) -> bool:
-    """Whether layers can be parts of one: of whole panels, and as exact apart as together."""
+    """Whether layers can be joined: all have whole panels, and all or none are exact in bfloat16."""
     if not all(_is_packable(each) and each.out_features % _panel_width() == 0 for each in layers):
         return False
     return len({torch.equal(each.weight.bfloat16().float(), each.weight) for each in layers}) == 1
@@ -166,7 +166,7 @@ def _pack(model: nn.Module) -> None:
                 layers[child].append((parent, name))
             elif type(child) is nn.Embedding:
                 embeddings[child.weight].append((parent, name))
-    while layers:  # one after the other, so that few weights are there twice
+    while layers:  # one after the other, so that few weights exist twice
         linear, places = layers.popitem()
         packed = PackedLinear(linear.weight, linear.bias)
         for parent, name in places:
@@ -177,7 +177,7 @@ def _pack(model: nn.Module) -> None:
 
 
 def _return_memory() -> None:
-    """Return memory that is not used any more to the system, where the C library keeps it."""
+    """Return unused memory of the C library to the system."""
     trim = getattr(CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -1,7 +1,7 @@
-"""The host's memory for keys and values, and its passes, which attend to one session after the other in each layer.
+"""The host's memory for keys and values, and passes that attend to one session after the other in each layer.
 
-A slab takes memory as it is written: it is address space up to a session's limit, charged page by page. It never moves,
-so nothing is copied when it grows; the tokens that sessions have in common are copied to each.
+A slab reserves address space up to its session's limit, and takes memory page by page as it is written. It never moves,
+so growth copies nothing. Tokens that sessions have in common are copied to each.
 """
 
 import math
@@ -36,7 +36,7 @@ class Slab(SequenceKv):
         self.values = values
         """[layers, 1, heads, at least limit, value_width]"""
         self.pages = 0
-        """Number of pages that the sequence is charged for."""
+        """Number of pages that count against the budget."""
 
     def read(self, start: int, stop: int) -> Tensor:
         return torch.cat([self.keys[:, 0, :, start:stop], self.values[:, 0, :, start:stop]], dim=-1)
@@ -53,13 +53,13 @@ class Slab(SequenceKv):
 
 
 class SlabStore(KvStore[Slab]):
-    """The budget as a count of pages; the operating system holds the pages themselves."""
+    """The budget as a number of pages; the operating system manages the pages themselves."""
 
     def __init__(self, layout: KvLayout, budget: int) -> None:
         super().__init__(layout, page_tokens(layout), budget)
 
     def open(self, limit: int, root: bytes) -> Slab:
-        """A sequence without tokens, with address space for `limit` of them."""
+        """A sequence without tokens, with address space for `limit` tokens."""
         layout = self.layout
         shape = (layout.layers, 1, layout.heads, self.pages(limit) * self.page_tokens)
         keys, values = (lazy(layout.dtype, *shape, width) for width in (layout.key_width, layout.value_width))
@@ -93,21 +93,21 @@ class SlabStore(KvStore[Slab]):
 
 
 def page_tokens(layout: KvLayout) -> int:
-    """Tokens of one page: whole blocks, and whole pages of the operating system in every head of every layer.
+    """Tokens per page: whole blocks, and whole pages of the operating system in every head of every layer.
 
-    So every page is in memory or not, and the pages that are counted are the bytes that are used.
+    So each page is either fully in memory or not at all, and the counted pages equal the used bytes.
     """
     rows = (layout.key_width * layout.dtype.itemsize, layout.value_width * layout.dtype.itemsize)
     return math.lcm(BLOCK_TOKENS, *(mmap.PAGESIZE // math.gcd(mmap.PAGESIZE, row) for row in rows))
 
 
 def lazy(dtype: torch.dtype, *shape: int) -> Tensor:
-    """A tensor that takes memory only as it is written."""
+    """A tensor whose memory is allocated only as it is written."""
     count = torch.Size(shape).numel()
     if not count:
         return torch.empty(shape, dtype=dtype)
-    # This address space goes back to the system with the tensor. PyTorch's allocator would hand out memory that is in
-    # use already, and huge pages would take more memory than is written.
+    # This address space is returned to the system with the tensor. PyTorch's allocator would return memory that is
+    # already resident, and huge pages would take more memory than is written.
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
     memory = mmap.mmap(-1, count * dtype.itemsize, flags=flags)
     if hasattr(mmap, "MADV_NOHUGEPAGE"):
@@ -116,7 +116,7 @@ def lazy(dtype: torch.dtype, *shape: int) -> Tensor:
 
 
 class SlabSpan(AttentionSpan):
-    """The new tokens of a session whose keys and values lie in a slab, the new ones behind its length."""
+    """The new tokens of a session in a slab; their keys and values follow the slab's `length` tokens."""
 
     def __init__(self, slab: Slab, count: int, tree: Tree | None = None) -> None:
         super().__init__(slab.length, count, tree)
@@ -153,11 +153,11 @@ class HostStep:
 
 
 AttendIn = Callable[[Sequence[Slab], PackedBatch], AbstractContextManager[None]]
-"""How a pass over slabs attends in its thread, until the context ends."""
+"""Sets the attention of a pass over slabs in its thread until the context ends."""
 
 
 def by_session(slabs: Sequence[Slab], batch: PackedBatch) -> AbstractContextManager[None]:
-    """Attend on plain PyTorch."""
+    """Attend to one session after the other on plain PyTorch."""
     spans = [SlabSpan(*share) for share in zip(slabs, batch.counts, batch.trees, strict=True)]
     return attending(HostStep(spans))
 
@@ -165,7 +165,7 @@ def by_session(slabs: Sequence[Slab], batch: PackedBatch) -> AbstractContextMana
 def open_host_backend(
     decoder: Decoder, layout: KvLayout, budget: int, attend_in: AttendIn = by_session
 ) -> KvBackend[Slab]:
-    """Open slabs within a budget in bytes; the memory is taken as it is written."""
+    """Open slabs within a budget in bytes; memory is taken as it is written."""
 
     def run(slabs: Sequence[Slab], batch: PackedBatch) -> Tensor:
         with attend_in(slabs, batch):

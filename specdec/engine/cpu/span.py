@@ -1,4 +1,4 @@
-"""Attention of the new tokens of one session on plain PyTorch: the products and masks, for keys of any memory."""
+"""Attention of the new tokens of one session on plain PyTorch: products and masks, for any storage of keys."""
 
 import torch
 from torch import Tensor
@@ -8,12 +8,12 @@ from specdec.engine.attention import AttentionRule
 from specdec.trees.tree import Tree
 
 FOLD_LIMIT = 32
-"""Largest number of queries for which the heads of a group are folded into rows: one product for each key head, but a
-larger mask."""
+"""Largest number of queries for which the query heads of a key head are folded into rows: one product for each key
+head, but a larger mask."""
 
 
 class AttentionSpan:
-    """The `count` new tokens of one session behind `start` earlier ones; they form `tree`, or a chain if it is None."""
+    """The `count` new tokens of one session after `start` earlier ones; they form `tree`, or a chain if it is None."""
 
     def __init__(self, start: int, count: int, tree: Tree | None = None) -> None:
         self.start = start
@@ -22,13 +22,13 @@ class AttentionSpan:
         self._masks: dict[tuple[int | None, int], Tensor] = {}
 
     def over(self, query: Tensor, keys: Tensor, values: Tensor, rule: AttentionRule) -> Tensor:
-        """Attend to the keys from `first_seen` on, including the new ones.
+        """Attend to the keys from `first_seen` on, including the new keys.
 
         Args:
             query: [1, query heads, count, key width].
             keys: [1, heads, keys seen, key width].
             values: [1, heads, keys seen, value width].
-            rule: how the layer attends.
+            rule: attention parameters of the layer.
 
         Returns:
             [1, count, query heads, value width].
@@ -40,7 +40,7 @@ class AttentionSpan:
         return self._folded(query, keys, values, rule)
 
     def first_seen(self, window: int | None) -> int:
-        """Index of the first key that any of the queries sees."""
+        """Index of the first key that any query sees."""
         return 0 if window is None else max(0, self.start - window + 1)
 
     def _folded(self, query: Tensor, keys: Tensor, values: Tensor, rule: AttentionRule) -> Tensor:

@@ -1,4 +1,4 @@
-"""Passes over many tokens, which have more threads than others."""
+"""Run passes over many tokens with more threads than other passes."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -13,37 +13,37 @@ from specdec.engine.kv.backend import RunPass
 from specdec.engine.kv.store import S
 
 WIDE = 64
-"""Tokens from which a pass on a processor waits for its arithmetic, and is faster on several; one over few tokens waits
-for memory."""
+"""Tokens from which a pass is bound by arithmetic, and faster on several processors; shorter passes are bound by
+memory."""
 _UNEVEN = 1.3
-"""Tokens of the largest part of a pass over the mean of its parts, above which it is not run in parts."""
+"""Largest ratio of the tokens of the largest part to the mean of all parts for which a pass is run in parts."""
 
 
 class WidePasses(Generic[S]):
-    """A backend's passes, of which those over many tokens have several threads.
+    """A backend's passes, with several threads for passes over many tokens.
 
-    A thread for each part of the sessions is faster than several threads in each product, which wait for each other
-    behind all of them, and for a long time wherever another process has one's processor. A pass that is mostly one
-    session's prompt has no such parts.
+    One thread for each part of the sessions is faster than several threads in each product. Threads in a product wait
+    for each other after every product, and for long when another process occupies the processor of one. A pass that is
+    mostly the prompt of one session cannot be split into parts.
     """
 
     def __init__(self, run: RunPass[S], threads: int | None, *, apart: bool) -> None:
         """Run the passes of a backend.
 
         Args:
-            run: runs a pass with the threads of PyTorch that this process has now.
-            threads: how many passes over `WIDE` tokens or more have; None is no other number.
-            apart: whether passes in several threads do not wait for each other, as they do for the interpreter.
+            run: runs a pass with the current number of PyTorch threads.
+            threads: number of threads for passes over `WIDE` tokens or more; None does not change it.
+            apart: whether passes in several threads run in parallel, without waiting for the interpreter.
         """
         self._run = run
         self._threads = threads
         own = torch.get_num_threads()
         self._parts = max(threads // own, 1) if threads is not None and apart else 1
         self._others = ThreadPoolExecutor(max(self._parts - 1, 1), "part")
-        """Run all parts but the first, each with as many threads."""
+        """Runs all parts except the first."""
 
     def __call__(self, sequences: Sequence[S], batch: PackedBatch) -> Tensor:
-        """Run a pass, as `RunPass`."""
+        """Run a pass, as in `RunPass`."""
         total = len(batch.tokens)
         if self._threads is None or total < WIDE:
             return self._run(sequences, batch)
@@ -70,7 +70,7 @@ class WidePasses(Generic[S]):
 
 
 def balanced(counts: Sequence[int], parts: int) -> list[list[int]]:
-    """Deal out chunks of so many tokens, the largest first, each to the part with the fewest tokens.
+    """Assign chunks of the given token counts, the largest first, each to the part with the fewest tokens.
 
     Returns:
         The indices of each part's chunks, ascending.
@@ -85,7 +85,7 @@ def balanced(counts: Sequence[int], parts: int) -> list[list[int]]:
 
 @contextmanager
 def _threads(count: int) -> Iterator[None]:
-    """Give this thread so many of PyTorch's threads until the block ends."""
+    """Set the number of PyTorch threads until the block ends."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

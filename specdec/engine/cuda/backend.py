@@ -1,4 +1,4 @@
-"""Sessions in pages, and passes over them in the best way of the device: captured, by kernels, or on plain PyTorch."""
+"""Sessions in pages, and passes over them, as fast as the device allows: captured, by kernels, or on plain PyTorch."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -31,8 +31,8 @@ class PagedBackend:
     ) -> None:
         """
         Args:
-            kernels: None attends on plain PyTorch, to keys and values that are gathered from the pages for each layer.
-            capture: makes the `Capture` for the passes of one model; needs kernels.
+            kernels: attention kernels; None gathers keys and values from the pages in each layer and uses PyTorch.
+            capture: creates the `Capture` for the passes of one model; requires kernels.
             common: buckets to capture before the first session is admitted.
         """
         self._kernels = kernels

@@ -1,10 +1,10 @@
-"""Passes that are captured once and replayed: one graph for each bucket of sizes, all of which read one static row.
+"""Capture passes once and replay them: one graph for each bucket of sizes, all of which read one static row.
 
-A pass is padded to the size of its bucket, so that a replay is one call and Python and PyTorch launch nothing. This
-costs rows that are computed in vain, at most about as many as the pass has, which hardly slows a pass that is bound by
-reading the weights; and a capture when a bucket is used for the first time. Within one bucket the same kernels run on
-the same shapes, so the result of a row does not depend on the other rows. Between buckets the last bits may differ; one
-bucket for all passes would avoid that, but every pass would cost as much as the largest.
+A pass is padded to the size of its bucket, so that a replay is one call and Python and PyTorch launch nothing. The cost
+is a capture at the first use of a bucket, and padding of at most about the size of the pass. Padding hardly slows a
+pass that is bound by reading the weights. Within one bucket the same kernels run on the same shapes, so the result of a
+row does not depend on the other rows. Between buckets the last bits may differ. One bucket for all passes would avoid
+that, but every pass would cost as much as the largest.
 """
 
 import logging
@@ -19,9 +19,9 @@ from specdec.engine.cuda.inputs import PassInputs, PassShape, room, views
 TOKENS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128)
 QUERIES = (1, 2, 4, 8, 16, 32, 64, 128)
-"""Sizes that passes are padded to; a larger pass is not captured. With 400 queries the kernels are the slower way."""
+"""Sizes that passes are padded to; a larger pass is not captured."""
 TABLE = 1 << 20
-"""Largest number of pages of all sequences of a pass that the static row has room for."""
+"""Largest number of pages of all sequences of a pass that fit in the static row."""
 COMMON = (
     *(PassShape(size, 1, size) for size in QUERIES),
     *(PassShape(size, size, 1) for size in (2, 4, 8)),
@@ -32,13 +32,13 @@ COMMON = (
 _log = logging.getLogger(__name__)
 
 Replay = Callable[[], Tensor]
-"""Repeats the captured work on the present contents of the tensors it reads; it always returns the same tensor."""
+"""Repeats the captured work on the current contents of the tensors it reads; always returns the same tensor."""
 Capture = Callable[[Callable[[], Tensor]], Replay]
-"""Captures work, which reads and writes tensors whose addresses do not change, in the way of a device."""
+"""Captures work on a device; the work must read and write tensors whose addresses do not change."""
 
 
 class CaptureSwitch:
-    """Whether graphs are captured, shared by all models of a backend; it is turned off when a capture fails."""
+    """Whether graphs are captured, shared by all models of a backend; turned off when a capture fails."""
 
     def __init__(self) -> None:
         self.on = True
@@ -62,7 +62,7 @@ class Graphs:
             room(PassShape(TOKENS[-1], SEQUENCES[-1], QUERIES[-1]), TABLE), dtype=torch.long, device=device
         )
         self._logits: Tensor | None = None
-        """Of every graph in turn: each would else hold memory for its own."""
+        """Logits of the last replayed graph; shared by all graphs to save memory."""
         self._captured: dict[PassShape, tuple[Replay, PassInputs[Tensor]]] = {}
 
     def offers(self, shape: PassShape) -> bool:
@@ -95,14 +95,14 @@ class Graphs:
         return self._captured.get(shape)
 
     def _put(self, logits: Tensor) -> Tensor:
-        """Copy a pass's logits to where those of every pass are."""
+        """Copy the logits of a pass to the shared tensor."""
         if self._logits is None:
             self._logits = logits.new_empty(TOKENS[-1], *logits.shape[1:])
         return self._logits[: len(logits)].copy_(logits)
 
 
 def bucket(counts: Sequence[int]) -> PassShape | None:
-    """The smallest bucket for sequences with these numbers of new tokens; None when they are too many."""
+    """The smallest bucket for sequences with these numbers of new tokens; None if there are too many."""
     sizes = ((TOKENS, sum(counts)), (SEQUENCES, len(counts)), (QUERIES, max(counts)))
     if any(needed > offered[-1] for offered, needed in sizes):
         return None
@@ -110,7 +110,7 @@ def bucket(counts: Sequence[int]) -> PassShape | None:
 
 
 def cuda_capture(device: torch.device) -> Capture:
-    """Captures CUDA graphs, whose intermediate results share one pool of memory."""
+    """A `Capture` of CUDA graphs whose intermediate results share one memory pool."""
     pool = torch.cuda.graph_pool_handle()
 
     def capture(work: Callable[[], Tensor]) -> Replay:

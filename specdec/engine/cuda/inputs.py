@@ -1,4 +1,4 @@
-"""The inputs of a pass over pages as one flat row of integers, so that one copy brings all of them to the device."""
+"""The inputs of a pass over pages as one flat row of integers, copied to the device in one transfer."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from specdec.engine.cuda.pages import PAGE_TOKENS, PageList
 from specdec.trees.tree import Tree
 
 MOST_NODES = 64
-"""Largest number of tokens of a chunk whose tree can be described by bits."""
+"""Largest number of tokens of a chunk with a tree, whose ancestors are bits of one word."""
 
 _A = TypeVar("_A")
 _Row = NDArray[np.int64]
@@ -49,17 +49,17 @@ class PassInputs(NamedTuple, Generic[_A]):
     keep: _A
     """Indices of the tokens that need logits [T], then zeros."""
     starts: _A
-    """Index of each sequence's first token [B + 1]; behind the last sequence it is the number of tokens."""
+    """Index of each sequence's first token [B + 1]; after the last sequence, the number of tokens."""
     lengths: _A
-    """Tokens of each sequence with the new ones [B]; 0 for padding, and for chunks that are gathered."""
+    """Number of tokens of each sequence, including the new ones [B]; 0 for padding and for gathered chunks."""
     tables: _A
     """Index in `pages` of each sequence's first page [B]."""
     pages: _A
-    """Page numbers of all sequences, one sequence after the other; what follows them is never read."""
+    """Page numbers of all sequences, one sequence after the other; the rest of the row is never read."""
 
 
 def views(flat: Tensor, shape: PassShape) -> PassInputs[Tensor]:
-    """The parts of the flat row of a pass of that size."""
+    """Split the flat row of a pass of size `shape` into its parts."""
     sizes = _sizes(shape)
     return PassInputs(*flat.split_with_sizes([*sizes, flat.numel() - sum(sizes)]))
 
@@ -69,17 +69,17 @@ class SequenceShare:
     """The part of a pass that belongs to one sequence."""
 
     first: int
-    """Index of its first new token."""
+    """Index of the sequence's first new token."""
     start: int
-    """Number of its tokens before the pass."""
+    """Number of tokens of the sequence before the pass."""
     count: int
-    """Number of its new tokens."""
+    """Number of new tokens."""
     tree: Tree | None
     """Tree of the new tokens; None for a chain."""
     table: int
-    """Index of its first page in `PassInputs.pages`."""
+    """Index of the sequence's first page in `PassInputs.pages`."""
     pages: int
-    """Number of its pages, for the new tokens too."""
+    """Number of pages, including those of the new tokens."""
 
 
 def sequence_shares(sequences: Sequence[PageList], batch: PackedBatch) -> Iterator[SequenceShare]:
@@ -95,9 +95,9 @@ def sequence_shares(sequences: Sequence[PageList], batch: PackedBatch) -> Iterat
 def flatten(
     shape: PassShape, sequences: Sequence[PageList], batch: PackedBatch, shares: Sequence[SequenceShare], pin: bool
 ) -> Tensor:
-    """The flat row of a pass, on the host, without room behind the pages; in pinned memory if `pin` is set.
+    """The flat row of a pass, on the host, without spare room after the pages; in pinned memory if `pin` is set.
 
-    `shares` are the `sequence_shares`; chunks of more than `shape.queries` tokens will be gathered.
+    `shares` are the `sequence_shares`; chunks of more than `shape.queries` tokens are gathered.
     """
     flat = torch.zeros(room(shape, sum(share.pages for share in shares)), dtype=torch.long, pin_memory=pin)
     row = PassInputs(*(part.numpy() for part in views(flat, shape)))
@@ -112,7 +112,7 @@ def flatten(
 
 
 def _put(row: PassInputs[_Row], index: int, share: SequenceShare, pages: _Row) -> None:
-    """Write where one sequence's new tokens and pages are."""
+    """Write the slots and pages of one sequence."""
     rows, positions = slice(share.first, share.first + share.count), np.arange(share.start, share.start + share.count)
     row.slots[rows] = pages[positions // PAGE_TOKENS] * PAGE_TOKENS + positions % PAGE_TOKENS
     row.starts[index] = share.first
@@ -121,7 +121,7 @@ def _put(row: PassInputs[_Row], index: int, share: SequenceShare, pages: _Row) -
 
 
 def _let_attend(row: PassInputs[_Row], index: int, share: SequenceShare) -> None:
-    """Write what one sequence's new tokens see."""
+    """Write the fields that let the new tokens of one sequence attend by kernels."""
     rows = slice(share.first, share.first + share.count)
     row.owner[rows] = index
     row.lengths[index] = share.start + share.count
@@ -130,7 +130,7 @@ def _let_attend(row: PassInputs[_Row], index: int, share: SequenceShare) -> None
 
 
 def lineage_bits(tree: Tree) -> _Row:
-    """What each node sees of its tree [n]: bit j of node i is set if j is i or above it; at most MOST_NODES nodes."""
+    """Ancestors of each node of a tree [n]: bit j of node i is set if j is i or above it; at most MOST_NODES nodes."""
     bits: list[int] = []
     for node, parent in enumerate(tree.parents):
         bits.append(1 << node | (bits[parent] if parent >= 0 else 0))
@@ -138,10 +138,10 @@ def lineage_bits(tree: Tree) -> _Row:
 
 
 def room(shape: PassShape, pages: int) -> int:
-    """Length of the flat row of a pass of that size over `pages` pages."""
+    """Length of the flat row of a pass of size `shape` over `pages` pages."""
     return sum(_sizes(shape)) + pages
 
 
 def _sizes(shape: PassShape) -> list[int]:
-    """Lengths of the parts of a flat row, without the last."""
+    """Lengths of all parts of a flat row except the last."""
     return [shape.tokens] * 6 + [shape.sequences + 1] + [shape.sequences] * 2

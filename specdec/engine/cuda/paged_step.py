@@ -1,4 +1,4 @@
-"""Attention of one pass over pages: kernels attend with short chunks; for long ones each layer gathers the pages."""
+"""Attention of one pass over pages: kernels for short chunks; for long chunks each layer gathers the pages."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from specdec.engine.cuda.pages import PAGE_TOKENS, Pages
 
 
 class Kernels(Protocol):
-    """The two kernels. All that differs between passes comes in tensors, so a call can be captured and replayed."""
+    """The two kernels. Everything that differs between passes is in tensors, so a call can be captured and replayed."""
 
     def store(self, key: Tensor, value: Tensor, keys: Tensor, values: Tensor, slots: Tensor) -> None:
         """Write new keys and values to their slots.
@@ -29,15 +29,15 @@ class Kernels(Protocol):
     def attend(
         self, query: Tensor, keys: Tensor, values: Tensor, inputs: PassInputs[Tensor], rule: AttentionRule, queries: int
     ) -> Tensor:
-        """Attend with the tokens that have an owner.
+        """Attend for the tokens that have an owner.
 
         Args:
             query: [1, query heads, T, key width].
             keys: [pages, page tokens, heads, key width], of one layer.
             values: [pages, page tokens, heads, value width].
-            inputs: of the pass; the keys and values of the new tokens are stored already.
-            rule: how the layer attends.
-            queries: largest number of new tokens of a sequence; of a tree at most `inputs.MOST_NODES`.
+            inputs: inputs of the pass; the keys and values of the new tokens must be stored.
+            rule: attention parameters of the layer.
+            queries: largest number of new tokens of a sequence; for a tree at most `inputs.MOST_NODES`.
 
         Returns:
             [1, T, query heads, value width]; zeros for tokens without an owner.
@@ -45,10 +45,10 @@ class Kernels(Protocol):
 
 
 class PagedSpan(AttentionSpan):
-    """The new tokens of a session whose pages are gathered: it reads the pages that its queries see, and no others."""
+    """The new tokens of a session whose pages are gathered; only pages that its queries see are read."""
 
     def __init__(self, memory: Pages, pages: Tensor, share: SequenceShare) -> None:
-        """`pages` are the numbers of all pages of the pass, on the device."""
+        """`pages` holds the numbers of all pages of the pass, on the device."""
         super().__init__(share.start, share.count, share.tree)
         self.rows = slice(share.first, share.first + share.count)
         """Indices of the new tokens in the pass."""
@@ -56,7 +56,10 @@ class PagedSpan(AttentionSpan):
         self._pages = pages[share.table : share.table + share.pages]
 
     def attend(self, layer: int, query: Tensor, rule: AttentionRule) -> Tensor:
-        """Attend to the session's keys, the new ones included, which are stored; shapes as in `AttentionSpan.over`."""
+        """Attend to the session's keys, including the new ones, which must be stored.
+
+        Shapes as in `AttentionSpan.over`.
+        """
         first = self.first_seen(rule.window)
         keys, values = (self._gather(part[layer], first) for part in (self._memory.keys, self._memory.values))
         return self.over(query, keys, values, rule)
@@ -71,13 +74,13 @@ class PagedSpan(AttentionSpan):
 
 @dataclass(frozen=True, slots=True)
 class PagedStep:
-    """The attention step of a pass; with nothing gathered it can be captured."""
+    """The attention step of a pass; it can be captured if no chunk is gathered."""
 
     memory: Pages
     inputs: PassInputs[Tensor]
     shape: PassShape
     kernels: Kernels | None
-    """Without them every chunk must be gathered."""
+    """Attention kernels; None if every chunk is gathered."""
     gathered: Sequence[PagedSpan] = ()
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, rule: AttentionRule) -> Tensor:
@@ -95,6 +98,6 @@ class PagedStep:
 
 
 def _store(key: Tensor, value: Tensor, keys: Tensor, values: Tensor, slots: Tensor) -> None:
-    """Store every token on plain PyTorch; arguments as in `Kernels.store`, but no slot is -1."""
+    """Store every token on plain PyTorch; arguments as in `Kernels.store`, without slots of -1."""
     for new, pages in ((key, keys), (value, values)):
         pages.flatten(0, 1).index_copy_(0, slots, new[0].transpose(0, 1))

@@ -1,6 +1,6 @@
-"""Pages of keys and values: the memory itself, allocated once, the pages of each sequence, and the store of all.
+"""Pages of keys and values: the memory, allocated once; the pages of each sequence; and the store of all pages.
 
-Sequences share pages: a common beginning is stored once, and a shared page is copied before it is written.
+Sequences share pages: a common prefix is stored once, and a shared page is copied before it is written.
 """
 
 from array import array
@@ -15,7 +15,7 @@ from specdec.engine.kv.store import KvStore
 from specdec.rules.blocks import BLOCK_TOKENS
 
 PAGE_TOKENS = BLOCK_TOKENS
-"""A page is a block, so that what one hash identifies is shared as one page, and only full pages are shared."""
+"""A page holds one block, so that each block hash identifies one page, and only full pages are shared."""
 
 
 class Pages:
@@ -44,7 +44,7 @@ class Pages:
             flat.index_copy_(1, index, part)
 
     def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
-        """Copy slots to other slots; all are read before any is written."""
+        """Copy slots to other slots; all slots are read before any is written."""
         index, places = self._index(sources), self._index(targets)
         for flat in self._flat():
             flat.index_copy_(1, places, flat.index_select(1, index))
@@ -70,7 +70,7 @@ class PageList(SequenceKv):
         super().__init__(limit, root)
         self._memory = memory
         self.pages = array("q")
-        """Page numbers; pages behind the last token are reserved for the next ones."""
+        """Page numbers; pages after the last token are reserved for the next tokens."""
 
     def slots(self, start: int, stop: int) -> list[int]:
         return [self.slot(position) for position in range(start, stop)]
@@ -89,9 +89,9 @@ class PageList(SequenceKv):
 
 
 class PageStore(KvStore[PageList]):
-    """The store of pages; its whole budget is allocated at once.
+    """Store of pages; the whole budget is allocated at once.
 
-    A page is free, live (a running sequence has it) or cached (only ended ones have it).
+    A page is free, live (used by a running sequence) or cached (used by ended sequences only).
     """
 
     def __init__(self, layout: KvLayout, budget: int) -> None:
@@ -99,9 +99,9 @@ class PageStore(KvStore[PageList]):
         self.memory = Pages(layout, self.total)
         self._free_pages = list(reversed(range(self.total)))
         self._owners = [0] * self.total
-        """Number of sequences, running and ended, that have each page."""
+        """Number of running and ended sequences that use each page."""
         self._running = [0] * self.total
-        """Number of running sequences that have each page."""
+        """Number of running sequences that use each page."""
 
     def open(self, limit: int, root: bytes) -> PageList:
         return PageList(self.memory, limit, root)
@@ -110,7 +110,7 @@ class PageStore(KvStore[PageList]):
         return self.pages(tokens)
 
     def share(self, sequence: PageList, source: PageList, tokens: int) -> None:
-        """Give the sequence the pages of those tokens, without a copy."""
+        """Add the pages of the first `tokens` tokens of `source` to the sequence, without a copy."""
         sequence.pages = source.pages[: self.pages(tokens)]
         for page in sequence.pages:
             self.cached -= not self._running[page]
@@ -118,15 +118,15 @@ class PageStore(KvStore[PageList]):
             self._running[page] += 1
 
     def missing(self, sequence: PageList, length: int) -> int:
-        """Number of pages still to be taken up to `length`; a shared page that will be written to counts too."""
+        """Number of pages to take up to `length`, including copies of shared pages that will be written."""
         return self._unmapped(sequence, length) + len(self._to_write(sequence, length, self._owners))
 
     def needed(self, sequence: PageList, length: int) -> int:
-        """Number of missing pages when pages shared only with ended sequences are not counted."""
+        """Number of missing pages, without copies of pages that are shared only with ended sequences."""
         return self._unmapped(sequence, length) + len(self._to_write(sequence, length, self._running))
 
     def extend(self, sequence: PageList, length: int) -> None:
-        """Take the missing pages, and copy shared ones that will be written to."""
+        """Take the missing pages, and copy shared pages that will be written."""
         for index in self._to_write(sequence, length, self._owners):
             page, own = sequence.pages[index], self._take_page()
             if index * PAGE_TOKENS < sequence.length:
@@ -138,13 +138,13 @@ class PageStore(KvStore[PageList]):
             sequence.pages.append(self._take_page())
 
     def retire(self, sequence: PageList) -> None:
-        """Keep the pages of sealed blocks as cached and free the others, which no sequence can share."""
+        """Cache the pages of sealed blocks and free the others, which no sequence can share."""
         self._retire_pages(sequence.pages)
         self._drop_pages(sequence.pages[len(sequence.sealed) :])
         del sequence.pages[len(sequence.sealed) :]
 
     def pinned(self, sequence: PageList) -> int:
-        """Number of the sequence's pages that only ended sequences have."""
+        """Number of the sequence's pages that only ended sequences use."""
         return sum(not self._running[page] for page in sequence.pages)
 
     def drop(self, sequence: PageList) -> None:
@@ -159,13 +159,13 @@ class PageStore(KvStore[PageList]):
         return page
 
     def _retire_pages(self, pages: Iterable[int]) -> None:
-        """Count that a running sequence with these pages has ended."""
+        """Remove a running sequence from the counts of these pages."""
         for page in pages:
             self._running[page] -= 1
             self.cached += not self._running[page]
 
     def _drop_pages(self, pages: Iterable[int]) -> None:
-        """Take these pages from an ended sequence; pages that no other has become free."""
+        """Remove these pages from an ended sequence; pages without another owner become free."""
         for page in pages:
             self._owners[page] -= 1
             if not self._owners[page]:
@@ -178,7 +178,7 @@ class PageStore(KvStore[PageList]):
         return max(0, self.pages(length) - len(sequence.pages))
 
     def _to_write(self, sequence: PageList, length: int, owners: Sequence[int]) -> list[int]:
-        """Indices of the pages with several owners that the sequence will write to on its way to `length`."""
+        """Indices of the pages with several owners that the sequence writes when it grows to `length`."""
         if length <= sequence.length:
             return []
         first, last = sequence.length // PAGE_TOKENS, min(self.pages(length), len(sequence.pages))

@@ -1,4 +1,4 @@
-"""Packed passes over pages: replayed from a captured graph if one fits, else run operation by operation."""
+"""Packed passes over pages: replayed from a captured graph if one fits, else run eagerly."""
 
 from collections.abc import Sequence
 
@@ -36,17 +36,17 @@ class Runner:
         self._pin = memory.device.type == "cuda"
 
     def capture_with(self, capture: Capture, switch: CaptureSwitch) -> None:
-        """Capture passes from now on; it needs kernels."""
+        """Capture passes from now on; requires kernels."""
         self._graphs = Graphs(self._all_logits, capture, switch, self._memory.device)
 
     def warm(self, shapes: Sequence[PassShape]) -> None:
-        """Capture these buckets now, by passes that consist of padding."""
+        """Capture these buckets now, by passes of padding only."""
         for shape in shapes:
             if self._graphs is not None:
                 self._graphs.run(shape, flatten(shape, (), _PADDING, (), self._pin))
 
     def __call__(self, sequences: Sequence[PageList], batch: PackedBatch) -> Tensor:
-        """Run a packed pass, as `RunPass` says."""
+        """Run a packed pass, as in `RunPass`."""
         shares = list(sequence_shares(sequences, batch))
         logits = self._replayed(sequences, batch, shares)
         return self._eager(sequences, batch, shares) if logits is None else logits
@@ -80,6 +80,6 @@ class Runner:
         return rows.to(torch.float32, copy=True)
 
     def _all_logits(self, inputs: PassInputs[Tensor], shape: PassShape) -> Tensor:
-        """The work that is captured: one pass that gives the logits of all tokens of a bucket."""
+        """The captured work: one pass that returns the logits of all tokens of a bucket."""
         with attending(PagedStep(self._memory, inputs, shape, self._kernels)):
             return self._decoder.run(inputs.ids[None], inputs.positions[None], 0)

@@ -1,6 +1,6 @@
-"""The kernels in Triton; arguments marked constexpr are known when a kernel is compiled.
+"""The Triton kernels; constexpr arguments are known when a kernel is compiled.
 
-A row of a program is one query of one query head; the heads that share a key head are adjacent rows.
+A row of a program is one query of one query head; heads that share a key head are adjacent rows.
 """
 
 import triton
@@ -13,7 +13,7 @@ def store(  # noqa: PLR0913 - a kernel takes every tensor as an argument
     key_head, key_token, key_column, value_head, value_token, value_column,
     heads: tl.constexpr, key_width: tl.constexpr, value_width: tl.constexpr, columns: tl.constexpr,
 ):  # fmt: skip
-    """One token and head: write its new key and value to their slot."""
+    """Write the new key and value of one token and head to their slot."""
     token, head = tl.program_id(0), tl.program_id(1)
     slot = tl.load(slots + token)
     if slot >= 0:
@@ -36,7 +36,7 @@ def attend(  # noqa: PLR0913
     key_width: tl.constexpr, key_columns: tl.constexpr, value_width: tl.constexpr, value_columns: tl.constexpr,
     capped: tl.constexpr, windowed: tl.constexpr,
 ):  # fmt: skip
-    """One sequence, key head, tile of rows and split of the keys: store its part of each row's softmax and sum."""
+    """Store the partial softmax and sum of each row, for one sequence, key head, tile of rows and split of the keys."""
     sequence, head, split = tl.program_id(0), tl.program_id(1) // tiles, tl.program_id(2)
     tile = tl.program_id(1) % tiles
     first, length = tl.load(starts + sequence), tl.load(lengths + sequence)
@@ -115,7 +115,7 @@ def join(  # noqa: PLR0913
     heads: tl.constexpr, groups: tl.constexpr, splits: tl.constexpr,
     value_width: tl.constexpr, value_columns: tl.constexpr, has_sinks: tl.constexpr,
 ):  # fmt: skip
-    """One token and query head: join the results of all splits; zeros for a token without an owner."""
+    """Join the results of all splits for one token and query head; zeros for a token without an owner."""
     token, head = tl.program_id(0), tl.program_id(1)
     column = tl.arange(0, value_columns)
     result = tl.zeros([value_columns], tl.float32)

@@ -1,7 +1,7 @@
 """Attention over pages in Triton: each page is read once for all queries of a sequence that share a key head.
 
 The keys of a sequence are split between programs, each with a running softmax, and another kernel joins their results
-(split-KV, as in "Flash-Decoding"). All that differs between passes is read from tensors, so a launch can be captured.
+(split-KV, as in "Flash-Decoding"). Everything that differs between passes is in tensors, so a launch can be captured.
 """
 
 import torch
@@ -15,20 +15,20 @@ from specdec.engine.cuda.inputs import PassInputs
 _ROWS = 64
 """Largest number of query rows of one program."""
 _TILE_BYTES = 1 << 14
-"""Bytes of the keys that a program loads together."""
+"""Bytes of keys that a program loads at once."""
 _PROGRAMS = 256
 """Number of programs that fill a large GPU."""
 _SPLITS = 32
 """Largest number of parts that the keys of a sequence are split into."""
 _COMPILED = {"num_stages": 2, "enable_fp_fusion": True}
-"""Options of the compiler, explicit because Triton's defaults change."""
+"""Compiler options, explicit because Triton's defaults change."""
 
 
 class TritonKernels:
-    """The `Kernels` in Triton."""
+    """Implementation of `Kernels` in Triton."""
 
     def __init__(self, programs: int = _PROGRAMS) -> None:
-        """`programs` is how many should run: if sequences and heads make fewer, keys are split between more."""
+        """`programs` is the target number of programs; keys are split if sequences and heads give fewer."""
         self._programs = programs
 
     def store(self, key: Tensor, value: Tensor, keys: Tensor, values: Tensor, slots: Tensor) -> None:
@@ -74,10 +74,10 @@ class TritonKernels:
         return out
 
     def _splits(self, programs: int) -> int:
-        """The number of parts, a power of two, that the keys of each sequence are split into."""
+        """Number of parts, a power of two, that the keys of each sequence are split into."""
         return 1 << min(_SPLITS, max(1, self._programs // programs)).bit_length() - 1
 
 
 def _keys_of_a_tile(row_bytes: int) -> int:
-    """The number of keys of `row_bytes` each, a power of two, that a program loads together."""
+    """Number of keys of `row_bytes` each, a power of two, that a program loads at once."""
     return max(16, min(64, _TILE_BYTES // row_bytes))

@@ -1,1 +1,1 @@
-"""Keys and values: where they are stored, for which prefixes, and how they are moved."""
+"""Keys and values: storage, prefix sharing and transfer."""

@@ -1,4 +1,4 @@
-"""Where keys and values are stored and how a pass over them runs: all that differs between devices."""
+"""Storage of keys and values, and passes over them: the interface to each device."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,21 +14,21 @@ from specdec.engine.kv.store import KvStore, S
 from specdec.errors import InternalError
 
 RunPass = Callable[[Sequence[S], PackedBatch], Tensor]
-"""Runs a packed pass: logits of the tokens `batch.keep`, float32 [len(keep), vocab_size], a copy the caller owns.
+"""Runs a packed pass. Returns logits of the tokens `batch.keep`, float32 [len(keep), vocab_size], as a copy.
 
-It writes the keys and values of the new tokens behind those of each sequence. The caller then appends the tokens to the
-sequences.
+The pass writes the keys and values of the new tokens after those of each sequence. The caller then appends the tokens
+to the sequences.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class KvBackend(Generic[S]):
-    """The memory of an engine, and how passes run over it."""
+    """The memory of an engine, and the function that runs passes over it."""
 
     store: KvStore[S]
     run: RunPass[S]
     warm: Callable[[], None]
-    """Does the work, such as capturing common passes, that is best done before the first session is admitted."""
+    """Prepares the backend before the first session is admitted, for example by capturing common passes."""
 
 
 OpenKvBackend = Callable[[Decoder, KvLayout, int], KvBackend[S]]
@@ -36,9 +36,9 @@ OpenKvBackend = Callable[[Decoder, KvLayout, int], KvBackend[S]]
 
 
 def forward(run: RunPass[S], pool: KvPool[S], chunks: Sequence[Chunk], vocab_size: int) -> Tensor:
-    """Run all chunks, at least one, in one pass and append their keys and values; on any error no length changes.
+    """Run at least one chunk in one pass and append the keys and values; on any error no length changes.
 
-    The drafts among a sequence's tokens have been judged before its next pass, so its whole blocks are shared here.
+    All drafts of a sequence are judged before its next pass, so its whole blocks are shared here.
 
     Raises:
         InternalError: a chunk is malformed, or its session is unknown, over its limit, without memory or with a tree.

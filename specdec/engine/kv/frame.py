@@ -2,9 +2,9 @@
 
     "SDKV" | version u32 | dtype 8s | layers, heads, tokens, width u32 | chain hash 32s | bytes u64 | payload | checksum
 
-Numbers are little-endian. The chain hash is that of `specdec.rules.blocks`, so it identifies the model, the domain and
-every token up to the end of the block. The checksum is BLAKE2b of 16 bytes over all bytes before it; it detects damage,
-but not a forged value.
+Numbers are little-endian. The chain hash comes from `specdec.rules.blocks`, so it identifies the model, the domain and
+every token up to the end of the block. The checksum is a 16-byte BLAKE2b over all bytes before it; it detects
+corruption, but not a forged value.
 """
 
 import hashlib
@@ -23,18 +23,18 @@ _SUM_BYTES = 16
 
 
 class Flaw(StrEnum):
-    """Why a value is not the expected block."""
+    """Reason why a value is not the expected block."""
 
     SHORT = "short"
-    """It is cut off."""
+    """The value is truncated."""
     CORRUPT = "corrupt"
-    """It is damaged, or not a framed block at all."""
+    """The value is damaged, or is not a framed block."""
     FOREIGN = "foreign"
-    """It is whole, but belongs to another model, domain, version or sequence."""
+    """The value is intact, but belongs to another model, domain, version or sequence."""
 
 
 def frame(layout: KvLayout, block: bytes, kv: Tensor) -> bytes:
-    """Frame what `NativeEngine.export_known` returned for the block with chain hash `block`."""
+    """Frame the result of `NativeEngine.export_known` for the block with chain hash `block`."""
     body = _header(layout, block, kv.shape[2]) + kv.view(torch.uint8).numpy().tobytes()
     return body + _checksum(body)
 
@@ -45,7 +45,7 @@ def frame_bytes(layout: KvLayout, tokens: int) -> int:
 
 
 def unframe(layout: KvLayout, block: bytes, tokens: int, value: bytearray) -> Tensor | Flaw:
-    """The keys and values in `value`, sharing its memory, or why it is not the block with chain hash `block`."""
+    """The keys and values in `value`, sharing its memory, or the flaw if it is not the block of chain hash `block`."""
     if len(value) < _HEADER.size:
         return Flaw.SHORT
     header = bytes(value[: _HEADER.size])

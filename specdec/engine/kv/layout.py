@@ -1,4 +1,4 @@
-"""Shape and dtype of the keys and values of one token, wherever they are stored."""
+"""Shape and dtype of the keys and values of one token, independent of their storage."""
 
 from dataclasses import dataclass
 
@@ -10,12 +10,12 @@ from specdec.errors import InternalError
 
 @dataclass(frozen=True, slots=True)
 class KvLayout:
-    """The keys and values of one token, which have the same shape in every layer."""
+    """Layout of the keys and values of one token, the same in every layer."""
 
     layers: int
     """Number of layers."""
     heads: int
-    """Number of key/value heads, not of query heads."""
+    """Number of key/value heads."""
     key_width: int
     """Elements of a key in one head."""
     value_width: int
@@ -25,14 +25,14 @@ class KvLayout:
 
     @property
     def token_bytes(self) -> int:
-        """Bytes that one token takes in all layers together."""
+        """Bytes of one token in all layers together."""
         return self.layers * self.heads * (self.key_width + self.value_width) * self.dtype.itemsize
 
     def check(self, kv: Tensor, tokens: int) -> None:
         """Check that `kv` can be the keys and values of `tokens` tokens.
 
         Raises:
-            InternalError: it has another dtype, or another shape than [layers, heads, tokens, key_width + value_width].
+            InternalError: the dtype differs, or the shape is not [layers, heads, tokens, key_width + value_width].
         """
         shape = (self.layers, self.heads, tokens, self.key_width + self.value_width)
         if kv.shape != shape or kv.dtype != self.dtype:

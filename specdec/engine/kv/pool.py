@@ -1,4 +1,4 @@
-"""The keys and values of every session, in pages within one budget of bytes that is never exceeded."""
+"""The keys and values of every session, in pages within one budget in bytes that is never exceeded."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,21 +13,21 @@ from specdec.rules.prefix import common_length
 
 @dataclass(frozen=True, slots=True)
 class KvMemory:
-    """How the memory for keys and values is used, in bytes."""
+    """Use of the memory for keys and values, in bytes."""
 
     budget: int
-    """Bytes in all."""
+    """Total bytes."""
     live: int
     """Bytes of running sessions."""
     cached: int
-    """Bytes of ended sessions, kept for sessions with a common beginning and evicted when memory is needed."""
+    """Bytes of ended sessions, kept for sessions with a common prefix and evicted when memory is needed."""
 
 
 class KvPool(Generic[S]):
     """The admitted sessions and their keys and values. A session takes more pages as it grows."""
 
     def __init__(self, store: KvStore[S], fingerprint: str = "") -> None:
-        """`fingerprint` is that of the model which computes the keys and values."""
+        """`fingerprint` identifies the model that computes the keys and values."""
         self._store = store
         self._fingerprint = fingerprint
         self._sessions: dict[str, S] = {}
@@ -35,7 +35,7 @@ class KvPool(Generic[S]):
 
     @property
     def capacity(self) -> int:
-        """Number of tokens that one session can have in the whole budget."""
+        """Number of tokens that one session could have with the whole budget."""
         return self._store.total * self._store.page_tokens
 
     @property
@@ -44,19 +44,19 @@ class KvPool(Generic[S]):
         return KvMemory(self._store.total * page, (self._store.total - free - cached) * page, cached * page)
 
     def admit(self, session: str, limit: int, tokens: Sequence[int] = (), domain: str = "") -> bool:
-        """Admit a session that begins with `tokens`; it reuses the keys and values of a beginning known in its domain.
+        """Admit a session that begins with `tokens`, and reuse the keys and values of a prefix cached in its domain.
 
-        The beginning is found by its whole blocks; of a running session that has these, the tokens behind are reused
-        as well.
+        The prefix is found by whole blocks. If a running session has these blocks, its following tokens are reused as
+        well, as long as they are equal.
 
-        There must be room for all of `tokens`, and for one more page of each session that is already admitted, so that
-        a new session does not take what the others need next. The last of `tokens` is always left to compute.
+        There must be room for all of `tokens`, and for one more page for each admitted session, so that a new session
+        does not take the memory that the others need next. The last of `tokens` is always computed again.
 
         Returns:
-            False when there is no room now.
+            False if there is no room now.
 
         Raises:
-            InternalError: a session of that name is admitted already.
+            InternalError: a session of this name is already admitted.
         """
         if session in self._sessions:
             raise InternalError(f"session {session} is admitted already")
@@ -74,9 +74,9 @@ class KvPool(Generic[S]):
         return True
 
     def find_prefix(self, tokens: Sequence[int], domain: str = "") -> tuple[S | None, int]:
-        """The sequence with the longest beginning of `tokens` in whole blocks, and the length of that beginning.
+        """The sequence with the longest prefix of `tokens` in whole blocks, and the length of that prefix.
 
-        Call it between passes, when the drafts among each session's tokens have been judged.
+        Call this between passes, when all drafts of each session have been judged.
         """
         for sequence in self._sessions.values():
             self._cache.seal(sequence)
@@ -84,7 +84,7 @@ class KvPool(Generic[S]):
         return source, count * blocks.BLOCK_TOKENS
 
     def reserve(self, session: str, length: int) -> bool:
-        """Take pages for the first `length` tokens of a session; False when there is no room now.
+        """Take pages for the first `length` tokens of a session; False if there is no room now.
 
         Raises:
             InternalError: `length` is over the session's limit.
@@ -110,7 +110,7 @@ class KvPool(Generic[S]):
             self._store.drop(each)
 
     def seal(self, session: str) -> None:
-        """Let other sessions share the whole blocks that this one has."""
+        """Make the whole blocks of a session available to other sessions."""
         self._cache.seal(self[session])
 
     def truncate(self, session: str, length: int) -> None:
@@ -120,7 +120,7 @@ class KvPool(Generic[S]):
         self._cache.unseal(sequence)
 
     def keep(self, session: str, base: int, path: Sequence[int]) -> None:
-        """Keep the first `base` tokens of a session and a path of the tree behind them."""
+        """Keep the first `base` tokens of a session and one path of the tree after them."""
         sequence = self[session]
         sequence.keep(base, path)
         self._cache.unseal(sequence)
@@ -132,17 +132,17 @@ class KvPool(Generic[S]):
             raise InternalError(f"session {session} is not admitted") from None
 
     def _pages_wanted(self, tokens: int, shared: int) -> int:
-        """Pages that must be free to admit a session of `tokens` tokens, the first `shared` of them from another."""
+        """Pages needed to admit a session of `tokens` tokens that shares the first `shared` with another."""
         return self._store.pages(tokens) - self._store.shared(shared) + len(self._sessions)
 
     def _in_common(self, source: S | None, begin: int, tokens: Sequence[int]) -> int:
-        """How many of `tokens` another sequence has, which has the first `begin`; an ended one keeps whole blocks."""
+        """Number of leading `tokens` that `source` has, at least `begin`; an ended sequence keeps whole blocks only."""
         if source is None or source in self._cache or source.tree is not None:
             return begin
         return begin + common_length(source.tokens[begin:], tokens[begin:])
 
     def _add(self, session: str, sequence: S, source: S | None, begin: int) -> None:
-        """Add a session with the first `begin` tokens of another."""
+        """Add a session with the first `begin` tokens of `source`."""
         self._sessions[session] = sequence
         if source is not None:
             self._store.share(sequence, source, begin)
@@ -150,7 +150,7 @@ class KvPool(Generic[S]):
             self._cache.inherit(sequence, source)
 
     def _make_room(self, pages: int, spared: S | None = None) -> bool:
-        """Have that many pages free, without evicting `spared`; False, and nothing evicted, when it is impossible."""
+        """Free `pages` pages without evicting `spared`; return False and evict nothing if that is impossible."""
         store = self._store
         pinned = store.pinned(spared) if spared is not None and spared in self._cache else 0
         if pages > store.free + store.cached - pinned:
@@ -169,13 +169,13 @@ class KvPool(Generic[S]):
 
 
 class PrefixCache(Generic[S]):
-    """Finds the sequence that has the longest prefix in common with a new one."""
+    """Finds the sequence with the longest common prefix."""
 
     def __init__(self) -> None:
         self._by_hash: dict[bytes, list[S]] = {}
         """The sequences that share each sealed block."""
         self._ended: dict[S, None] = {}
-        """Ended sequences in the order of their last use, the least recent first."""
+        """Ended sequences, the least recently used first."""
 
     def __contains__(self, sequence: object) -> bool:
         return sequence in self._ended
@@ -185,7 +185,7 @@ class PrefixCache(Generic[S]):
         return iter(tuple(self._ended))
 
     def find(self, hashes: Sequence[bytes]) -> tuple[S | None, int]:
-        """A sequence with the longest beginning of a chain of blocks, and the number of those blocks."""
+        """The sequence with the longest prefix of a chain of block hashes, and the number of its blocks."""
         for count in range(len(hashes), 0, -1):
             if found := self._by_hash.get(hashes[count - 1]):
                 sequence = found[-1]
@@ -195,7 +195,7 @@ class PrefixCache(Generic[S]):
         return None, 0
 
     def seal(self, sequence: S) -> None:
-        """Let others share the whole blocks that a sequence has; a sequence with a tree shares no new ones."""
+        """Share the whole blocks of a sequence with others; a sequence with a tree shares no new blocks."""
         done = len(sequence.sealed) * BLOCK_TOKENS
         if sequence.tree is not None or sequence.length - done < BLOCK_TOKENS:
             return
@@ -204,7 +204,7 @@ class PrefixCache(Generic[S]):
             sequence.sealed.append(block)
 
     def unseal(self, sequence: S) -> None:
-        """Stop sharing the blocks that a sequence does not have any more."""
+        """Stop sharing the blocks that a sequence no longer has."""
         whole = sequence.length // BLOCK_TOKENS
         for block in sequence.sealed[whole:]:
             sharing = self._by_hash[block]
@@ -214,17 +214,17 @@ class PrefixCache(Generic[S]):
         del sequence.sealed[whole:]
 
     def inherit(self, sequence: S, source: S) -> None:
-        """Let others share the sealed blocks that a new sequence has from another."""
+        """Share the sealed blocks that a new sequence has taken from `source`."""
         for block in source.sealed[: sequence.length // BLOCK_TOKENS]:
             self._by_hash[block].append(sequence)
             sequence.sealed.append(block)
 
     def retire(self, sequence: S) -> list[S]:
-        """Keep the blocks of a sequence that has ended.
+        """Cache the blocks of a sequence that has ended.
 
         Returns:
-            Sequences that are not needed any more: this one if another has its blocks, else ended ones whose blocks it
-            has. They are dropped from the cache.
+            Redundant sequences, which are dropped from the cache: this one if another has its blocks, else ended ones
+            whose blocks it has.
         """
         self.seal(sequence)
         if not sequence.sealed or len(self._by_hash[sequence.sealed[-1]]) > 1:

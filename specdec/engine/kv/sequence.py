@@ -1,4 +1,4 @@
-"""The keys and values of one sequence; how they lie in memory is up to the subclass."""
+"""The keys and values of one sequence; subclasses define the memory layout."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -21,11 +21,11 @@ class SequenceKv(ABC):
         self.limit = limit
         """Largest number of tokens that the sequence may have."""
         self.root = root
-        """The hash that its first block is chained to, by `specdec.rules.blocks.root`."""
+        """The hash that the first block is chained to, from `specdec.rules.blocks.root`."""
         self.tokens: list[int] = []
         """The tokens that have keys and values."""
         self.tree: Tree | None = None
-        """Tree that the last tokens form until a path of it is kept; None when each token follows the one before."""
+        """Tree that the last tokens form until one of its paths is kept; None for a chain."""
         self.sealed: list[bytes] = []
         """Hashes of the blocks that other sequences may share."""
 
@@ -40,12 +40,12 @@ class SequenceKv(ABC):
         return self.sealed[-1] if self.sealed else self.root
 
     def grow(self, tokens: Sequence[int], tree: Tree | None = None) -> None:
-        """Append tokens whose keys and values a pass has written; `tree` is None for a chain."""
+        """Append tokens whose keys and values a pass has written; `tree` None is a chain."""
         self.tokens += tokens
         self.tree = tree
 
     def truncate(self, length: int) -> None:
-        """Keep only the first `length` tokens; of a tree at most the trunk can be kept.
+        """Keep only the first `length` tokens; of a tree, at most the trunk can be kept.
 
         Raises:
             InternalError: `length` is above the number of tokens that form a chain.
@@ -57,10 +57,10 @@ class SequenceKv(ABC):
         self.tree = None
 
     def keep(self, base: int, path: Sequence[int]) -> None:
-        """Keep the first `base` tokens and, of those behind them, the path at the indices `path`, moved up to follow.
+        """Keep the first `base` tokens and the path at the indices `path` of the tokens after them, moved together.
 
         Raises:
-            InternalError: `path` is not a path that begins at the base.
+            InternalError: `path` is not a path that begins after the first `base` tokens.
         """
         count = self.length - base
         tree = Tree.chain(max(0, count)) if self.tree is None else self.tree
@@ -87,4 +87,4 @@ class SequenceKv(ABC):
 
     @abstractmethod
     def _move(self, sources: Sequence[int], start: int) -> None:
-        """Copy the keys and values at the positions `sources` to those from `start` on."""
+        """Copy the keys and values at the positions `sources` to the positions from `start` on."""

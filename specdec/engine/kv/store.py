@@ -1,4 +1,4 @@
-"""The memory for keys and values in pages: what `KvPool` needs of it on any device."""
+"""Interface of the paged memory for keys and values, which `KvPool` uses on any device."""
 
 from abc import ABC, abstractmethod
 from typing import Generic, TypeVar
@@ -10,7 +10,7 @@ S = TypeVar("S", bound=SequenceKv)
 
 
 class KvStore(ABC, Generic[S]):
-    """Pages of running sequences, of ended ones that are cached for others, and free ones."""
+    """Pages of running sequences, cached pages of ended sequences, and free pages."""
 
     def __init__(self, layout: KvLayout, page_tokens: int, budget: int) -> None:
         """`page_tokens` is a multiple of the block size; `budget` is in bytes."""
@@ -20,32 +20,32 @@ class KvStore(ABC, Generic[S]):
         self.total = budget // self.page_bytes
         """Number of pages in the budget."""
         self.free = self.total
-        """Number of pages that no sequence has."""
+        """Number of pages that no sequence uses."""
         self.cached = 0
-        """Number of pages that only ended sequences have."""
+        """Number of pages that only ended sequences use."""
 
     def pages(self, tokens: int) -> int:
-        """Number of pages that `tokens` tokens take."""
+        """Number of pages for `tokens` tokens."""
         return -(-tokens // self.page_tokens)
 
     @abstractmethod
     def open(self, limit: int, root: bytes) -> S:
-        """A running sequence without tokens, which may reach `limit` of them."""
+        """Open a running sequence without tokens, which may reach `limit` tokens."""
 
     @abstractmethod
     def shared(self, tokens: int) -> int:
-        """Number of pages that a sequence does not take because it begins with `tokens` tokens of another."""
+        """Number of pages that a sequence saves by sharing its first `tokens` tokens with another."""
 
     @abstractmethod
     def share(self, sequence: S, source: S, tokens: int) -> None:
-        """Give a sequence without tokens the keys and values of the first `tokens` tokens of another."""
+        """Add the keys and values of the first `tokens` tokens of `source` to a sequence without tokens."""
 
     @abstractmethod
     def missing(self, sequence: S, length: int) -> int:
-        """Number of pages that the sequence must still take to write up to `length`."""
+        """Number of pages that the sequence must take to write up to `length`."""
 
     def needed(self, sequence: S, length: int) -> int:
-        """Number of missing pages that would still be missing if no ended sequence had any pages."""
+        """Number of missing pages if no ended sequence had any pages."""
         return self.missing(sequence, length)
 
     @abstractmethod
@@ -54,12 +54,12 @@ class KvStore(ABC, Generic[S]):
 
     @abstractmethod
     def retire(self, sequence: S) -> None:
-        """Mark a sequence as ended: its sealed blocks are cached, and nothing writes to it any more."""
+        """Mark a sequence as ended: its sealed blocks are cached, and it is no longer written."""
 
     @abstractmethod
     def pinned(self, sequence: S) -> int:
-        """Number of cached pages that stay as long as this ended sequence is kept."""
+        """Number of cached pages that cannot be freed while this ended sequence is kept."""
 
     @abstractmethod
     def drop(self, sequence: S) -> None:
-        """Give up an ended sequence and its pages."""
+        """Remove an ended sequence and release its pages."""
