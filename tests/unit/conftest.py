@@ -1,4 +1,4 @@
-"""The devices that tests of device code run on."""
+"""Devices for tests of device code."""
 
 from collections.abc import Iterator
 
@@ -10,6 +10,6 @@ from tests.devices import NO_CUDA, use_device
 
 @pytest.fixture(params=["stand-in", pytest.param("cuda", marks=NO_CUDA)])
 def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
-    """A device that is not the host."""
+    """A device other than the host."""
     with use_device(request.param) as device:
         yield device

@@ -1,4 +1,4 @@
-"""Capacity: the search for the most clients, the engine that takes turns, and what the section says of both."""
+"""Capacity: the search for the maximum of clients, the alternating engine, and the section's report on both."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -88,7 +88,7 @@ def test_the_section_holds_both_ways_against_the_formula(
         assert report.charts[0].curves["apart, predicted"] == [(0.5, 6.0)]
         before = list(asked)
         assert capacity.measure(lab).tables == report.tables
-        assert asked == before  # a run that goes on takes what was kept
+        assert asked == before  # a resumed run uses the kept results
 
 
 def test_a_process_of_its_own_takes_turns_with_slow_models(pair: Pair) -> None:

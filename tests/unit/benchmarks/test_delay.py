@@ -1,4 +1,4 @@
-"""The delaying proxy: late by half a round trip each way, in order, and with many pieces under way."""
+"""The delaying proxy: half a round trip late each way, in order, with many pieces in transit."""
 
 import socket
 import threading
@@ -15,7 +15,7 @@ _ROUND_TRIP = 0.2
 
 @contextmanager
 def _echo() -> Iterator[str]:
-    """A server that sends back what it gets, to one client."""
+    """Echo the bytes of one client."""
 
     def serve() -> None:
         client, _ = listener.accept()
@@ -60,7 +60,7 @@ def test_pieces_are_under_way_together_and_arrive_in_order() -> None:
             client.sendall(sent[start : start + 4])
             time.sleep(0.002)
         assert _receive(client, len(sent)) == sent
-        assert time.monotonic() - started < 25 * _ROUND_TRIP  # one after the other, they would take twice that
+        assert time.monotonic() - started < 25 * _ROUND_TRIP  # sequentially, they would take twice that
 
 
 def test_a_server_that_is_not_there_ends_the_connection() -> None:

@@ -1,4 +1,4 @@
-"""The drafters of the tables: counts are made once for a tokenizer."""
+"""The drafters of the tables: counts are computed once for each tokenizer."""
 
 from pathlib import Path
 

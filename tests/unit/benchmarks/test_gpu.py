@@ -1,4 +1,4 @@
-"""The benchmarks of a GPU: phases that fail or take too long, and what their figures say."""
+"""The GPU benchmarks: phases that fail or take too long, and the text of their figures."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -82,7 +82,7 @@ def test_a_run_goes_on_with_the_phases_that_have_no_result_of_this_commit(tmp_pa
 
 def test_the_page_has_a_place_for_every_section_of_a_phase() -> None:
     assert {section for phase in PHASES.values() for section in phase.sections} <= set(ORDER)
-    assert sum(phase.seconds for phase in PHASES.values()) > 60 * gpu_all._MINUTES  # the last are cut short, if any
+    assert sum(phase.seconds for phase in PHASES.values()) > 60 * gpu_all._MINUTES  # any cut comes at the end
 
 
 def test_a_tree_without_its_history_has_the_commit_that_is_named(
@@ -149,7 +149,7 @@ def test_without_pytest_or_vllm_the_reason_is_the_result(monkeypatch: pytest.Mon
 
 @dataclass
 class _Server:
-    """A server that answers nothing itself."""
+    """A server that does not answer by itself."""
 
     client: OpenAiClient = field(default_factory=lambda: OpenAiClient("http://127.0.0.1:1", "large"))
 
@@ -160,7 +160,7 @@ class _Server:
         return 0
 
     def signal(self, number: Signals) -> None:
-        """Nothing is stopped."""
+        """Do nothing."""
 
 
 @contextmanager
@@ -175,7 +175,7 @@ def _broken() -> Iterator[_Server]:
 
 
 class _Client:
-    """A client whose answers come at once."""
+    """A client whose answers arrive at once."""
 
     def __init__(self) -> None:
         self.loads = list[Load]()

@@ -1,4 +1,4 @@
-"""The grid's cells: what they say, and that they are measured once."""
+"""The grid's cells: their text, and that each is measured once."""
 
 import time
 from collections.abc import Sequence
@@ -56,7 +56,7 @@ def test_mixed_asks_are_half_greedy_and_half_sampled() -> None:
 
 @pytest.fixture
 def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """Temperature and streams of each cell that is measured, in a place of its own and without a system."""
+    """Record temperature and streams of each measured cell, in a folder of its own and without a system."""
     cells: list[tuple[str, int]] = []
 
     def cell(self: Grid, lab: Lab, system: object, drafter: str, temperature: str, streams: int) -> Cell:
@@ -82,7 +82,7 @@ def test_a_cell_is_measured_again_unless_the_run_goes_on(
 
 
 class Listening:
-    """A system that notes what it is asked for; automatic γ has so many of its tokens a second."""
+    """A system that records its requests. Automatic γ runs at `auto` tokens per second, others at 1."""
 
     def __init__(self, auto: float = 2.0) -> None:
         self.slices = list[tuple[list[Ask], float]]()
@@ -166,7 +166,7 @@ def test_a_faulty_drafter_is_measured_once_the_verifier_has_met_it(tmp_path: Pat
 
 
 def _busy(start: float, seconds: float, device: str) -> tuple[float, float]:
-    """When a pass of so many seconds began and ended."""
+    """Return start and end of a pass of so many seconds."""
     time.sleep(max(0.0, start - time.monotonic()))
     with device_held(device):
         began = time.monotonic()

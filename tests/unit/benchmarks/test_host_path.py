@@ -1,4 +1,4 @@
-"""The host path's benchmark: its known target, its cheap client, and what its cells say."""
+"""The host path's benchmark: its fixed target, its cheap client, and the text of its cells."""
 
 import asyncio
 import json
@@ -53,7 +53,7 @@ _REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\n\r\n" + json.dumps(_USAGE).enco
 
 @asynccontextmanager
 async def _listening(answer: Callable[[asyncio.StreamReader], Awaitable[bytes]]) -> AsyncIterator[str]:
-    """The address of a server that sends what `answer` returns, in two pieces; all its connections end with it."""
+    """Run a server that sends the result of `answer` in two pieces. All connections end with it. Return its address."""
     handling = set[asyncio.Task[None] | None]()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -73,7 +73,7 @@ async def _listening(answer: Callable[[asyncio.StreamReader], Awaitable[bytes]])
 
 @asynccontextmanager
 async def _serving(reply: Callable[[int], bytes]) -> AsyncIterator[str]:
-    """The address of a server that gives request number n what `reply` returns."""
+    """Run a server that answers request number n with the result of `reply`. Return its address."""
     numbers = iter(range(1000))
 
     async def answer(reader: asyncio.StreamReader) -> bytes:

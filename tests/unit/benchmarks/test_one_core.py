@@ -1,4 +1,4 @@
-"""The comparison of engines on one core: what counts of a batch, and what a cell says of engines that are there."""
+"""The comparison of engines on one core: the counted part of a batch, and the cells of available engines."""
 
 from collections.abc import Sequence
 from types import SimpleNamespace

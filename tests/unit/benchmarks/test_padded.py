@@ -1,4 +1,4 @@
-"""A padded model computes what the small one does."""
+"""A padded model computes the same as the small one."""
 
 from pathlib import Path
 

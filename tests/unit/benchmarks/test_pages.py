@@ -1,4 +1,4 @@
-"""Every command writes its own section and no other, and the page says of each goal whether it is reached."""
+"""Every command writes only its own section, and the page states for each goal whether it is reached."""
 
 from pathlib import Path
 

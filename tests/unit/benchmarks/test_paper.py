@@ -1,4 +1,4 @@
-"""docs/paper.md: its closed-form parts are what the code computes, and the worked examples are right by themselves."""
+"""docs/paper.md: the code computes its closed-form parts, and its worked examples are correct."""
 
 import re
 from pathlib import Path

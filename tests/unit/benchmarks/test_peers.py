@@ -1,4 +1,4 @@
-"""The comparison with other engines: what its client reads, and that a peer that fails leaves a reason in its cell."""
+"""The comparison with other engines: the client's parser, and the reason that a failed peer leaves in its cell."""
 
 import asyncio
 import json
@@ -61,7 +61,7 @@ def test_what_comes_outside_a_steady_load_does_not_count() -> None:
     answers = [(1.0, early), (2.5, late), (3.5, again)]
     whole = slice_of([ASK] * 3, answers)
     assert (whole.seconds, whole.speed, whole.outside) == (5.0, 12 / 5.0, 0)
-    steady = slice_of([ASK] * 3, answers, (2, 5.6))  # both streams have had a token at 4.0
+    steady = slice_of([ASK] * 3, answers, (2, 5.6))  # both streams have a token at 4.0
     assert steady.seconds == pytest.approx(1.6)
     assert steady.outside == 12 - 5
     assert steady.speed == pytest.approx(5 / 1.6)
@@ -73,7 +73,7 @@ def test_no_request_has_a_seed() -> None:
 
 
 async def _asked(reader: asyncio.StreamReader) -> dict[str, Any]:
-    """The body of a request; a socket that closes with bytes unread resets the connection."""
+    """Return the body of a request. Closing a socket with unread bytes would reset the connection."""
     head = await reader.readuntil(b"\r\n\r\n")
     lengths = [line.split(b":")[1] for line in head.lower().splitlines() if line.startswith(b"content-length:")]
     body: dict[str, Any] = json.loads(await reader.readexactly(int(lengths[0])))
@@ -120,7 +120,7 @@ async def test_a_stream_asks_again_when_its_answer_has_ended() -> None:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         asks = [ASK, replace(ASK, prompt=(3,)), replace(ASK, prompt=(4,))]
         done = await asyncio.to_thread(OpenAiClient(url, "m").together, asks, {}, 2)
-    assert [len(run.tokens) for run in done.runs] == [2, 4, 4]  # the first answers do not end together
+    assert [len(run.tokens) for run in done.runs] == [2, 4, 4]  # the first answers end at different times
     assert running == [0, 2]
 
 
@@ -158,7 +158,7 @@ def test_a_result_is_kept_for_a_run_that_goes_on(tmp_path: Path) -> None:
 
 @dataclass
 class _Fake:
-    """A server that fails from one request on, and notes its signals."""
+    """A server that fails from one request on and records its signals."""
 
     fails: bool = False
     signals: list[Signals] = field(default_factory=list)
@@ -221,7 +221,7 @@ def test_a_peer_that_fails_does_not_end_the_cell(tmp_path: Path) -> None:
     }
     assert [len(each.outcomes[BASE].speeds) for each in (one, two)] == [6, 2]  # one stream has more turns
     assert set(servers[BASE].streams) == {None, 1, 2}  # None is the request that wakes a server
-    assert list(two.outcomes) == [BASE, "vLLM ngram"]  # one request after another would show nothing new
+    assert list(two.outcomes) == [BASE, "vLLM ngram"]  # a repeated request would show nothing new
     assert one.rows()[1][4] == "engine died"
 
 

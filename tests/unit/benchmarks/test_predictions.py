@@ -1,4 +1,4 @@
-"""What a prediction is made of: α counted over all γ, and costs in rounds of whoever is predicted."""
+"""Inputs of predictions: α counted over all γ, and costs in rounds of the predicted system."""
 
 from pathlib import Path
 

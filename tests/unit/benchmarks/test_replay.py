@@ -1,4 +1,4 @@
-"""Replayed texts: what a source has read when it drafts."""
+"""Replayed texts: the tokens that a source has read when it drafts."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -14,7 +14,7 @@ _VOCABULARY = 64
 
 
 class Lengths:
-    """An engine that computes nothing and remembers how long its session is."""
+    """An engine that computes nothing and tracks the length of its session."""
 
     vocab_size = _VOCABULARY
 

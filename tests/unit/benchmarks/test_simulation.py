@@ -1,4 +1,4 @@
-"""The simulated tiers keep to the closed form where it holds, and lose nobody."""
+"""The simulated tiers match the closed form where it holds, and lose no session."""
 
 from pathlib import Path
 

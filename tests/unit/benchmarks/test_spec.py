@@ -1,4 +1,4 @@
-"""Spec-Bench's questions have the layout that other clients read, and a quick run fills every cell."""
+"""Spec-Bench's questions have the format that other clients read, and a quick run fills every cell."""
 
 import json
 from collections import Counter

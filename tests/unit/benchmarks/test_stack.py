@@ -1,4 +1,4 @@
-"""How the load on a whole system is measured in a steady state."""
+"""Measurement of the load on a whole system in a steady state."""
 
 import time
 from collections.abc import Iterator
@@ -16,11 +16,11 @@ from protos.gateway.v1 import gateway_pb2 as pb
 from specdec.serving.rpc.checksum import encoder
 
 PACE = 0.01
-"""Seconds that a token takes."""
+"""Seconds per token."""
 
 
 class Gateway:
-    """Generates one token a round, or refuses."""
+    """A gateway that generates one token per round, or refuses requests."""
 
     def __init__(self, refuses: int = 0) -> None:
         self.asked = list[tuple[int, int]]()

@@ -1,4 +1,4 @@
-"""Ratios of runs made side by side, and the line through a cost."""
+"""Ratios of paired runs, and the line fitted to a cost."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The formulas of the paper, against its own tables and against counts that they generate."""
+"""The formulas of the paper, compared with its tables and with generated counts."""
 
 import pytest
 

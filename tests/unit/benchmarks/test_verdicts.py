@@ -1,4 +1,4 @@
-"""The share of verdicts is measured on drafts of which verdicts accept most, and in every case."""
+"""The verdicts' share of time is measured in every case, on drafts that are mostly accepted."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The chaos checker finds lost, duplicated and diverged tokens, and counts them."""
+"""The chaos checker finds and counts lost, duplicated and diverged tokens."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""An answer that nearly was another one is found, greedy and of coupled mode."""
+"""Near ties of an answer are found, in greedy and in coupled mode."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def answer(target: Path, seed: int | None, length: int = 12) -> list[int]:
-    """What the model says, one token after the other."""
+    """Return the model's output, generated one token at a time."""
     model = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32)
     tokens = list(PROMPT)
     for _ in range(length):

@@ -1,4 +1,4 @@
-"""Work is let in up to a number, waits for a while, and is refused by a typed error that is counted."""
+"""Work is admitted up to a limit, waits for a while, and is refused by a typed error that is counted."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Callers without keys are told apart by their addresses; those with keys by the tenants of the keys."""
+"""Callers without keys are distinguished by address, and callers with keys by the tenant of the key."""
 
 import pytest
 

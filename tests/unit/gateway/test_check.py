@@ -1,4 +1,4 @@
-"""The gateway's own checks of who is served, and by which certificate."""
+"""The gateway's checks of access and of the certificate that it serves."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ from tests.integration.serving.certificates import Authority
 
 
 async def found(tmp_path: Path, name: str, **settings: Any) -> tuple[str, str]:
-    """The status and the detail of one of the checks."""
+    """Return the status and the detail of one of the checks."""
     lines: list[str] = []
     values = {"verifiers": ("127.0.0.1:1",), "redis_url": f"unix://{tmp_path}/none", "http": "127.0.0.1:0"}
     values |= {"address": "127.0.0.1:0"} | settings

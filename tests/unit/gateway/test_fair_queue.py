@@ -1,4 +1,4 @@
-"""Places go to tenants in turn; a tenant alone leaves some free, and the queue before them is bounded."""
+"""Tenants take turns for places. A single tenant leaves some places free, and the queue for them is bounded."""
 
 import asyncio
 
@@ -9,14 +9,14 @@ from specdec.errors import QueueFull
 
 
 class Door:
-    """A queue, and the order in which tasks came through it."""
+    """A queue, and the order in which tasks entered it."""
 
     def __init__(self, places: int, capacity: int = 100) -> None:
         self.queue = FairQueue("things", places, capacity)
         self.entered: list[Share | str] = []
 
     async def come(self, tenant: Share | str, places: int = 1) -> "asyncio.Task[None]":
-        """A task that enters as soon as it may."""
+        """Start a task that enters as soon as it may."""
 
         async def enter() -> None:
             await self.queue.enter(tenant, places)
@@ -110,7 +110,7 @@ async def test_whoever_leaves_the_queue_frees_what_it_was_given_and_wakes_those_
     assert door.entered == ["a", "c"]
     given = await door.come("d")
     door.queue.leave("a")
-    given.cancel()  # it has a place by now, and does not know
+    given.cancel()  # it has a place already but does not know it
     await asyncio.gather(given, return_exceptions=True)
     await asyncio.gather(narrow, await door.come("e"))
     assert door.entered == ["a", "c", "e"]

@@ -1,4 +1,4 @@
-"""The file of API keys: what a line may be, who is let in, and that a changed file holds without a restart."""
+"""The file of API keys: format of the lines, access, and reload of a changed file without a restart."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""The settings of several models, and what is refused in them."""
+"""Settings of several models, and the errors in them."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A gateway that others reach says at its start that it serves everybody, or that keys travel in plaintext."""
+"""A gateway with a public address reports at start that it serves everyone or that keys travel in plaintext."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""A task is ended even when it misses that it was told to."""
+"""A task ends even if it misses its first cancellation."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""The soak's verdict: growth behind the warm-up counts, growth within it does not, and neither does noise."""
+"""The soak's verdict: growth after the warm-up counts; growth within it and noise do not."""
 
 from collections import Counter
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What EndpointSlices say of pods."""
+"""Endpoints read from EndpointSlices."""
 
 from gateway.discovery.sources import endpoints_of
 from specdec.serving.discovery import Endpoint

@@ -1,4 +1,4 @@
-"""Bodies with what each must have, and the requests that they become."""
+"""Minimal request bodies, and the requests parsed from them."""
 
 from typing import Any
 

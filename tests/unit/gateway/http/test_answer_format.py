@@ -1,4 +1,4 @@
-"""The format of an answer is kept as text with its generation."""
+"""The format of an answer is stored as text with its generation."""
 
 import pytest
 

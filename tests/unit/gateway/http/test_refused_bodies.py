@@ -1,4 +1,4 @@
-"""What is wrong in a body of the OpenAI API is refused by name."""
+"""Invalid fields of the OpenAI API are refused by name."""
 
 import json
 import re
@@ -170,7 +170,7 @@ def test_a_wrong_field_of_a_chat_is_refused_by_name(
 INTERNALS = re.compile(
     r"literal\[|function-|tagged-union|lax-or-strict|constrained|model_type|\.(str|int|float|bool)\b"
 )
-"""Names that the validator gives to members of unions, and that no caller wrote."""
+"""Validator names for members of unions, which no caller wrote."""
 
 
 @pytest.mark.parametrize("body", [CompletionBody, ChatBody])

@@ -1,4 +1,4 @@
-"""Unread answers last for a while, and only briefly where an address or a user has many of them."""
+"""Unread answers are kept for a while, and only briefly for an address or user with many of them."""
 
 from gateway.fair_queue import Share
 from gateway.http.unread import (

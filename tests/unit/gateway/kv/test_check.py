@@ -1,4 +1,4 @@
-"""What is said of a server that is to hold blocks: the opposite of what sessions need."""
+"""Findings about a server for blocks, which needs the opposite settings of one for sessions."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""A stored value tells nothing, belongs to one name and one key, and no change of it goes unseen."""
+"""A stored value reveals nothing, belongs to one name and one key, and every change of it is detected."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""A lookup restores what pays, and never costs a generation more than its patience."""
+"""A lookup restores blocks where that pays, and delays a generation at most by its patience."""
 
 import asyncio
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ CALL = GenerationCall(
 
 
 class Target:
-    """A verifier that has `held` tokens, and takes all it is given."""
+    """A verifier that has KV of `held` tokens and accepts every restored span."""
 
     address = "here:1"
 

@@ -1,4 +1,4 @@
-"""A block's key says everything it depends on, and a sequence's keys do not change as it grows."""
+"""A block's key covers everything that the block depends on, and a sequence's keys do not change as it grows."""
 
 from gateway.kv.store import SequenceBlocks
 from specdec.rules.blocks import chain, root

@@ -1,4 +1,4 @@
-"""Storing is behind everything else: bounded, and what fails costs one block."""
+"""Storing has the lowest priority: it is bounded, and a failure costs one block."""
 
 import asyncio
 import time
@@ -17,7 +17,7 @@ from tests.unit.gateway.kv.memory_blocks import MemoryBlocks
 
 
 class Source:
-    """A verifier that has every block but some."""
+    """A verifier that has all blocks except some."""
 
     def __init__(self, gone: Sequence[int] = (), lost: Sequence[int] = ()) -> None:
         self.gone, self.lost = gone, lost

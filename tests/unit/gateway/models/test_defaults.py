@@ -1,4 +1,4 @@
-"""What generation_config.json says holds for what a request does not name, and for nothing else."""
+"""generation_config.json supplies values that a request does not set, and nothing else."""
 
 import json
 from pathlib import Path

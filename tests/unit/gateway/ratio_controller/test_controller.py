@@ -1,4 +1,4 @@
-"""One look at a time, on a clock that stands still: who leads acts, and only on what he read."""
+"""Single steps of the controller on a stopped clock: only the leader acts, and only on the state that it read."""
 
 import asyncio
 from dataclasses import replace
@@ -16,12 +16,12 @@ from tests.metrics_fakes import SNAPSHOT
 
 
 class Scene:
-    """A Deployment, a Lease and metrics that a test writes."""
+    """A Deployment, a Lease and metrics written by a test."""
 
     def __init__(self, replicas: int = 2, dry_run: bool = False, up_seconds: float = 0.0) -> None:
         self.now = 100.0
         self.terms: list[Term | None] = []
-        """Answers of the Lease; the last one stays."""
+        """Answers of the Lease; the last one repeats."""
         self.term: Term | None = Term(1, 1e9)
         self.replicas = replicas
         self.version = 1

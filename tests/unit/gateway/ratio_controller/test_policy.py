@@ -1,4 +1,4 @@
-"""How many drafters are wished for, and which wishes last."""
+"""The desired number of drafters, and which desires are stable."""
 
 from dataclasses import replace
 

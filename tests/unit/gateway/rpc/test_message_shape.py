@@ -1,4 +1,4 @@
-"""A gRPC message that would take long to walk is refused by the name of its field, before anything walks it."""
+"""A gRPC message that takes long to walk is refused by field name before any code walks it."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A call whose events nobody takes ends, and what it holds is given back; one that is read slowly goes on."""
+"""A call whose events are not read ends and releases its resources; a slowly read one continues."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -26,7 +26,7 @@ async def test_an_event_that_nobody_takes_ends_the_call(monkeypatch: pytest.Monk
 
     async def call() -> None:
         async for _ in events(closed):
-            await asyncio.Event().wait()  # the window of the connection is full, and stays so
+            await asyncio.Event().wait()  # the connection's flow-control window is full and stays full
 
     task = asyncio.create_task(call())
     with pytest.raises(asyncio.CancelledError):

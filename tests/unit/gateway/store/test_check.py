@@ -1,4 +1,4 @@
-"""What is said of a session store's server, and which URLs lead to one."""
+"""Findings about a session store's server, and the URLs that lead to one."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The in-memory session store, on which the gateway's unit tests rely, keeps the contract of the real one."""
+"""The in-memory session store of the gateway's unit tests meets the contract of the real one."""
 
 import pytest
 

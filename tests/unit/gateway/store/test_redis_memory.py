@@ -1,4 +1,4 @@
-"""When new turns are refused: for want of memory, and where writes fail."""
+"""New turns are refused when memory is short or writes fail."""
 
 from collections.abc import Mapping
 from typing import Any, cast

@@ -1,7 +1,7 @@
-"""Whatever a store replies, every operation ends with a value or with an error of ours.
+"""Every operation ends with a value or a SpecdecError, for any reply of the store.
 
-The replies of COMMIT and READ are tried with every word, and with other fields than scripts give; bytes that no script
-replied are no reply at all.
+The replies of COMMIT and READ are tested with every status word and with fields that scripts do not send. Bytes that no
+script sent do not count as a reply.
 """
 
 from collections.abc import Awaitable, Callable
@@ -71,7 +71,7 @@ PARSERS: list[Callable[[Any], object]] = [
 
 
 class Answering(OwnPipeline):
-    """A Redis client that gives one answer to every script, with the checksum of that call unless it is `bare`."""
+    """A Redis client with one answer to every script, with that call's checksum unless it is `bare`."""
 
     def __init__(self, reply: Any, bare: bool = False) -> None:
         self.reply = reply
@@ -104,7 +104,7 @@ def store(answers: Answering) -> RedisSessionStore:
 
 
 async def ended(operation: Awaitable[object]) -> object:
-    """The value or the error; anything but an error of ours fails the test."""
+    """Return the value or the SpecdecError; any other error fails the test."""
     try:
         return await operation
     except SpecdecError as error:

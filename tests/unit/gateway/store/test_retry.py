@@ -1,4 +1,4 @@
-"""How long the session store is waited for."""
+"""Limits of the wait for the session store."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Store:
-    """Fails the first tries, and then does not answer where it is `frozen`."""
+    """A store that fails the first tries, and then never answers if it is `frozen`."""
 
     def __init__(self, failures: int, frozen: bool = False) -> None:
         self.failures = failures

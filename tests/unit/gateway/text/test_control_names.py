@@ -1,4 +1,4 @@
-"""Text of callers never becomes a control token, and all other text is tokenized as ever."""
+"""Callers' text never becomes a control token, and all other text is tokenized as before."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -51,7 +51,7 @@ def tokenizer(family: str, names_as_tokens: bool = False) -> ModelTokenizer:
 
 
 def controls(family: str, ids: Sequence[int]) -> list[str]:
-    """The control tokens among the ids."""
+    """Return the control tokens among the ids."""
     return [name for name in inner(family).convert_ids_to_tokens(list(ids)) if name in NAMES]
 
 

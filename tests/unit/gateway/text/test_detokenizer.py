@@ -1,4 +1,4 @@
-"""Text token by token: the text of the whole, however it is cut, and each character as soon as it is certain."""
+"""Text token by token equals the text of the whole, for any division, and shows each character once it is certain."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ END = 256
 
 
 def byte_piece(token: int, first: bool) -> Piece:
-    """Byte-level: every token is a byte, and the end has no text."""
+    """Byte-level pieces: every token is a byte, and the end has no text."""
     return bytes([token]) if token < END else ""
 
 
@@ -21,7 +21,7 @@ ONE_BY_ONE = Decode(byte_piece, bytewise=True)
 
 
 def word_piece(token: int, first: bool) -> Piece:
-    """A space before each word but the first."""
+    """Pieces with a space before each word but the first."""
     word = ["one", "two", "", "three"][token]
     return f" {word}" if word and not first else word
 

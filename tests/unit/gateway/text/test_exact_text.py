@@ -1,4 +1,4 @@
-"""Streams, whole texts and the tokenizer's own decoding are one text, for tokenizers of every family and any ids."""
+"""Streams, whole texts and the tokenizer's own decoding agree, for tokenizers of every family and any ids."""
 
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -70,7 +70,7 @@ def special_ids(tokenizer: PreTrainedTokenizerFast) -> list[int]:
 
 
 def spelled(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
-    """The ids of the bytes of a text, where the vocabulary has byte tokens; otherwise those of the text."""
+    """Return the ids of a text's bytes if the vocabulary has byte tokens, otherwise the ids of the text."""
     vocabulary = tokenizer.get_vocab()
     if ALPHABET[0] in vocabulary and text:
         bytewise = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -81,7 +81,7 @@ def spelled(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
 
 
 def sequences(tokenizer: PreTrainedTokenizerFast) -> st.SearchStrategy[list[int]]:
-    """Any ids, a few of them outside of the vocabulary; and bytes of characters, whole or with some left out."""
+    """Generate any ids, a few of them outside of the vocabulary, and bytes of characters, some of them incomplete."""
     anything = st.lists(st.integers(0, len(tokenizer) + 3), max_size=24)
     bytes_of = st.text(HARD, max_size=6).map(lambda text: spelled(tokenizer, text))
     cut = st.tuples(bytes_of, st.integers(0, 40), st.integers(0, 3)).map(lambda x: x[0][: x[1]] + x[0][x[1] + x[2] :])
@@ -91,10 +91,10 @@ def sequences(tokenizer: PreTrainedTokenizerFast) -> st.SearchStrategy[list[int]
 
 
 def reference(tokenizer: PreTrainedTokenizerFast, ids: Sequence[int], special: bool) -> str:
-    """What the tokenizers library makes of the ids.
+    """Return the tokenizers library's text of the ids, with stray bytes replaced first.
 
-    Of a run of byte tokens in which one byte is part of no character it keeps no character at all, so that a later
-    token would take back what a stream has shown. Such a byte is replaced here by the token of U+FFFD before that.
+    The library drops all characters of a run of byte tokens if one byte is part of no character. A later token would
+    then take back text that a stream has shown. Here the token of U+FFFD replaces such a byte before decoding.
     """
     vocabulary = tokenizer.get_vocab()
     if "<0x00>" in vocabulary:

@@ -1,4 +1,4 @@
-"""A prompt that cannot fit is known by its length alone, and one that may fit is never refused."""
+"""A prompt that cannot fit is refused by its length alone, and one that may fit is never refused."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Grammars of strangers are compiled in another process, which may die of them."""
+"""Untrusted grammars are compiled in another process, which may crash."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ DEEP = Grammar(
         }
     ),
 )
-"""A schema of which the compiler's stack runs over."""
+"""A schema that overflows the compiler's stack."""
 SLOW = Grammar(GrammarKind.REGEX, "a?" * 30_000)
 
 
@@ -66,7 +66,7 @@ async def test_a_caller_that_leaves_takes_no_answer_of_another() -> None:
 
 
 def _endless(number: int) -> Grammar:
-    """A grammar of few bytes that takes far longer than the limit."""
+    """Return a short grammar that takes far longer than the limit."""
     return Grammar(GrammarKind.JSON_SCHEMA, json.dumps({"type": "integer", "multipleOf": 1_000_003 + 2 * number}))
 
 

@@ -1,4 +1,4 @@
-"""A lane runs one piece of work at a time, takes turns between tenants, and refuses what it has no room for."""
+"""A lane runs one piece of work at a time, alternates between tenants, and refuses work beyond its capacity."""
 
 import asyncio
 import threading
@@ -12,7 +12,7 @@ from specdec.errors import QueueFull
 
 
 class Gate:
-    """Work that ends when it is told, and says in which order it ran."""
+    """Work that ends when the test opens the gate, and records its order."""
 
     def __init__(self) -> None:
         self.opened = threading.Event()
@@ -25,7 +25,7 @@ class Gate:
 
 
 async def started(lane: TokenizingLane, tenant: str, gate: Gate, name: str, size: int = 1) -> "asyncio.Task[str]":
-    """Work that the lane has taken."""
+    """Start work in the lane."""
     task = asyncio.create_task(lane.run(tenant, size, partial(gate.work, name)))
     await asyncio.sleep(0)
     return task

@@ -1,4 +1,4 @@
-"""A token's own bytes, from tokenizers of both kinds."""
+"""Bytes of single tokens, from tokenizers of both kinds."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from tests.tiny_models import END_TOKEN, END_TOKEN_ID, make_tokenizer
 
 
 class Unigram:
-    """Decodes as SentencePiece does: no space at the beginning, one replacement for a stray byte."""
+    """Decodes like SentencePiece: no space at the start, one replacement character for a stray byte."""
 
     WORDS = ("<s>", "\u2581the", "\u2581", "cat", "<0xF0>", "<0x0A>", "\ufffd", "\u2581\u2581x")
 

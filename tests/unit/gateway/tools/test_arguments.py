@@ -1,4 +1,4 @@
-"""Arguments of earlier calls, in the forms that clients keep them, are read as an object and lose nothing."""
+"""Arguments of earlier calls, in the forms that clients store, are parsed as an object without loss."""
 
 import json
 import random

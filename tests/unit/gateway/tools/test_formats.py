@@ -1,4 +1,4 @@
-"""Each format of calls: what its parser reads from a stream, and what its grammar allows."""
+"""Each format of tool calls: its parser of a stream, and its grammar."""
 
 import json
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ Read = str | ToolCall
 
 
 def read(name: str, text: str, size: int) -> list[Read]:
-    """What a parser makes of a text that comes in pieces of that size; parts that belong to each other are joined."""
+    """Parse a text in pieces of that size, and join the parts that belong to each other."""
     parser = FORMATS[name].parser(texts_of(TOOLS))
     pieces = [piece for start in range(0, len(text), size) for piece in parser.feed(text[start : start + size])]
     joined: list[Read] = []
@@ -146,7 +146,7 @@ def test_tags_that_are_special_tokens_are_those_tokens_in_a_call_that_must_be(na
 
 
 def spelled(form: ToolFormat, text: str, tags: Sequence[str]) -> list[int]:
-    """The text in bytes, with the tokens of its tags."""
+    """Return the text in bytes, with its tags as their tokens."""
     ids: list[int] = []
     while text:
         tag = next((tag for tag in form.special if text.startswith(tag)), "")

@@ -1,4 +1,4 @@
-"""What a schema's grammar completes is of the schema, as a validator says; and what says nothing is accepted."""
+"""Complete outputs of a schema's grammar are valid for the schema. Schemas without constraints are accepted."""
 
 import json
 import random
@@ -16,16 +16,16 @@ from tests.unit.gateway.tools import schema_corpus
 
 END = 256
 ENDING = frozenset(b'"}],:0123456789')
-"""Bytes that bring a text on."""
+"""Bytes that bring a text closer to its end."""
 WALKS = 30
 LONGEST = 600
-"""Bytes of a text that is given up."""
+"""Length in bytes at which a text is given up."""
 
 compiler = GrammarCompiler.of_bytes()
 
 
 def walk(grammar: Grammar, seed: int) -> str | None:
-    """A text of a grammar, drawn at random; None where it got too long, or came to where nothing completes it."""
+    """Draw a random text of a grammar. Return None if it gets too long or cannot be completed."""
     dice, state, output = random.Random(seed), compiler.compile(grammar), []
     while len(output) < LONGEST:
         (mask,) = state.masks(output)

@@ -1,4 +1,4 @@
-"""What a model thinks is apart from its answer, however its text is cut; and a call in it is no call."""
+"""A model's thinking is separate from its answer for any division of the text, and a call in it is no call."""
 
 from dataclasses import replace
 

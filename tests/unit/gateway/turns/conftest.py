@@ -1,4 +1,4 @@
-"""Closes what the tests of turns leave open."""
+"""Closes the pass loops that tests of turns leave open."""
 
 from collections.abc import AsyncIterator
 

@@ -1,4 +1,4 @@
-"""A generator with a scripted store and scripted verifiers, and what its events say."""
+"""A generator with a scripted store and scripted verifiers, and the contents of its events."""
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -16,7 +16,7 @@ from tests.unit.gateway.turns.in_memory import services
 
 
 class Stage:
-    """A generator and what it works with."""
+    """A generator and its dependencies."""
 
     def __init__(self, *verifiers: ScriptedVerifier, **settings: Any) -> None:
         self.verifiers = verifiers or (ScriptedVerifier(),)
@@ -33,7 +33,7 @@ class Stage:
 
     @property
     def committed_text(self) -> str:
-        """The text of the only turn's committed output."""
+        """Return the text of the only turn's committed output."""
         return ByteTokenizer().decode(self.store.only.tokens[self.store.only.base :])
 
     async def run(self, **request: Any) -> list[Event]:

@@ -30,13 +30,13 @@ from tests.memory_sessions import MemorySessionStore
 PROMPT = tuple(b"Say it")
 TURN = Turn("0" * 32, "t", 1)
 LOOPS: list[PassLoops] = []
-"""Those of all services made in a test, which are closed at its end."""
+"""Pass loops of all services made in a test, closed at its end."""
 
 
 def services(
     *verifiers: ScriptedVerifier, owner: str = "me", store: MemorySessionStore | None = None, **settings: Any
 ) -> Services:
-    """The parts of a gateway over those verifiers, or over one, and over a store, or over one of its own."""
+    """Build a gateway's services over these verifiers and this store; by default over one verifier and a new store."""
     metrics = GatewayMetrics(CollectorRegistry())
     values = {"grace": 0.0, "store_patience": 0.0} | settings
     chosen = GatewaySettings(model=TokenizerSettings(path=Path("models/bytes")), **values)
@@ -58,14 +58,14 @@ def services(
 
 
 def served(name: str, metrics: GatewayMetrics, *verifiers: ScriptedVerifier) -> ServedModel:
-    """A model of that name, which those verifiers serve."""
+    """Return a model of that name, served by those verifiers."""
     tokenizer = ByteTokenizer()
     pool = knowing(VerifierPool(tokenizer.fingerprint, metrics, model=name), *verifiers)
     return ServedModel(name, tokenizer, PromptEncoder(tokenizer), pool)
 
 
 def header(stop: Sequence[str] = (), resumable: bool = True) -> Header:
-    """The header of a turn on PROMPT."""
+    """Return the header of a turn on PROMPT."""
     call = GenerationCall(
         tokens=PROMPT,
         prompt_len=len(PROMPT),
@@ -83,7 +83,7 @@ async def open_turn(store: MemorySessionStore, head: Header) -> None:
 
 
 async def events_of(generated: Generated) -> AsyncGenerator[Event]:
-    """The events that a generation publishes; closing the iterator stops it."""
+    """Yield the events that a generation publishes. Closing the iterator stops the generation."""
     events: asyncio.Queue[Event | None] = asyncio.Queue()
     task = asyncio.create_task(generated.run(events.put_nowait))
     task.add_done_callback(lambda _: events.put_nowait(None))

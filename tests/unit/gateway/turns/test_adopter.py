@@ -1,4 +1,4 @@
-"""What becomes of turns whose gateway fell silent."""
+"""Adoption of turns whose gateway stopped renewing its lease."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from tests.unit.gateway.turns.in_memory import PROMPT, TURN, header, open_turn, 
 
 
 class Stage:
-    """A gateway's parts, and one turn that another gateway has left behind."""
+    """A gateway's parts, and one turn that another gateway has abandoned."""
 
     def __init__(self, script: Script | None = None, **settings: Any) -> None:
         self.services = services(ScriptedVerifier(script=script), **{"grace": 60.0} | settings)

@@ -1,4 +1,4 @@
-"""A generation and its readers: they share it, wait for it, leave it, and come back."""
+"""A generation and its readers, which share it, hold it back, leave it, and come back."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -13,13 +13,13 @@ from tests.gateway_fakes import until
 
 
 class Source:
-    """Rounds numbered from 1, up to `end` or without one."""
+    """Rounds numbered from 1, up to `end` if it is set."""
 
     def __init__(self, end: int = 0, error: Exception | None = None) -> None:
         self.made = 0
         self.closed = False
         self.read: list[int | None] = []
-        """What it was told of its fastest reader."""
+        """Positions reported for the fastest reader."""
         self._end = end
         self._error = error
 

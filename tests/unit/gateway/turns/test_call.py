@@ -1,4 +1,4 @@
-"""What a request names as its drafter, predicts and asks of its form reaches the verifier's call."""
+"""A request's drafter, predicted output and output format reach the verifier's call."""
 
 from dataclasses import replace
 

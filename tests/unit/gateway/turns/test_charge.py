@@ -1,4 +1,4 @@
-"""What a request costs its key: the tokens that it used, once, however it ended."""
+"""A request charges its key once for the tokens used, however it ends."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,12 +21,12 @@ KEY = ApiKey("acme", "1", requests=10, tokens=1000)
 
 @dataclass
 class CountedLimits:
-    """Limits that keep what they were told."""
+    """Limits that record their calls."""
 
     entered: list[int] = field(default_factory=list)
-    """Tokens that each request took."""
+    """Tokens that each request reserved."""
     left: list[tuple[int, int]] = field(default_factory=list)
-    """Requests and tokens that each gave back."""
+    """Requests and tokens that each request returned."""
     full: bool = False
 
     async def enter(self, key: ApiKey, request: str, tokens: int) -> Quota:
@@ -40,7 +40,7 @@ class CountedLimits:
 
     @property
     def used(self) -> list[int]:
-        """Tokens that each request was charged with in the end."""
+        """Tokens that each request was charged in the end."""
         return [taken - back for taken, (_, back) in zip(self.entered, self.left, strict=True)]
 
 
@@ -115,7 +115,7 @@ async def test_a_reader_that_leaves_does_not_pay_for_more_than_a_minute(stage: S
 
 
 async def test_a_request_that_fails_pays_for_what_came() -> None:
-    stage = Stage(failover={"arrival": 0.0})  # whose verifier nobody has asked
+    stage = Stage(failover={"arrival": 0.0})  # no probe has reached its verifier
     with pytest.raises(NoVerifier):
         await stage.run()
     assert stage.limits.used == [0]

@@ -1,4 +1,4 @@
-"""Several generations of one request: together from the start, in step with their readers, and gone together."""
+"""Several generations of one request start together, keep pace with their readers, and end together."""
 
 from collections import Counter
 from collections.abc import AsyncGenerator
@@ -20,7 +20,7 @@ SUMMARY = Summary(Speculation(), Counter())
 
 
 class Generation:
-    """So many rounds, of which one may fail; it knows whether it was closed."""
+    """A generation of so many rounds, one of which may fail. It records whether it was closed."""
 
     def __init__(self, name: str, rounds: int, fails_at: int = -1) -> None:
         self._name = name

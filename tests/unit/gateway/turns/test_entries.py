@@ -1,4 +1,4 @@
-"""A byte of a stored turn that was changed is found, wherever it is, and never becomes a token."""
+"""A changed byte of a stored turn is detected, wherever it is, and never becomes a token."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -28,7 +28,7 @@ STORED = StoredRound(ROUND.tokens, "length", note_of(ROUND))
 
 
 def flipped(data: st.DataObject, raw: bytes) -> bytes:
-    """The same bytes, but for one of them."""
+    """Return the bytes with one of them changed."""
     changed = bytearray(raw)
     changed[data.draw(st.integers(0, len(raw) - 1))] ^= data.draw(st.integers(1, 255))
     return bytes(changed)

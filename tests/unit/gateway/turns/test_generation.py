@@ -1,4 +1,4 @@
-"""The one use case, with everything around it scripted: what it asks for, commits and shows."""
+"""A generation with scripted dependencies: its calls, commits and events."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""How a generation ends before its output does, and what it holds until then: its place, its session and its lease."""
+"""Early ends of a generation, and the resources held until then: its place, its session and its lease."""
 
 import asyncio
 from contextlib import aclosing

@@ -1,4 +1,4 @@
-"""A generation whose verifiers are lost, full or wrong goes on at another one, or ends with its reason."""
+"""A generation whose verifiers are lost, full or wrong continues on another one, or ends with the reason."""
 
 import asyncio
 from collections.abc import AsyncGenerator

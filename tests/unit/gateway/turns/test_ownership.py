@@ -1,4 +1,4 @@
-"""A session is owned while its turn is generated: renewed, told of a cancel, and released unless the turn ended."""
+"""A session is owned while its turn is generated: renewed, notified of a cancel, and released unless the turn ended."""
 
 import asyncio
 from functools import partial

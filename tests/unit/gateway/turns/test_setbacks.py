@@ -1,4 +1,4 @@
-"""A store that contradicts itself ends a generation with an error of ours, after a bounded number of tries."""
+"""A store that contradicts itself ends a generation with a SpecdecError, after a bounded number of tries."""
 
 import asyncio
 import time
@@ -26,10 +26,11 @@ from tests.memory_sessions import MemorySessionStore
 from tests.unit.gateway.turns.in_memory import TURN, events_of, header, open_turn, services
 
 ANSWERS = 6
-"""Most answers that an operation of the store has in its script."""
+"""Maximum number of scripted answers of a store operation."""
 CALLS = 5 * (MOST + 2 + 2 * (ANSWERS - 1))
-"""Most calls of the store. A setback costs five at most: the turn is owned, a round refused, the turn followed, owned
-once more and read again. MOST + 2 follow the last progress; each before it used up an answer of `acquire` or `commit`.
+"""Maximum number of calls of the store. A setback costs at most five: acquire the turn, a refused round, follow the
+turn, acquire it again, and read it again. MOST + 2 setbacks follow the last progress. Each earlier setback used up an
+answer of `acquire` or `commit`.
 """
 LIES: dict[str, Callable[[], SpecdecError] | None] = {
     "as it is": None,
@@ -43,7 +44,7 @@ LIES: dict[str, Callable[[], SpecdecError] | None] = {
 
 
 class LyingStore(MemorySessionStore):
-    """Answers each operation as the script says, and the last answer for ever."""
+    """Gives each operation its scripted answers, and repeats the last one."""
 
     def __init__(self, **answers: list[str]) -> None:
         super().__init__()
@@ -87,7 +88,7 @@ def _short_pauses() -> Iterator[None]:
 
 
 async def generated(store: LyingStore, seconds: float = 20.0) -> object:
-    """The last event, or the error, of a generation over that store that may take so long."""
+    """Return the last event or the error of a generation over that store, within a time limit."""
     made = services(store=store)
     await open_turn(store, header())
     await made.models.first.pool.probe()

@@ -1,4 +1,4 @@
-"""A turn goes from state to state as the table says, and no other way."""
+"""A turn changes state only as the table allows."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The sums of speculation agree with each other, under vLLM's names."""
+"""Totals of speculation agree with each other, under vLLM's names."""
 
 from collections import Counter
 from dataclasses import replace

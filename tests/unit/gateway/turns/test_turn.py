@@ -1,4 +1,4 @@
-"""What is kept of a turn tells it again exactly, and what names it cannot be mistaken."""
+"""A stored turn is restored exactly, and its identifiers are unambiguous."""
 
 import math
 import re

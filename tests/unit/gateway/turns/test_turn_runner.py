@@ -1,4 +1,4 @@
-"""A turn runner owns its turn, commits every round before it is shown, and ends where it is cancelled."""
+"""A turn runner owns its turn, commits every round before showing it, and ends on cancellation."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,7 +19,7 @@ FOREVER = float("inf")
 
 
 class Runner(TurnRunner):
-    """A runner of TURN, and what it publishes."""
+    """A runner of TURN and the events that it publishes."""
 
     def __init__(self, made: Services, seen: Callable[[OutputRound], object] = lambda shown: None) -> None:
         self.transcript = Transcript(TURN, header(), made.models.first.tokenizer.decode)

@@ -32,7 +32,7 @@ def stream(made: Services, head: Header | None = None, seconds: float = 60.0) ->
 
 
 async def commit(store: MemorySessionStore, epoch: int, base: int, text: bytes, finish: str = "") -> None:
-    """Commit as another owner does."""
+    """Commit as another owner."""
     ended = FinishReason(finish) if finish else None
     written = Round(base_len=base, tokens=tuple(text), origins=(Origin.PLAIN,) * len(text), finish=ended)
     outcome = await store.commit(

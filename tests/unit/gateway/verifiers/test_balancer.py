@@ -94,7 +94,7 @@ async def test_none_gets_much_more_than_its_share() -> None:
     await pool.probe()
     counts: Counter[str] = Counter()
     with ExitStack() as stack:
-        for number in range(100):  # all of them sessions that hash to the same verifier
+        for number in range(100):  # all sessions hash to the same verifier
             verifier, _ = pool.verifier_for("one session", avoid=())
             stack.enter_context(pool.serving(verifier))
             counts[verifier.address] += 1
@@ -104,7 +104,7 @@ async def test_none_gets_much_more_than_its_share() -> None:
 
 
 class WrittenPins(Pins):
-    """Says what a test wrote."""
+    """Pins written by a test."""
 
     def __init__(self) -> None:
         self.pinned = ""
@@ -131,7 +131,7 @@ async def test_a_pinned_session_goes_where_it_was_while_that_is_ready() -> None:
 
 
 class Dialled(ScriptedVerifier):
-    """One that knows whether its connection is open."""
+    """A verifier that records whether its connection is open."""
 
     closed = False
 

@@ -1,4 +1,4 @@
-"""A generation goes on at another verifier where one is lost, as often and as long as the settings allow."""
+"""A generation continues on another verifier after a loss, as often and as long as the settings allow."""
 
 import time
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ PROMPT = tuple(b"Say it")
 
 
 class Generation:
-    """One generation whose rounds are committed as they come."""
+    """One generation whose rounds are committed as they arrive."""
 
     def __init__(self, *verifiers: ScriptedVerifier, **settings: float) -> None:
         self.tokens = list(PROMPT)
@@ -61,7 +61,7 @@ class Generation:
 
 
 def verifiers(count: int, *failures: tuple[int, SpecdecError]) -> Sequence[ScriptedVerifier]:
-    """Verifiers of which each fails its first calls in that way."""
+    """Return verifiers whose first calls fail as given."""
     made = [ScriptedVerifier(f"{index}:1") for index in range(count)]
     for verifier in made:
         verifier.failures = list(failures)

@@ -1,4 +1,4 @@
-"""Plain rounds that arrive together become one, and others stay as they are."""
+"""Plain rounds that arrive together become one, and other rounds stay unchanged."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,7 +29,7 @@ CALL = GenerationCall(
 
 
 def plain(count: int, start: int = 3) -> list[Round]:
-    """Plain rounds, each behind the last."""
+    """Return consecutive plain rounds."""
     return [replace(FIRST, base_len=start + index, tokens=(index,)) for index in range(count)]
 
 

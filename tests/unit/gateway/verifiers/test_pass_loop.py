@@ -1,4 +1,4 @@
-"""A loop commits what a pass brings in one call, hands out the answers, and ends each generation on its own."""
+"""A loop commits a pass in one call, distributes the answers, and ends each generation separately."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -46,7 +46,7 @@ class Stream:
 
 
 class Store(MemorySessionStore):
-    """Notes the calls, and answers each commit as the test says; it waits while `held`."""
+    """Records the calls and answers each commit as the test specifies, once `free` is set."""
 
     def __init__(self, answer: Callable[[RoundCommit], bool | SpecdecError] = lambda commit: False) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class Store(MemorySessionStore):
 
 
 class Receiver:
-    """Takes every round, and notes what it is told."""
+    """Accepts every round and records the replies."""
 
     def __init__(self, name: str = "s", error: Exception | None = None) -> None:
         self.name = name

@@ -1,4 +1,4 @@
-"""Streams of rounds: orders go up together, credit holds a generation back, and what came is taken before the end."""
+"""Streams of rounds: orders are sent together, credit limits a generation, and arrivals are read before the end."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -31,7 +31,7 @@ def opening(slot: int, credit: int = MUCH) -> Opening:
 
 
 async def all_of(stream: RoundStream, slots: int) -> tuple[dict[int, list[int]], dict[int, SpecdecError]]:
-    """The tokens of so many slots, and how those ended that failed; returns when all have ended."""
+    """Return the tokens and the errors by slot, once all slots have ended."""
     tokens: dict[int, list[int]] = {}
     ended: dict[int, SpecdecError] = {}
     left = slots

@@ -1,4 +1,4 @@
-"""A round that no sound verifier sends makes its verifier a lost one, before anything is made of the round."""
+"""A round that no correct verifier sends counts its verifier as lost, before any use of the round."""
 
 import math
 from dataclasses import replace

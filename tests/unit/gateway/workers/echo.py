@@ -1,4 +1,4 @@
-"""A worker that sends its questions back, or sleeps, or dies."""
+"""A worker that echoes its requests, sleeps, or dies."""
 
 import os
 import time

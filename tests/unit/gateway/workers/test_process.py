@@ -1,4 +1,4 @@
-"""A worker answers, is killed when it is late, and the next question gets a new one."""
+"""A worker answers, is killed when it is late, and is replaced for the next request."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Parts of a message become blocks that begin, go on and end in order, whole or in a stream."""
+"""Parts of a message become blocks that start, continue and end in order, whole or in a stream."""
 
 from gateway.http.replies.blocks import Blocks, blocks_of
 from gateway.tools.message_reader import joined_message

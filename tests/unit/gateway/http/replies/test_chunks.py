@@ -1,4 +1,4 @@
-"""Chunks are written without models, and are exactly what the models of the API's description write."""
+"""Chunks are serialized without models, and equal the output of the models in the API's description."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Lists of log probabilities stay in step with the tokens, those without any among them."""
+"""Lists of log probabilities stay aligned with the tokens, also for tokens without any."""
 
 import pytest
 

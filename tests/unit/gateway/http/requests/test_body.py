@@ -1,4 +1,4 @@
-"""The bytes of a body are read no further than they may go."""
+"""A request body is read up to its limit and no further."""
 
 import json
 from collections.abc import AsyncIterator
@@ -12,7 +12,7 @@ from specdec.errors import FieldInvalid, MessageTooLarge
 
 
 class Chunks:
-    """A body in pieces that counts how many were read."""
+    """A body in pieces that counts the pieces read."""
 
     def __init__(self, *chunks: bytes) -> None:
         self.chunks = chunks

@@ -1,4 +1,4 @@
-"""Every field of the OpenAI API arrives, and what does nothing is taken."""
+"""Every field of the OpenAI API takes effect, and fields without effect are accepted."""
 
 from typing import Any
 

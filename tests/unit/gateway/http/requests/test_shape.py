@@ -1,4 +1,4 @@
-"""Bodies that would take long to walk are refused by the name of the field, and large ones are read in a worker."""
+"""Bodies that take long to walk are refused by field name, and large ones are parsed in a worker."""
 
 import json
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Every field that gives the output a form becomes one grammar, named by its field."""
+"""Every field that constrains the output becomes one grammar, named after its field."""
 
 import json
 from typing import Any
