@@ -1,4 +1,4 @@
-"""Checks whether a server is fit to hold sessions, both when the gateway starts and in `specdec doctor`."""
+"""Checks whether a Redis or Valkey server can hold sessions, at the gateway's start and in `specdec doctor`."""
 
 from collections.abc import Iterator
 
@@ -8,11 +8,11 @@ from specdec.serving.checks import Check
 from specdec.serving.redis_version import SAFE, version_parts
 
 NEEDED = (6, 2, 0)
-"""Older servers lack commands that the scripts use."""
+"""Oldest supported version; older servers lack commands that the scripts use."""
 
 
 def store_checks(facts: ServerFacts, replicas: int) -> Iterator[Check]:
-    """The checks of a server of which `replicas` replicas must acknowledge each round."""
+    """Yield the checks of a server; `replicas` replicas must acknowledge each round."""
     yield version_check("session store", facts)
     yield from cluster_check("session store", facts)
     yield _eviction(facts)
@@ -31,7 +31,7 @@ def store_checks(facts: ServerFacts, replicas: int) -> Iterator[Check]:
 
 
 def version_check(name: str, facts: ServerFacts) -> Check:
-    """Whether a server is new enough."""
+    """Check the server's version."""
     found = f"{facts.name} {facts.version}"
     parts = version_parts(facts.version)
     if facts.name == "redis" and parts < SAFE:
@@ -41,7 +41,7 @@ def version_check(name: str, facts: ServerFacts) -> Check:
 
 
 def cluster_check(name: str, facts: ServerFacts) -> Iterator[Check]:
-    """A node of a Redis Cluster is refused: it has only some of the keys, and the scripts use keys of several nodes."""
+    """Refuse a Redis Cluster node: it holds only some of the keys, and the scripts use keys of several nodes."""
     if facts.is_cluster:
         remedy = "use one master, behind Sentinels where it must not fail"
         yield Check.fail(f"{name} cluster", "Redis Cluster is not supported (cluster_enabled:1)", remedy)

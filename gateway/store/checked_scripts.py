@@ -1,9 +1,9 @@
-"""Checksums between a script and its caller, so that flipped bytes on the way are found on both sides.
+"""Checksums between a script and its caller, which detect corrupted bytes in both directions.
 
-The last argument of a script is the SHA-1 of its keys and of its other arguments, one of which is different for every
-call. The script does nothing when it does not fit, and its reply comes with the SHA-1 of that checksum and the reply:
-neither a reply with other bytes, nor that of another call on a connection that is out of step, is taken for its own.
-SHA-1 is the hash that every server offers to scripts; here it is against accidents, not against people.
+The last argument of a script is the SHA-1 of its keys and other arguments, one of which is a nonce. If the checksum
+does not match, the script does nothing. The reply carries the SHA-1 of that checksum and the reply, so the caller
+detects both corrupted replies and replies to another call on a desynchronized connection. SHA-1 is the hash that every
+server offers to scripts. It protects against accidents, not against attackers.
 """
 
 import hashlib
@@ -14,24 +14,24 @@ from typing import Any
 from gateway.store import lua
 
 Reply = list[Any]
-"""A word and what belongs to it: bytes, None, integers, and lists of these."""
+"""Reply of a script: a status word and its values, which are bytes, None, integers, or lists of these."""
 
 
 def checked(source: str) -> str:
-    """The script that runs `source` where its keys and arguments are those that were sent."""
+    """Wrap `source` in a script that runs it only if the checksum of keys and arguments matches."""
     return lua.script("checked").replace("SOURCE", source, 1)
 
 
 def arguments_of(keys: Sequence[str], arguments: Sequence[str | bytes | float]) -> list[bytes]:
-    """The arguments as they are sent, with one that no other call has, and with the checksum."""
+    """Return the arguments to send, with a nonce and the checksum appended."""
     sent = [*map(_bytes, arguments), secrets.token_bytes(8)]
     return [*sent, _sha1(_flat([key.encode() for key in keys]) + _flat(sent))]
 
 
 def reply_of(answer: Any, sent: Sequence[bytes]) -> Reply | None:
-    """The reply in the answer to a script with the arguments `sent`.
+    """Return the reply in the server's answer to the arguments `sent`.
 
-    None when it is no answer to that, or when the script got other arguments: bytes were changed on the way.
+    None means that the answer belongs to another call, or that arguments or reply were corrupted.
     """
     match answer:
         case [bytes() as digest, [bytes(), *_] as found]:
@@ -41,7 +41,7 @@ def reply_of(answer: Any, sent: Sequence[bytes]) -> Reply | None:
 
 
 def digest_of(sent: bytes, reply: Reply) -> bytes:
-    """The checksum of a reply to the call whose own checksum is `sent`."""
+    """Return the checksum of a reply to the call with the checksum `sent`."""
     return _sha1(sent + _flat(reply))
 
 

@@ -1,9 +1,8 @@
-"""What each API key may ask for, counted in Redis for all gateways together.
+"""Rate limits of API keys, counted in Redis across all gateways.
 
-Requests and tokens a minute are buckets that fill evenly within a minute. A request takes one request, and the tokens
-that it may need, as far as they are known. At its end the difference to what it used is settled; the bucket may be
-overdrawn by that. Requests at once are leases, which end by themselves when their gateway dies. Every script may be
-repeated.
+Requests and tokens per minute are token buckets that refill evenly within a minute. A request takes one request and an
+estimate of its tokens; at its end the difference to the actual use is settled, which may overdraw the bucket.
+Concurrent requests are leases, which expire when their gateway dies. Every script is safe to repeat.
 """
 
 import asyncio
@@ -23,12 +22,12 @@ from gateway.store.redis_scripts import Scripts
 from specdec.errors import RateLimited, SessionStoreDown
 
 LEASE = 30.0
-"""Seconds after which a request counts no more when its gateway has fallen silent."""
+"""Lease of a running request, in seconds; it expires if the gateway stops renewing it."""
 _LEASE_MS = round(LEASE * 1000)
 PATIENCE = 2.0
-"""Seconds that a request waits to be counted, or settled."""
+"""Timeout of counting or settling a request, in seconds."""
 _WAIT_FOR_ANOTHER = 1.0
-"""Seconds after which a retry makes sense when too many requests of a key run."""
+"""Suggested retry delay, in seconds, if too many requests of a key run."""
 
 _NAMES = {"requests": "requests a minute", "tokens": "tokens a minute", "concurrency": "requests at once"}
 
@@ -37,7 +36,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """What an API key has left just now."""
+    """Remaining requests and tokens of an API key."""
 
     key: ApiKey
     requests: float
@@ -45,7 +44,7 @@ class Quota:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """What a caller is told of it, under OpenAI's names; nothing of limits that the key does not have."""
+        """Rate limit headers under OpenAI's names, for the limits that the key has."""
         return _headers("requests", self.key.requests, self.requests) | _headers("tokens", self.key.tokens, self.tokens)
 
 
@@ -55,7 +54,7 @@ def _headers(name: str, limit: int | None, left: float) -> dict[str, str]:
     return {
         f"x-ratelimit-limit-{name}": str(limit),
         f"x-ratelimit-remaining-{name}": str(max(0, math.floor(left))),
-        f"x-ratelimit-reset-{name}": f"{(limit - left) * 60 / limit:.3f}s",  # until all of it is there again
+        f"x-ratelimit-reset-{name}": f"{(limit - left) * 60 / limit:.3f}s",  # until the bucket is full
     }
 
 
@@ -63,24 +62,24 @@ class Limits:
     """Counts the requests and tokens of API keys."""
 
     def __init__(self, client: Redis, metrics: KeyMetrics, prefix: str = "") -> None:
-        """Args: prefix: of every key of the store."""
+        """Args: prefix: prefix of every Redis key."""
         self._client = client
         self._scripts = Scripts(client, 0, prefix)
         self._metrics = metrics
         self._prefix = prefix
         self._running: dict[str, set[str]] = defaultdict(set)
-        """The requests that this gateway has let in, by the id of their key."""
+        """Running requests of this gateway, by API key id."""
 
     async def enter(self, key: ApiKey, request: str, tokens: int) -> Quota:
         """Count a request.
 
         Args:
-            request: an id that no other request has.
-            tokens: how many are taken until it ends; never more than the key's whole limit.
+            request: unique request id.
+            tokens: tokens to reserve until the request ends; at most the key's whole limit.
 
         Raises:
-            RateLimited: the key has used up a limit.
-            SessionStoreDown: nobody knows what the key has used, so nobody is let in.
+            RateLimited: a limit of the key is used up.
+            SessionStoreDown: the key's use is unknown, so the request is refused.
         """
         limits = _numbers(key.requests, key.tokens, key.concurrency)
         try:
@@ -98,9 +97,9 @@ class Limits:
         return quota
 
     async def leave(self, key: ApiKey, request: str, requests: int, tokens: int) -> None:
-        """End a request, and give back so many requests and tokens; for fewer than 0 tokens, take more.
+        """End a request and return `requests` and `tokens` to the key; negative `tokens` takes more.
 
-        Where the store does not answer, what was taken stays taken; the place is free when its lease is over.
+        If the store does not answer, the reserved amounts stay used, and the place becomes free when its lease expires.
         """
         self._running[key.id].discard(request)
         if not self._running[key.id]:
@@ -113,7 +112,7 @@ class Limits:
             _log.warning("limits_not_settled", key=key.id, error=str(error))
 
     async def renew(self) -> None:
-        """Keep what runs here counted, until cancelled."""
+        """Renew the leases of the requests that run here, until cancelled."""
         while True:
             await asyncio.sleep(LEASE / 3)
             for key, requests in [*self._running.items()]:
@@ -136,7 +135,7 @@ def _numbers(*limits: int | None) -> tuple[int, ...]:
 
 
 def _quota(key: ApiKey, reply: Reply) -> tuple[str | None, float, Quota]:
-    """What is used up, by its name in metrics, or None; the seconds until there is room; and what is left."""
+    """Return the name of the exhausted limit or None, the seconds until a retry can succeed, and the quota."""
     word, wait, requests, tokens = reply
     refusal = None if word == b"OK" else word.decode().lower()
     return refusal, float(wait) / 1000, Quota(key, float(requests), float(tokens))

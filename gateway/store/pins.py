@@ -1,4 +1,4 @@
-"""Session affinity: Redis remembers which verifier has the KV of a session; losing this costs time, not output."""
+"""Session affinity: Redis stores which verifier holds the KV of each session. Losing a pin costs time, not output."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
@@ -12,14 +12,14 @@ from gateway.store import lua
 _log = structlog.get_logger()
 
 _PATIENCE = 0.5
-"""Seconds for which a generation waits for Redis before it uses its own choice."""
+"""Timeout of a pin lookup, in seconds; after it a generation uses its own choice."""
 
 
 class Pins:
-    """Remembers the verifier that served each session last, in the slot of the session."""
+    """Stores the last verifier of each session, in the session's hash slot."""
 
     def __init__(self, client: Redis, ttl: float, prefix: str = "") -> None:
-        """Args: ttl: seconds for which a pin is kept after its last use; prefix: of every key."""
+        """Args: ttl: lifetime of a pin in seconds after its last use; prefix: prefix of every key."""
         self._client = client
         self._ttl_ms = round(ttl * 1000)
         self._prefix = prefix
@@ -27,19 +27,20 @@ class Pins:
         self._script: Callable[..., Awaitable[Any]] = client.register_script(lua.script("pin"))
 
     async def settle(self, session: str, epoch: int, choice: str, candidates: Collection[str]) -> str:
-        """The candidate that served the session last, or else `choice`, which is remembered.
+        """Return the candidate that served the session last; if there is none, store and return `choice`.
 
-        Where there is one candidate alone, nobody waits for that.
+        With a single candidate, return at once and store the pin in the background.
 
         Args:
-            epoch: the epoch of the session's owner; an epoch older than the stored one changes nothing.
-            choice: the key of the verifier to serve it when there is no stored candidate, or Redis does not answer.
-            candidates: the keys of all verifiers that may serve it.
+            session: session id.
+            epoch: epoch of the session's owner; an epoch older than the stored one changes nothing.
+            choice: key of the verifier to use if no candidate is stored or Redis does not answer.
+            candidates: keys of all verifiers that may serve the session.
         """
         storing = asyncio.ensure_future(self._settle(session, epoch, choice, candidates))
         if len(candidates) > 1:
             return await storing
-        self._storing.add(storing)  # there is no choice to wait for: it is stored for turns to come
+        self._storing.add(storing)  # the result is known: the pin is stored for later turns only
         storing.add_done_callback(self._storing.discard)
         return choice
 
@@ -54,6 +55,6 @@ class Pins:
             return choice
 
     async def close(self) -> None:
-        """Close the connection, behind what is being stored."""
+        """Wait for pending writes, then close the connection."""
         await asyncio.gather(*self._storing)
         await self._client.aclose()

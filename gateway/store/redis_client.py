@@ -1,4 +1,4 @@
-"""Opens connections to Redis with timeouts and retries, and reads what kind of server is there."""
+"""Opens connections to Redis with timeouts and retries, and reads facts about the server."""
 
 import asyncio
 from dataclasses import dataclass
@@ -14,24 +14,24 @@ from redis.exceptions import RedisError
 from specdec.errors import ConfigError, SessionStoreDown
 
 SOCKET_TIMEOUT = 1.0
-"""Seconds for connecting and for each reply; every operation is one script of microseconds."""
+"""Timeout in seconds of a connection attempt and of each reply. An operation is one script of microseconds."""
 MAX_CONNECTIONS = 64
 POOL_TIMEOUT = 10.0
-"""Seconds to wait for a free connection; so long none becomes free only of a server that does not answer."""
+"""Longest wait in seconds for a free connection, reached only if the server does not answer."""
 HEALTH_CHECK_INTERVAL = 15.0
-"""Seconds after which an idle connection is pinged before it is used again."""
+"""Idle time in seconds after which a connection is pinged before reuse."""
 RETRIES = 5
 FACTS_TIMEOUT = 5.0
-"""Seconds for reading the facts about a server."""
+"""Timeout of reading a server's facts, in seconds."""
 _SENTINEL_SCHEMES = {"redis+sentinel": False, "rediss+sentinel": True}
-"""The schemes of URLs that name Sentinels, and whether each stands for TLS."""
+"""URL schemes of Sentinels, and whether each implies TLS."""
 _SENTINEL_PORT = 26379
 SCHEMES = "redis://, rediss://, unix://, redis+sentinel:// or rediss+sentinel://"
 
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """What decides whether a server is fit for what it will hold."""
+    """Facts that decide whether a server can hold sessions or KV blocks."""
 
     name: str
     """`valkey` or `redis`."""
@@ -43,31 +43,31 @@ class ServerFacts:
     used: int = 0
     """Bytes of memory in use."""
     maxmemory: int = 0
-    """Bytes it may use; 0 is no limit."""
+    """Memory limit in bytes; 0 is no limit."""
     replicas: int = 0
-    """The number of replicas that are connected now."""
+    """Number of connected replicas."""
     is_master: bool = True
     fsync: str = ""
-    """The setting appendfsync: `always`, `everysec` or `no`; empty when the user may not read it."""
+    """Setting appendfsync: `always`, `everysec` or `no`; empty if the user may not read it."""
     log_is_written: bool = True
     """Whether the last write to the append-only file succeeded."""
     run_id: str = ""
-    """An id that is different for every server process."""
+    """Unique id of the server process."""
     is_cluster: bool = False
     """Whether it is a node of a Redis Cluster, which has only some of the keys."""
 
 
 def connect(url: str, blocking: float = 0.0) -> Redis:
-    """A client for a Redis URL; it connects on first use and closes with `aclose()`.
+    """Return a client for a Redis URL; it connects on first use and closes with `aclose()`.
 
-    A command whose reply was lost is sent again, so every command on this client must be safe to repeat.
+    A command whose reply is lost is sent again, so every command on this client must be safe to repeat.
 
     Args:
-        url: a URL with one of SCHEMES; the master of a Sentinel is looked up anew for each connection.
-        blocking: seconds for which a command may block on the server, in addition to the timeout of a reply.
+        url: URL with one of SCHEMES. Each connection looks up the master of a Sentinel again.
+        blocking: longest time in seconds that a command may block on the server, added to the reply timeout.
 
     Raises:
-        ConfigError: it is no such URL; the message does not repeat it, because it may contain a password.
+        ConfigError: the URL is invalid. The message does not repeat it, because it may contain a password.
     """
     options = {
         "socket_timeout": SOCKET_TIMEOUT + blocking,
@@ -95,7 +95,7 @@ def _limits() -> dict[str, Any]:
 
 
 class _SentinelPool(SentinelConnectionPool, BlockingConnectionPool):
-    """A pool of connections to a master, which waits for a free one, and closes those to its Sentinels, too."""
+    """Blocking connection pool to a master that also closes the connections to its Sentinels."""
 
     async def aclose(self) -> None:
         await super().aclose()
@@ -103,7 +103,7 @@ class _SentinelPool(SentinelConnectionPool, BlockingConnectionPool):
 
 
 def _master(url: str, options: dict[str, Any]) -> Redis:
-    """A client for the master that Sentinels name; never for a replica, which may lack committed rounds.
+    """Return a client for the master that the Sentinels name; never a replica, which may lack committed rounds.
 
     The URL is `redis+sentinel://[user:password@]host[:port],.../service[/db]`. The query may contain
     `sentinel_username`, `sentinel_password` and the `ssl_...` options of redis-py.
@@ -145,7 +145,7 @@ async def server_facts(url: str) -> ServerFacts:
     """Read INFO and the appendfsync setting of the server at a Redis URL.
 
     Raises:
-        ConfigError: it is no Redis URL.
+        ConfigError: the URL is invalid.
         SessionStoreDown: the server does not answer.
     """
     client = connect(url)

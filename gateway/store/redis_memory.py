@@ -1,4 +1,4 @@
-"""Refuses new turns before the server's memory is full, or while it cannot write to its disk."""
+"""Refuses new turns before the server's memory is full, or while the server cannot write to its disk."""
 
 import math
 import time
@@ -11,16 +11,16 @@ from gateway.store.redis_scripts import guarded
 from specdec.errors import SessionStoreFull
 
 FULL = 0.85
-"""Share of the server's memory limit from which on no new turn is accepted."""
+"""Share of the server's memory limit above which new turns are refused."""
 _PROBE_MS = 1000
-"""How long the key of a trial write lives."""
+"""Lifetime of a trial write's key, in milliseconds."""
 
 
 class MemoryGuard:
-    """Watches how much of its memory limit one server uses, and whether it writes."""
+    """Monitors the memory use of one server, and whether it accepts writes."""
 
     def __init__(self, client: Redis, prefix: str = "") -> None:
-        """`prefix` begins every key."""
+        """Args: prefix: prefix of every key."""
         self._client = client
         self._probe = f"{prefix}writes"
         self._read_at = -math.inf
@@ -28,23 +28,23 @@ class MemoryGuard:
         self._doubtful = False
 
     async def check(self, max_age: float = 1.0) -> None:
-        """See whether a new turn can be stored.
+        """Check that the server can store a new turn.
 
         Args:
-            max_age: seconds for which what was read last is taken as current.
+            max_age: seconds for which the last reading stays valid.
 
         Raises:
-            SessionStoreFull: the server has no memory for it, or its disk is full or fails.
-            SessionStoreReadOnly: it is a replica.
-            SessionStoreDown: it does not answer.
+            SessionStoreFull: the server's memory or disk is full, or its disk fails.
+            SessionStoreReadOnly: the server is a replica.
+            SessionStoreDown: the server does not answer.
         """
         if time.monotonic() - self._read_at >= max_age:
-            self._read_at = time.monotonic()  # of many callers, one asks the server
+            self._read_at = time.monotonic()  # before the read, so that only one of many callers asks the server
             await guarded(self._read())
         if self._share >= FULL:
             raise SessionStoreFull(f"the session store is {self._share:.0%} full and takes no new work")
         if self._doubtful:
-            # Whether the server refuses a write, after a failure of its disk, is up to its settings.
+            # After a disk failure, the server's settings decide whether it refuses writes: try one.
             await guarded(self._client.set(self._probe, b"", px=_PROBE_MS))
 
     async def _read(self) -> None:
@@ -58,5 +58,5 @@ class MemoryGuard:
 
 
 def _disk_failed(disk: Mapping[str, Any]) -> bool:
-    """Whether INFO persistence tells of a write to the disk that failed."""
+    """Whether INFO persistence reports a failed write to disk."""
     return any(disk.get(name, "ok") != "ok" for name in ("aof_last_write_status", "rdb_last_bgsave_status"))

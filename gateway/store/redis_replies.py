@@ -1,4 +1,4 @@
-"""Turns the replies of the session scripts into values, or into the errors that their first word stands for."""
+"""Converts replies of the session scripts to values, or to the errors that their status words denote."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -32,13 +32,13 @@ from specdec.errors import (
 from specdec.wire.tokens import tokens_from_bytes
 
 _PLAIN = {b"OK ": False, b"DUP ": False, b"OK 1": True, b"DUP 1": True}
-"""The answers to a round or a lease that was taken: whether its turn was cancelled."""
+"""Answers to an accepted round or lease, and whether its turn was cancelled."""
 
 _Value = TypeVar("_Value")
 
 
 def understood(value_of: Callable[[Reply], _Value], reply: Reply) -> _Value:
-    """The value of a reply, or the error that it stands for; raises SessionStoreDown when it makes no sense."""
+    """Return the value of a reply or raise the error that it denotes; raises SessionStoreDown if it is malformed."""
     try:
         return value_of(reply)
     except SpecdecError:
@@ -48,7 +48,7 @@ def understood(value_of: Callable[[Reply], _Value], reply: Reply) -> _Value:
 
 
 def done(reply: Reply) -> None:
-    """CREATE and DELETE: nothing, or the session is missing."""
+    """Read a reply of CREATE or DELETE; raises if the session is missing."""
     match reply:
         case [b"OK"]:
             return
@@ -56,7 +56,7 @@ def done(reply: Reply) -> None:
 
 
 def secret(reply: Reply) -> bytes:
-    """SECRET: the secret of the installation."""
+    """Read a reply of SECRET: the installation's secret."""
     match reply:
         case [b"OK", bytes() as known]:
             return known
@@ -64,7 +64,7 @@ def secret(reply: Reply) -> bytes:
 
 
 def session_view(reply: Reply) -> SessionView:
-    """GET: the session."""
+    """Read a reply of GET: the session."""
     match reply:
         case [b"OK", turn, state, n, fingerprint, left, seen]:
             return SessionView(
@@ -79,7 +79,7 @@ def session_view(reply: Reply) -> SessionView:
 
 
 def turn_view(reply: Reply) -> TurnView:
-    """READ: the turn."""
+    """Read a reply of READ: the turn."""
     match reply:
         case [b"OK", state, left, prompt, entries]:
             events = [dict(zip(flat[::2], flat[1::2], strict=True)) for _, flat in entries]
@@ -95,7 +95,7 @@ def turn_view(reply: Reply) -> TurnView:
 
 
 def opened(reply: Reply, limit: int) -> Opened:
-    """OPEN: the turn; `limit` is the longest log in tokens."""
+    """Read a reply of OPEN: the turn; `limit` is the longest log in tokens."""
     match reply:
         case [b"OK" | b"DUP" as word, turn]:
             return Opened(int(turn), repeated=word == b"DUP")
@@ -105,7 +105,7 @@ def opened(reply: Reply, limit: int) -> Opened:
 
 
 def lease(reply: Reply) -> Lease:
-    """ACQUIRE: the ownership."""
+    """Read a reply of ACQUIRE: the lease."""
     match reply:
         case [b"OK", epoch, n]:
             return Lease(epoch=int(epoch), n=int(n))
@@ -118,7 +118,7 @@ def lease(reply: Reply) -> Lease:
 
 
 def outcomes(reply: Reply, rounds: Sequence[RoundCommit]) -> list[bool | SpecdecError]:
-    """COMMIT: for each round, whether its turn was cancelled, or the error of that round."""
+    """Read a reply of COMMIT: for each round, whether its turn was cancelled, or its error."""
     return [
         _PLAIN[answer] if answer in _PLAIN else _outcome(answer, each.epoch, each.base)
         for answer, each in zip(_answers(reply), rounds, strict=True)
@@ -126,7 +126,7 @@ def outcomes(reply: Reply, rounds: Sequence[RoundCommit]) -> list[bool | Specdec
 
 
 def renewals(reply: Reply, leases: Sequence[tuple[str, int]]) -> list[bool | SpecdecError]:
-    """RENEW: for each lease, whether its turn was cancelled, or the error of that lease."""
+    """Read a reply of RENEW: for each lease, whether its turn was cancelled, or its error."""
     return [
         _PLAIN[answer] if answer in _PLAIN else _outcome(answer, epoch)
         for answer, (_, epoch) in zip(_answers(reply), leases, strict=True)
@@ -134,7 +134,7 @@ def renewals(reply: Reply, leases: Sequence[tuple[str, int]]) -> list[bool | Spe
 
 
 def was_done(reply: Reply, otherwise: bytes) -> bool:
-    """CANCEL and RELEASE: True; False for the word `otherwise`."""
+    """Read a reply of CANCEL or RELEASE: True for OK, False for the word `otherwise`."""
     match reply:
         case [word] if word in (b"OK", otherwise):
             return bool(word == b"OK")
@@ -142,7 +142,7 @@ def was_done(reply: Reply, otherwise: bytes) -> bool:
 
 
 def lapsed_turn(reply: Reply, session_id: str) -> LapsedTurn | None:
-    """LAPSED_TURN: the turn; None when it is none."""
+    """Read a reply of LAPSED_TURN: the turn, or None if it has not lapsed."""
     match reply:
         case [b"OK", tenant, turn, silent]:
             return LapsedTurn(session_id, tenant.decode(), int(turn), int(silent) / 1000)
@@ -152,7 +152,7 @@ def lapsed_turn(reply: Reply, session_id: str) -> LapsedTurn | None:
 
 
 def open_refusal(word: bytes, rest: Reply, limit: int) -> SpecdecError:
-    """The error for a reply of OPEN other than OK and DUP; `limit` is the longest log in tokens."""
+    """Return the error for a reply of OPEN other than OK and DUP; `limit` is the longest log in tokens."""
     match word:
         case b"BUSY":
             return SessionBusy(
@@ -174,11 +174,12 @@ def open_refusal(word: bytes, rest: Reply, limit: int) -> SpecdecError:
 
 
 def diverged(word: bytes, base: int, n: int) -> SessionDiverged:
-    """The error for an answer GAP, MISMATCH, CORRUPT or SPOILED.
+    """Return the error for an answer GAP, MISMATCH, CORRUPT or SPOILED.
 
     Args:
-        base: where the round starts, in tokens.
-        n: the length of the log that the store knows of.
+        word: the answer.
+        base: start of the round, in tokens.
+        n: length of the store's log, in tokens.
     """
     why = {
         b"SPOILED": "the store's keys of the session are not what was written",
@@ -189,12 +190,12 @@ def diverged(word: bytes, base: int, n: int) -> SessionDiverged:
 
 
 def fenced(epoch: int) -> Fenced:
-    """The error of an owner whose epoch is not the current one."""
+    """Return the error of an owner whose epoch is not current."""
     return Fenced(f"epoch {epoch} is over: the session has a newer owner, or is gone")
 
 
 def missing(reply: Reply) -> SpecdecError:
-    """The error for a reply that says that something is not there; raises ValueError for any other."""
+    """Return the error for a reply about a missing session or turn; raises ValueError for any other reply."""
     match reply:
         case [b"EXPIRED"]:
             return expired()
@@ -204,12 +205,12 @@ def missing(reply: Reply) -> SpecdecError:
 
 
 def not_found() -> SessionNotFound:
-    """The error for a session that does not exist or is another tenant's; the caller cannot tell these apart."""
+    """Return the error for a session that does not exist or belongs to another tenant, which look the same."""
     return SessionNotFound("no such session", "session")
 
 
 def expired() -> SessionExpired:
-    """The error for a session whose tokens are not kept any more."""
+    """Return the error for a session whose tokens have expired."""
     return SessionExpired("its tokens are not kept any more")
 
 
@@ -221,7 +222,7 @@ def _answers(reply: Reply) -> list[bytes]:
 
 
 def _outcome(answer: bytes, epoch: int, base: int = 0) -> SpecdecError:
-    """The error that an answer of COMMIT or RENEW stands for; raises ValueError where it is none."""
+    """Return the error that an answer of COMMIT or RENEW denotes; raises ValueError for an unknown answer."""
     match answer.split():
         case [b"FENCED"]:
             return fenced(epoch)
@@ -241,5 +242,5 @@ def _round(fields: dict[bytes, bytes]) -> StoredRound:
 def _tokens(data: bytes) -> tuple[int, ...]:
     try:
         return tuple(tokens_from_bytes(data))
-    except FieldInvalid as error:  # which is a mistake of a caller elsewhere
+    except FieldInvalid as error:  # elsewhere a caller's mistake, here a malformed reply
         raise ValueError(error.message) from error

@@ -1,6 +1,6 @@
-"""Runs Lua scripts on Redis; every failure of the server or of the connection is raised as SessionStoreDown.
+"""Runs Lua scripts on Redis. Every failure of the server or the connection raises SessionStoreDown.
 
-Durable writes that are due at once go to the server together, and are acknowledged together: group commit.
+Concurrent durable writes are sent and acknowledged together (group commit).
 """
 
 import asyncio
@@ -26,51 +26,51 @@ _REFUSALS: Sequence[tuple[str, type[SessionStoreDown], str]] = (
     ),
     ("read only replica", SessionStoreReadOnly, "the session store is a replica, which takes no writes"),
 )
-"""What the server says of a write that it refuses, also of one in a script, and what callers are told."""
+"""Refused writes: a part of the server's message, the error to raise, and its message for callers."""
 
 TRIES = 3
-"""How often a script is run when its reply does not fit, before the store counts as down."""
+"""Number of attempts with a corrupted reply, after which the store counts as down."""
 
 ACK_TIMEOUT = 0.5
-"""Seconds for which replicas may take to acknowledge a write; less than the timeout of a reply."""
+"""Timeout in seconds of the replicas' acknowledgement; less than the reply timeout."""
 _Command = Sequence[str | bytes | int]
 _Answer = TypeVar("_Answer")
 
 
 @cache
 def _whole(name: str) -> tuple[str, str]:
-    """A script and its hash, by which it is always run: source that was changed on the way to the server never runs."""
+    """Return a script and its hash. Scripts run by hash only, so source corrupted in transit never runs."""
     whole = checked(lua.script(name))
     return whole, hashlib.sha1(whole.encode(), usedforsecurity=False).hexdigest()
 
 
 class SharedPipeline:
-    """Joins the commands of many callers into pipelines; each caller gets the answer to its own."""
+    """Batches the commands of many callers into pipelines; each caller gets the answer to its own command."""
 
     def __init__(self, client: Redis, replicas: int) -> None:
-        """Args: replicas: how many replicas must acknowledge a write."""
+        """Args: replicas: number of replicas that must acknowledge a write."""
         self._client = client
         self._replicas = replicas
         self._due: list[tuple[_Command, asyncio.Future[Any]]] = []
         self._sending: set[asyncio.Task[None]] = set()
 
     async def run(self, *command: str | bytes | int) -> Any:
-        """The server's answer; a caller that is cancelled does not stop its command.
+        """Run a command and return the server's answer. Cancelling the caller does not stop the command.
 
         Raises:
-            RedisError: the server refuses this command, or there is no answer.
-            SessionStoreDown: too few replicas have what was written; as it stands, it must be safe to repeat.
+            RedisError: the server refuses the command or does not answer.
+            SessionStoreDown: too few replicas acknowledged the write. The write stands and must be safe to repeat.
         """
         answer = asyncio.get_running_loop().create_future()
         self._due.append((command, answer))
-        if len(self._due) == 1:  # what other callers want before this task begins goes with it
+        if len(self._due) == 1:  # commands that arrive before this task starts join the batch
             sending = asyncio.create_task(self._send())
             self._sending.add(sending)
             sending.add_done_callback(self._sending.discard)
         return await answer
 
     async def close(self) -> None:
-        """Wait for what was sent."""
+        """Wait for the commands in flight."""
         await asyncio.gather(*self._sending)
 
     async def _send(self) -> None:
@@ -89,7 +89,7 @@ class SharedPipeline:
                 future.set_result(answer)
 
     async def _answers(self, commands: Sequence[_Command]) -> Sequence[Any]:
-        """The answer to each command, or the error with which the server refuses it."""
+        """Return the answer to each command, or the error with which the server refuses it."""
         async with self._client.pipeline(transaction=False) as pipe:
             for command in commands:
                 pipe.execute_command(*command)
@@ -105,20 +105,20 @@ class SharedPipeline:
 
 
 class Scripts:
-    """Runs the scripts of `scripts/` on one server, which loads each once."""
+    """Runs the scripts in `scripts/` on one server, which loads each once."""
 
     def __init__(self, client: Redis, replicas: int, prefix: str = "") -> None:
-        """Args: replicas: how many replicas must acknowledge a durable write; prefix: of every key."""
+        """Args: replicas: number of replicas that must acknowledge a durable write; prefix: prefix of every key."""
         self._client = client
         self._pipeline = SharedPipeline(client, replicas)
         self._prefix = prefix
 
     async def run(self, script: str, session_id: str, *arguments: str | bytes | float) -> Reply:
-        """Run a script on the keys of a session; the reply is a word and what belongs to it."""
+        """Run a script on the keys of a session and return its reply."""
         return await self.run_on(script, self._keys(session_id), *arguments)
 
     async def run_on(self, script: str, keys: Sequence[str], *arguments: str | bytes | float) -> Reply:
-        """Run a script on any keys, given with their prefix."""
+        """Run a script on any keys, which include the prefix."""
         return await self._reply(
             script, keys, arguments, lambda sha, sent: self._client.evalsha(sha, len(keys), *keys, *sent)
         )
@@ -128,17 +128,17 @@ class Scripts:
         return await self.run_durably_on(script, self._keys(session_id), *arguments)
 
     async def run_durably_on(self, script: str, keys: Sequence[str], *arguments: str | bytes | float) -> Reply:
-        """Run a script together with others that are due now, and wait until enough replicas have what they wrote.
+        """Run a script in one batch with other pending scripts, and wait until enough replicas acknowledge the writes.
 
         Raises:
-            SessionStoreDown: also when too few replicas have it; as the write stands, the script must be repeatable.
+            SessionStoreDown: also if too few replicas acknowledged. The write stands, so the script must be repeatable.
         """
         return await self._reply(
             script, keys, arguments, lambda sha, sent: self._pipeline.run("EVALSHA", sha, len(keys), *keys, *sent)
         )
 
     async def close(self) -> None:
-        """Wait for the durable writes that have begun."""
+        """Wait for the durable writes in flight."""
         await self._pipeline.close()
 
     async def _reply(
@@ -148,7 +148,7 @@ class Scripts:
         arguments: Sequence[str | bytes | float],
         evaluate: Callable[..., Any],
     ) -> Reply:
-        """The reply of a script, which is run again, as every script may be, when bytes were changed on the way.
+        """Run a script and return its reply. A corrupted reply runs the script again; every script is repeatable.
 
         `evaluate` takes the script's hash, and the arguments to send as `sent`.
         """
@@ -157,12 +157,12 @@ class Scripts:
             reply = reply_of(await guarded(self._answer(script, partial(evaluate, sent=sent))), sent)
             if reply is not None:
                 return reply
-            with suppress(RedisError, OSError):  # a connection may be out of step: those that are idle are not kept
+            with suppress(RedisError, OSError):  # a connection may be desynchronized: drop the idle ones
                 await self._client.connection_pool.disconnect(inuse_connections=False)
         raise SessionStoreDown("bytes were changed on the way to the session store or back")
 
     async def _answer(self, script: str, evaluate: Callable[[str], Any]) -> Any:
-        """What `evaluate` makes of the script's hash, once the server has the script; None when it is no answer."""
+        """Call `evaluate` with the script's hash, loading the script if needed; None if the answer is malformed."""
         source, sha = _whole(script)
         try:
             with suppress(NoScriptError):
@@ -173,7 +173,7 @@ class Scripts:
             return None
 
     def keys_of_pass(self, session_ids: Iterable[str]) -> list[str]:
-        """The metas of sessions, and the leases of all."""
+        """Return the meta keys of the sessions, followed by the key of all leases."""
         return [*(lua.meta_key(each, self._prefix) for each in session_ids), self._prefix + lua.LEASES]
 
     def _keys(self, session_id: str) -> tuple[str, ...]:
@@ -181,12 +181,12 @@ class Scripts:
 
 
 async def guarded(answer: Awaitable[_Answer]) -> _Answer:
-    """The server's answer.
+    """Await and return the server's answer, with its errors converted.
 
     Raises:
-        SessionStoreFull: it has no memory to write, or no disk.
-        SessionStoreReadOnly: it is a replica.
-        SessionStoreDown: there is no answer that can be read.
+        SessionStoreFull: the server has no memory for the write, or cannot write to its disk.
+        SessionStoreReadOnly: the server is a replica.
+        SessionStoreDown: there is no answer, or it cannot be read.
     """
     try:
         return await answer

@@ -1,4 +1,4 @@
-"""The session store on Redis or Valkey: runs the Lua scripts and turns their replies into values or errors."""
+"""Session store on Redis or Valkey: runs the Lua scripts and converts their replies to values or errors."""
 
 import asyncio
 import secrets
@@ -24,42 +24,42 @@ from specdec.errors import FieldRequired, SpecdecError
 from specdec.wire.tokens import tokens_to_bytes
 
 BLOCK = 0.2
-"""Seconds for which one XREAD blocks; a stream that is added meanwhile is part of the next one."""
+"""Block time of one XREAD, in seconds; a stream added meanwhile is read by the next one."""
 _PAUSE = 0.2
-"""Seconds between two tries while the server does not answer."""
+"""Seconds between two attempts while the server does not answer."""
 PART = 256
-"""The most rounds or leases of one script, which others wait for."""
+"""Most rounds or leases in one script call, which blocks the server's other clients."""
 _HEAD, _FINISH, _NOTE = struct.Struct("<dII"), struct.Struct("<B"), struct.Struct("<I")
-"""The numbers of a round before its tokens, its finish and its note, as COMMIT unpacks them."""
+"""Binary headers of a round's tokens, finish and note, as COMMIT unpacks them."""
 SECRET_BYTES = 32
-"""Length of the secret with which ids are derived from idempotency keys."""
+"""Length in bytes of the secret that derives session ids from idempotency keys."""
 
 _Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True, slots=True)
 class StorePolicy:
-    """How long the store keeps and waits for things, in seconds, and its limits."""
+    """Time limits, in seconds, and size limits of the store."""
 
     lease: float = 10.0
-    """An owner that is silent for longer may be replaced."""
+    """Duration of a lease; an owner that does not renew it may be replaced."""
     ttl: float = 86_400.0
-    """A session that is not used for longer expires."""
+    """Lifetime of a session after its last use."""
     patience: float = 5.0
-    """A commit is retried for so long while the server does not answer."""
+    """Time for which a commit is retried while the server does not answer."""
     max_tokens: int = 1_048_576
-    """The longest log of a session, in tokens."""
+    """Longest log of a session, in tokens."""
     replicas: int = 0
-    """Replicas that must acknowledge a write before it counts."""
+    """Number of replicas that must acknowledge a durable write."""
     prefix: str = ""
-    """What every key begins with, to keep deployments on one server apart."""
+    """Prefix of every key, which separates deployments on one server."""
 
 
 class RedisSessionStore:
-    """A SessionStore on one Redis or Valkey server of version 6.2 or newer."""
+    """SessionStore on one Redis or Valkey server, version 6.2 or newer."""
 
     def __init__(self, client: Redis, reader: Redis, policy: StorePolicy | None = None) -> None:
-        """Args: reader: a client of its own for blocking reads and for the question whether the server answers."""
+        """Args: reader: a separate client for blocking reads and health checks."""
         self._client = client
         self._policy = policy or StorePolicy()
         self._lease_ms = round(self._policy.lease * 1000)
@@ -72,7 +72,7 @@ class RedisSessionStore:
 
     @classmethod
     def at(cls, url: str, policy: StorePolicy | None = None) -> Self:
-        """The store at a Redis URL; it connects on first use.
+        """Return a store at a Redis URL; it connects on first use.
 
         Raises:
             ConfigError: the URL is not a Redis URL.
@@ -80,9 +80,9 @@ class RedisSessionStore:
         return cls(connect(url), connect(url, blocking=BLOCK), policy)
 
     async def secret(self) -> bytes:
-        """Read the key of the secret; where there is none, write the one that this gateway made or read before.
+        """Read the secret. If the store has none, write the one that this gateway generated or read before.
 
-        It is kept longer than anything that was named with it just now.
+        The secret outlives every session id that is derived from it.
         """
         arguments = (self._secret_known, round(3000 * self._policy.ttl))
         reply = await self._scripts.run_on("sessions/secret", [self._prefix + lua.SECRET], *arguments)
@@ -92,7 +92,7 @@ class RedisSessionStore:
     async def create(
         self, session_id: str, tenant: str, model_fingerprint: str, ttl: float | None = None, listed: bool = True
     ) -> None:
-        """Make the session's hash and put the session into the tenant's list."""
+        """Create the session's hash and add the session to the tenant's list."""
         await self._memory.check()
         seconds = self._policy.ttl if ttl is None else ttl
         arguments = (tenant, model_fingerprint, round(seconds * 1000))
@@ -102,7 +102,7 @@ class RedisSessionStore:
         key = lua.tenant_key(tenant, self._prefix)
         async with self._client.pipeline(transaction=False) as pipe:
             pipe.zadd(key, {session_id: time.time()}, nx=True)
-            pipe.expire(key, round(2 * self._policy.ttl))  # longer than any session of the list lives
+            pipe.expire(key, round(2 * self._policy.ttl))  # longer than the lifetime of any session in the list
             await guarded(pipe.execute())
 
     async def delete(self, session_id: str, tenant: str) -> None:
@@ -112,7 +112,7 @@ class RedisSessionStore:
         understood(redis_replies.done, reply)
 
     async def list_ids(self, tenant: str, limit: int, after: str = "") -> list[str]:
-        """Read the tenant's list, in which there may be sessions that have expired since."""
+        """Read the tenant's list, which may include expired sessions."""
         key, start = lua.tenant_key(tenant, self._prefix), 0
         if after:
             rank: Any = await guarded(self._client.zrevrank(key, after))
@@ -169,7 +169,7 @@ class RedisSessionStore:
         return understood(redis_replies.lease, reply)
 
     async def commit(self, rounds: Sequence[RoundCommit]) -> Sequence[bool | SpecdecError]:
-        """Append the rounds to logs and output streams, retried while the server does not answer."""
+        """Append the rounds to logs and output streams; retry while the server does not answer."""
         loop = asyncio.get_running_loop()
         give_up, found = loop.time() + self._policy.patience, list[bool | SpecdecError]()
         for part in _parts(rounds):
@@ -177,7 +177,7 @@ class RedisSessionStore:
         return found
 
     async def renew(self, leases: Sequence[tuple[str, int]]) -> Sequence[bool | SpecdecError]:
-        """Move the ends of the leases in the hashes of the sessions."""
+        """Extend the leases in the sessions' hashes."""
         found = list[bool | SpecdecError]()
         for part in _parts(leases):
             keys = self._scripts.keys_of_pass(name for name, _ in part)
@@ -187,33 +187,33 @@ class RedisSessionStore:
         return found
 
     async def cancel(self, session_id: str, tenant: str, turn: int) -> bool:
-        """Set the flag in the session's hash and add an entry to its owner's stream of cancellations."""
+        """Set the flag in the session's hash and add an entry to the owner's cancellation stream."""
         arguments = (tenant, turn, self._prefix + lua.CANCELLATIONS, self._lease_ms)
         reply = await self._scripts.run_durably("sessions/cancel", session_id, *arguments)
         return understood(lambda found: redis_replies.was_done(found, b"NOOP"), reply)
 
     async def release(self, session_id: str, epoch: int) -> bool:
-        """Take owner and lease out of the session's hash."""
+        """Remove owner and lease from the session's hash."""
         reply = await self._scripts.run("sessions/release", session_id, epoch)
         return understood(lambda found: redis_replies.was_done(found, b"FENCED"), reply)
 
     def cancellations(self, owner: str) -> AsyncIterator[tuple[str, int]]:
-        """Read the owner's stream of cancellations."""
+        """Read the owner's cancellation stream."""
         return self._streams.cancellations(lua.cancellations_key(owner, self._prefix))
 
     async def lapsed_turns(self, limit: int) -> list[LapsedTurn]:
-        """Take the oldest ended leases from the common index, and look each up in its session."""
+        """Read the oldest expired leases from the common index, and look up each in its session."""
         keys = (self._prefix + lua.LEASES,)
         _, *ended = await self._scripts.run_on("sessions/lapsed", keys, limit, self._lease_ms)
         found = [await self._lapsed_turn(name) for name in understood(_names, ended)]
         return [turn for turn in found if turn is not None]
 
     async def check(self) -> None:
-        """Read memory use and failures of the disk, on connections for which no command of a turn waits."""
+        """Read memory use and disk failures, on connections that no turn uses."""
         await self._memory_check.check(max_age=0.0)
 
     async def close(self) -> None:
-        """Wait for the writes that have begun, then close both clients."""
+        """Wait for the writes in flight, then close both clients."""
         await self._scripts.close()
         await self._streams.close()
         await self._client.aclose()
@@ -234,7 +234,7 @@ def _parts(items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
 
 
 def _packed(commit: RoundCommit) -> bytes:
-    """A round as the script reads it."""
+    """Pack a round into the binary form that COMMIT reads."""
     tokens, finish, note = tokens_to_bytes(commit.tokens), commit.finish.encode(), commit.note
     head = _HEAD.pack(commit.epoch, commit.base, len(tokens))
     return b"".join((head, tokens, _FINISH.pack(len(finish)), finish, _NOTE.pack(len(note)), note))
@@ -245,16 +245,16 @@ def _names(found: list[bytes]) -> list[str]:
 
 
 class StreamWaiter:
-    """Reads only while there is somebody to wake."""
+    """Waits for entries of Redis streams. It reads only while a caller waits."""
 
     def __init__(self, client: Redis) -> None:
-        """Args: client: one of its own, because its connection is busy while a read blocks."""
+        """Args: client: a separate client, because a blocking read occupies its connection."""
         self._client = client
         self._waiting: dict[str, dict[asyncio.Future[None], str]] = {}
         self._reader: asyncio.Task[None] | None = None
 
     async def wait(self, key: str, after: str, timeout: float) -> None:
-        """Return when the stream at `key` has an entry behind the id `after`, or after `timeout` seconds."""
+        """Return when the stream at `key` has an entry with an id above `after`, or after `timeout` seconds."""
         future = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(key, {})[future] = after
         if self._reader is None or self._reader.done():
@@ -270,7 +270,7 @@ class StreamWaiter:
                 del self._waiting[key]
 
     async def cancellations(self, key: str) -> AsyncGenerator[tuple[str, int]]:
-        """Session id and turn of each entry of an owner's stream of cancellations, without end."""
+        """Yield session id and turn of each entry of an owner's cancellation stream, forever."""
         last = b"0-0"
         while True:
             try:
@@ -299,7 +299,7 @@ class StreamWaiter:
                 await asyncio.sleep(_PAUSE)
 
     def _take(self, found: Any) -> None:
-        """Wake those who wait for what was found."""
+        """Wake the callers that wait for the entries found."""
         for key, entries in found.items() if isinstance(found, dict) else found or ():
             first = entries[0][0]  # RESP 3 puts the list of entries into another list
             self._wake(key.decode(), (first if isinstance(first, bytes) else first[0]).decode())
@@ -311,7 +311,7 @@ class StreamWaiter:
 
 
 def _entries(found: Any) -> list[tuple[bytes, dict[bytes, bytes]]]:
-    """The entries of the only stream in an answer to XREAD."""
+    """Return the entries of the only stream in an answer to XREAD."""
     for _, entries in found.items() if isinstance(found, dict) else found or ():
         first = entries[0]
         return list(first if isinstance(first, list) else entries)  # RESP 3 puts the list into another list

@@ -1,4 +1,4 @@
-"""Retries what fails because the session store does not answer."""
+"""Retries operations that fail because the session store does not answer."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -7,17 +7,17 @@ from typing import TypeVar
 from specdec.errors import SessionStoreDown
 
 PAUSE = 0.2
-"""Seconds between two tries, in addition to the retries of the Redis client."""
+"""Seconds between two attempts, in addition to the retries of the Redis client."""
 ONE_TRY = 5.0
-"""Seconds that the first try may take, however short the time for all of them is."""
+"""Least overall timeout, in seconds, so that the first attempt can complete."""
 
 _Answer = TypeVar("_Answer")
 
 
 async def retry(step: Callable[[], Awaitable[_Answer]], seconds: float) -> _Answer:
-    """The result of `step`, which is tried again for `seconds` while the store does not answer; then it is cancelled.
+    """Return the result of `step`; retry it for `seconds` while the store does not answer, then cancel it.
 
-    The step must be safe to repeat: it may have been done although its answer was lost.
+    The step must be safe to repeat: it may have succeeded although its answer was lost.
 
     Raises:
         SessionStoreDown: the store did not answer in time.

@@ -1,4 +1,4 @@
-"""The contract of the session store: committed tokens are the truth, and every change to them is one fenced step."""
+"""Contract of the session store. Committed tokens are the source of truth, and every change is one fenced step."""
 
 from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
@@ -8,50 +8,56 @@ from specdec.errors import SpecdecError
 
 
 class SessionStore(Protocol):
-    """Where sessions live. Every operation is atomic, may be repeated, and raises SessionStoreDown without a server.
+    """Store of sessions. Every operation is atomic, safe to repeat, and raises SessionStoreDown without a server.
 
-    An operation on a session of another tenant raises SessionNotFound, as on a session that never existed. An
-    operation on a session whose tokens are not kept any more raises SessionExpired.
+    An operation on another tenant's session raises SessionNotFound, as if the session did not exist. An operation on
+    a session whose tokens have expired raises SessionExpired.
     """
 
     async def secret(self) -> bytes:
-        """The secret of all gateways of this store, made by the first that asks; it outlives what it names."""
+        """Return the secret of all gateways, created by the first caller; it outlives every id derived from it."""
 
     async def create(
         self, session_id: str, tenant: str, model_fingerprint: str, ttl: float | None = None, listed: bool = True
     ) -> None:
-        """Make a session without turns; one that exists stays as it is.
+        """Create a session without turns; an existing session stays unchanged.
 
         Args:
-            ttl: seconds for which the session is kept after its last use; None takes the store's default.
-            listed: whether the session is in the list of its tenant.
+            session_id: id of the session.
+            tenant: owner of the session.
+            model_fingerprint: model that the session belongs to.
+            ttl: lifetime in seconds after the last use; None uses the store's default.
+            listed: whether to add the session to its tenant's list.
 
         Raises:
             SessionStoreFull: the store has no memory for new sessions.
         """
 
     async def delete(self, session_id: str, tenant: str) -> None:
-        """Delete a session; the owner of a running turn learns of it with its next commit."""
+        """Delete a session. The next commit of a running turn fails."""
 
     async def list_ids(self, tenant: str, limit: int, after: str = "") -> list[str]:
-        """At most `limit` ids of the sessions that a tenant made with `create`, newest first, those behind `after`."""
+        """Return at most `limit` ids of sessions that the tenant created, newest first, starting after `after`."""
 
     async def get(self, session_id: str, tenant: str, request_id: str = "") -> SessionView:
-        """The session, and the turn that the request `request_id` opened in it."""
+        """Return the session, with the turn that the request `request_id` opened in it."""
 
     async def read(self, session_id: str, tenant: str, turn: int, after: int | None = None) -> TurnView:
-        """A turn of the session.
+        """Return a turn of the session.
 
         Args:
+            session_id: id of the session.
+            tenant: owner of the session.
+            turn: number of the turn.
             after: read only rounds committed when the log had this many tokens or more; None reads the whole turn.
 
         Raises:
-            SessionNotFound: also when the session has no such turn yet.
-            SessionExpired: also when the rounds of the turn are not kept any more.
+            SessionNotFound: also if the session has no such turn yet.
+            SessionExpired: also if the rounds of the turn have expired.
         """
 
     async def wait(self, session_id: str, turn: int, after: int, timeout: float) -> None:
-        """Return when `read` would find a round behind `after`, or after `timeout` seconds; it may return early."""
+        """Return when `read` would find a round after `after`, or after `timeout` seconds; may return early."""
 
     async def open(  # noqa: PLR0913  # one step, its arguments
         self,
@@ -69,80 +75,84 @@ class SessionStore(Protocol):
         """Append the caller's tokens and open a turn; an unfinished turn without an owner is ended first.
 
         Args:
-            request_id: the idempotency key; a request that is repeated gets the turn that it opened before.
-            tokens: the new tokens, at least one; those of earlier turns are in the log already.
-            params_blob: the parameters of the turn, for whoever reads it; opaque to the store.
-            expect_turn: the number of turns that the session must have; None accepts any.
-            digest: a hash of the request's content.
-            create: make the session when it does not exist.
-            base: the length of the log that the tokens continue; what it has behind them is dropped. None keeps all.
+            session_id: id of the session.
+            request_id: idempotency key; a repeated request gets the turn that it opened before.
+            tokens: new tokens, at least one; the log already holds those of earlier turns.
+            params_blob: parameters of the turn for its readers; opaque to the store.
+            model_fingerprint: model that the session belongs to.
+            tenant: owner of the session.
+            expect_turn: number of turns that the session must have; None accepts any.
+            digest: hash of the request's content.
+            create: whether to create a missing session.
+            base: length of the log that the tokens continue; the log is cut to it. None keeps the whole log.
 
         Raises:
-            SessionBusy: the turn before is being generated, or the session has not `expect_turn` turns.
-            IdempotencyKeyReused: the request id came before with another digest.
+            SessionBusy: the previous turn is still being generated.
+            TurnConflict: the session does not have `expect_turn` turns.
+            IdempotencyKeyReused: the request id was used before with another digest.
             FieldRequired: there are no tokens.
             FieldInvalid: the session belongs to another model.
             ContextLengthExceeded: the log would be longer than the store allows.
-            SessionStoreFull: the store has no memory for new turns; those that run go on.
+            SessionStoreFull: the store has no memory for new turns; running turns continue.
         """
 
     async def acquire(self, session_id: str, owner: str, turn: int | None = None) -> Lease:
-        """Become the owner of the running turn; every earlier owner is fenced from now on.
+        """Become the owner of the running turn. Every earlier owner is fenced from now on.
 
         Raises:
-            TurnOver: no turn runs, or it is not `turn`.
-            SessionHeld: the lease of another owner runs.
+            TurnOver: no turn runs, or another turn than `turn`.
+            SessionHeld: the lease of another owner is valid.
             SessionNotFound: there is no such session.
         """
 
     async def commit(self, rounds: Sequence[RoundCommit]) -> Sequence[bool | SpecdecError]:
-        """Append the rounds of one pass and renew the leases of their turns; each session is fenced on its own.
+        """Append the rounds of one pass and renew the leases of their turns; each session is fenced separately.
 
-        The rounds of one session are appended in the order given. The same round committed twice is stored once. When
-        the caller is cancelled, the write goes on.
+        Rounds of one session are appended in the given order. A round committed twice is stored once. Cancelling the
+        caller does not stop the write.
 
         Returns:
-            For each round, in order: whether its turn was cancelled; or the error of that round alone. Fenced: the
-            session has a newer owner. SessionDiverged: the round does not continue the log, or differs from what the
-            log has there. SessionNotFound: there is no such session.
+            For each round, in order: whether its turn was cancelled, or the error of that round. Fenced: the session
+            has a newer owner. SessionDiverged: the round does not continue the log, or differs from the log at its
+            position. SessionNotFound: the session does not exist.
 
         Raises:
-            SessionStoreDown: the server does not answer; any of the rounds may be stored, and all may be repeated.
+            SessionStoreDown: the server does not answer. Any of the rounds may be stored, and all may be repeated.
         """
 
     async def renew(self, leases: Sequence[tuple[str, int]]) -> Sequence[bool | SpecdecError]:
-        """Renew the leases of sessions, each given with the epoch of its owner, as during a slow round.
+        """Renew leases, each given as session id and epoch, for example during a slow round.
 
         Returns:
-            For each lease, in order: True when its turn was cancelled; Fenced when the session has a newer owner, or
-            does not exist any more.
+            For each lease, in order: whether its turn was cancelled, or Fenced if the session has a newer owner or no
+            longer exists.
         """
 
     async def cancel(self, session_id: str, tenant: str, turn: int) -> bool:
-        """Cancel a turn: its owner learns of it with its next commit or renewal; one without an owner ends now.
+        """Cancel a turn. Its owner is notified by the next commit or renewal; a turn without an owner ends now.
 
         Returns:
-            False when the turn does not run.
+            False if the turn does not run.
         """
 
     def cancellations(self, owner: str) -> AsyncIterator[tuple[str, int]]:
-        """Session id and turn of each turn of this owner that is cancelled from now on, without end.
+        """Yield session id and turn of each of this owner's turns cancelled from now on, forever.
 
-        This is a hint, which may be late, be lost, or name a turn that is over.
+        An item is a hint: it may be late, be lost, or name a turn that has ended.
         """
 
     async def release(self, session_id: str, epoch: int) -> bool:
-        """Give the lease up, so that another owner can take the turn at once; False when the epoch is not current."""
+        """Release the lease, so that another owner can acquire the turn at once; False if the epoch is not current."""
 
     async def lapsed_turns(self, limit: int) -> list[LapsedTurn]:
-        """Turns whose lease ended without being released; looks at `limit` sessions at most."""
+        """Return turns whose lease expired without a release; examines at most `limit` sessions."""
 
     async def check(self) -> None:
-        """Return when the store takes new turns, however many commands wait for it.
+        """Return if the store accepts new turns. Pending commands do not delay the answer.
 
         Raises:
-            SessionStoreFull: it has no memory for them.
+            SessionStoreFull: the store has no memory for new turns.
         """
 
     async def close(self) -> None:
-        """Finish the writes that have begun, then close the connections."""
+        """Finish the writes in flight, then close the connections."""

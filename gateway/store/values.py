@@ -1,4 +1,4 @@
-"""The values that go into the session store and come out of it: token ids and opaque bytes, no text and no model."""
+"""Values read from and written to the session store: token ids and opaque bytes, independent of text and model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ class SessionState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The turn that a request has opened, now or when the same request came before."""
+    """Turn opened by a request, now or by an earlier copy of the request."""
 
     turn: int
-    """The turn's number, 1 for the first of its session."""
+    """Number of the turn, 1 for the first of its session."""
     repeated: bool = False
-    """Whether the request id had opened the turn earlier, so that the turn must not be run twice."""
+    """Whether the request id opened the turn earlier, so the turn must not run again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +27,14 @@ class Lease:
     """Ownership of a turn that is being generated."""
 
     epoch: int
-    """The fencing number, higher than that of every earlier owner."""
+    """Fencing number, higher than that of every earlier owner."""
     n: int
     """Tokens in the log, prompts included."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundCommit:
-    """One round to append to the log; no token of it may be shown before the store has accepted it.
+    """Round to append to the log. None of its tokens may be shown before the store accepts it.
 
     Raises:
         ValueError: there are neither tokens nor a finish.
@@ -42,14 +42,14 @@ class RoundCommit:
 
     session_id: str
     epoch: int
-    """The epoch of the owner who commits."""
+    """Epoch of the committing owner."""
     base: int
-    """The length of the log that this round continues, in tokens."""
+    """Length of the log that this round continues, in tokens."""
     tokens: Sequence[int]
     finish: str = ""
-    """Why the turn ends; empty while it goes on."""
+    """Finish reason of the turn; empty if it continues."""
     note: bytes = b""
-    """What is stored beside the tokens for readers of the round; opaque to the store."""
+    """Data stored with the tokens for readers of the round; opaque to the store."""
 
     def __post_init__(self) -> None:
         if not self.tokens and not self.finish:
@@ -58,50 +58,50 @@ class RoundCommit:
 
 @dataclass(frozen=True, slots=True)
 class StoredRound:
-    """A committed round as it is read back."""
+    """Committed round as read from the store."""
 
     tokens: tuple[int, ...]
     finish: str
-    """Why the turn ended with this round; empty when it went on."""
+    """Finish reason of the turn; empty if it continued."""
     note: bytes
-    """The note of its commit."""
+    """Note of the commit."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionView:
-    """A session as a whole, at one moment."""
+    """Snapshot of a session."""
 
     turn: int
-    """The number of turns that were opened; 0 before the first."""
+    """Number of opened turns; 0 before the first."""
     state: SessionState
-    """The state of the last turn."""
+    """State of the last turn."""
     n: int
     """Tokens in the log, of all turns."""
     model_fingerprint: str
-    """What `create` or the first `open` said of its model."""
+    """Model fingerprint given to `create` or to the first `open`."""
     expires_in: float
-    """Seconds until the session expires, unless it is used before."""
+    """Seconds until the session expires, if it is not used before."""
     request_turn: int | None = None
-    """The turn that the given request opened; None when it opened none."""
+    """Turn that the given request opened; None if it opened none."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnView:
-    """A turn, or its rounds behind a position, at one moment."""
+    """Snapshot of a turn, or of its rounds after a position."""
 
     state: SessionState
     lease_left: float
-    """Seconds until the owner's lease ends; 0 when there is no owner."""
+    """Seconds until the owner's lease ends; 0 without an owner."""
     prompt: tuple[int, ...]
     """All tokens before the output; empty unless the whole turn was read."""
     params: bytes
-    """The parameters given to `open`; empty unless the whole turn was read."""
+    """Parameters given to `open`; empty unless the whole turn was read."""
     rounds: tuple[StoredRound, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class LapsedTurn:
-    """A turn that is still to be generated, and whose owner neither renewed nor released its lease."""
+    """Unfinished turn whose owner neither renewed nor released its lease."""
 
     session_id: str
     tenant: str
