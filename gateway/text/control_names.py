@@ -1,7 +1,7 @@
-"""Keeps text that names a control token text: what callers write in messages and tools never becomes such a token.
+"""Prevents control-token injection: names of control tokens in callers' messages and tools stay plain text.
 
-Before a chat template is rendered, the names in the callers' texts are hidden: a mark stands between their characters.
-What the template itself writes is tokenized as ever; a stretch with marks is tokenized without added tokens.
+Before a chat template is rendered, a mark is inserted between the characters of each such name. Text from the template
+itself is tokenized as usual; text with marks is tokenized without added tokens, after the marks are removed.
 """
 
 import json
@@ -16,16 +16,16 @@ from gateway.tools.template import Turn
 from gateway.tools.values import Tool
 
 _MARKS = range(0xE000, 0xF900)
-"""Characters for private use, one of which is in no text of the prompt."""
+"""Private-use characters, of which one that the prompt does not contain serves as the mark."""
 _GUARD = "\U000ffffd\U0010fffd"
-"""A control token of its own, behind which a stretch is tokenized as behind any other."""
+"""Artificial control token. Text after it is tokenized as after any other control token."""
 
 
 class ControlNames:
-    """The names of a tokenizer's added tokens, special or not, less those that are ordinary text."""
+    """Names of a tokenizer's added tokens, special or not, except those that are ordinary text."""
 
     def __init__(self, tokenizer: Any) -> None:
-        """`tokenizer` is Hugging Face's, over one of the tokenizers library."""
+        """Args: tokenizer: a fast Hugging Face tokenizer."""
         added = tokenizer.added_tokens_decoder
         named = {token: each for token, each in added.items() if not _is_ordinary(each.content)}
         self._backend: Tokenizer = tokenizer.backend_tokenizer
@@ -35,7 +35,7 @@ class ControlNames:
         self._special = _finder([each.content for each in named.values() if each.special])
 
     def mark_for(self, turns: Sequence[Turn], tools: Sequence[Tool]) -> str:
-        """A character that is in no text of the prompt; empty where no text has a name that must be hidden."""
+        """Return a character that no text of the prompt contains; empty if no text contains a name to hide."""
         texts = [*_texts(turns), *_texts([tool.described for tool in tools])]
         if not any(_spans(self._any, text) for text in texts):
             return ""
@@ -43,7 +43,7 @@ class ControlNames:
         return next(mark for mark in map(chr, _MARKS) if mark not in everything and _escaped(mark) not in everything)
 
     def hidden(self, turns: Sequence[Turn], mark: str) -> list[Turn]:
-        """The turns with their names hidden; an answer of the model may have those of tokens that are not special."""
+        """Return the turns with names hidden. Answers of the model keep the names of non-special tokens."""
         return [
             {
                 key: value if key == "role" else self._hidden(value, mark, _is_answer(turn, key))
@@ -53,12 +53,12 @@ class ControlNames:
         ]
 
     def hidden_tool(self, tool: Tool, mark: str) -> Tool:
-        """The tool with its names hidden."""
+        """Return the tool with names hidden."""
         schema = json.dumps(self._hidden(tool.schema, mark), ensure_ascii=False)
         return Tool(tool.name, str(self._hidden(tool.description, mark)), schema, tool.strict)
 
     def encode(self, rendered: str, mark: str) -> list[int]:
-        """The token ids of a rendered prompt whose hidden names have that mark."""
+        """Tokenize a rendered prompt whose names are hidden with `mark`."""
         rendered = rendered.replace(_escaped(mark), mark)
         found = self._backend.encode(rendered, add_special_tokens=False)
         ids, start, stretch = list[int](), 0, list[int]()
@@ -71,11 +71,11 @@ class ControlNames:
         return ids + self._stretch(rendered[start:], stretch, mark, start > 0)
 
     def _stretch(self, text: str, ids: list[int], mark: str, behind: bool) -> list[int]:
-        """The token ids of a text between two added tokens, which are `ids` where nothing is hidden in it."""
+        """Tokenize text between two added tokens; return `ids`, its known tokens, if nothing is hidden in it."""
         return self._plain(text.replace(mark, ""), behind) if mark in text else ids
 
     def _plain(self, text: str, behind: bool) -> list[int]:
-        """The token ids of a text without control tokens; `behind` says whether an added token stands before it."""
+        """Tokenize text without control tokens; the flag says whether an added token precedes it."""
         guard = _GUARD if behind else ""
         found = self._without_added.encode(guard + text, add_special_tokens=False)
         known = [(token, span) for token, span in zip(found.ids, found.offsets, strict=True) if token != self._guard]
@@ -97,7 +97,7 @@ class ControlNames:
 
     @cached_property
     def _without_added(self) -> Tokenizer:
-        """The tokenizer without added tokens, made when the first text needs it."""
+        """Tokenizer without added tokens, created on first use."""
         described = json.loads(self._backend.to_str())
         plain = Tokenizer.from_str(json.dumps(described | {"added_tokens": [], "post_processor": None}))
         plain.add_special_tokens([AddedToken(_GUARD, special=True, normalized=False)])
@@ -109,7 +109,7 @@ class ControlNames:
 
 
 def _is_ordinary(name: str) -> bool:
-    """Whether the name of an added token is text like any other, such as a run of spaces or a word."""
+    """Whether the name of an added token is ordinary text, such as a run of spaces or a word."""
     return name.isspace() or name.isalnum()
 
 
@@ -118,7 +118,7 @@ def _is_answer(turn: Turn, key: str) -> bool:
 
 
 def _finder(names: Sequence[str]) -> Tokenizer:
-    """A tokenizer that finds the names in a text; all else is token 0."""
+    """Return a tokenizer that finds the names in a text; everything else is token 0."""
     finder = Tokenizer(WordLevel({"": 0}, unk_token=""))
     finder.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in names])
     return finder
@@ -130,7 +130,7 @@ def _spans(finder: Tokenizer, text: str) -> list[tuple[int, int]]:
 
 
 def _with_mark(text: str, finder: Tokenizer, mark: str) -> str:
-    """The text with the mark behind each character of a name, so that no name is left."""
+    """Return the text with the mark after each character of a name, so that it contains no name."""
     marked, at = list[str](), 0
     for begin, end in _spans(finder, text):
         marked += [text[at:begin], *(character + mark for character in text[begin:end])]
@@ -151,5 +151,5 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _escaped(mark: str) -> str:
-    """The mark as JSON of ASCII has it."""
+    """Return the mark as ASCII-only JSON escapes it."""
     return json.dumps(mark)[1:-1]

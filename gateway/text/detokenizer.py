@@ -1,7 +1,7 @@
-"""The text of token ids, whole or token by token: the same text, however it is cut.
+"""Detokenization of whole sequences or token by token, with the same result however the sequence is split.
 
-A token stands for bytes, which may be part of a character: they wait for the rest of it. Bytes that are no character
-are shown as replacement characters, as soon as that is certain.
+A token stands for bytes. Bytes of an incomplete character are held until the rest arrives. Invalid bytes become
+replacement characters as soon as they are known to be invalid.
 """
 
 import re
@@ -11,16 +11,16 @@ from types import MappingProxyType
 
 REPLACEMENT = "\ufffd"
 _LONGEST = 4
-"""Bytes of the longest character in UTF-8."""
+"""Length in bytes of the longest UTF-8 character."""
 
 Piece = str | bytes
-"""What a token adds to a text: whole characters, or bytes of which some are part of a character."""
+"""Contribution of a token to a text: whole characters, or bytes that include partial characters."""
 Spell = Callable[[int, bool], Piece]
-"""Gives the piece of a token id; the flag says whether it is the first of its text, where a space may be dropped."""
+"""Returns the piece of a token id. The flag marks the first token of a text, which may drop a leading space."""
 
 
 class Decode:
-    """Gives the text of token ids when it is called, and the piece of each; it remembers the pieces."""
+    """Decodes token ids to text, with a cache of each token's piece."""
 
     def __init__(
         self,
@@ -29,14 +29,14 @@ class Decode:
         bytewise: bool = False,
         with_special: "Decode | None" = None,
     ) -> None:
-        """Spell tokens one by one.
+        """Create a decoder.
 
         Args:
-            spell: the piece of a token; empty for one that has no text.
-            special: the names of the special tokens, by their ids.
-            bytewise: whether every byte that is part of no character is a replacement character of its own, as where a
-                tokenizer falls back to bytes; otherwise the bytes that began a character are one together.
-            with_special: decodes the same with special tokens shown by their names; None where this one does.
+            spell: returns the piece of a token; empty for a token without text.
+            special: names of the special tokens, by id.
+            bytewise: whether each invalid byte becomes its own replacement character, as with byte-fallback
+                tokenizers; otherwise the bytes of an incomplete character become a single one.
+            with_special: decoder that shows special tokens by name; None if this one does.
         """
         self.with_special = with_special or self
         self.special = special
@@ -48,27 +48,27 @@ class Decode:
         self._inner: dict[int, Piece] = {}
 
     def __call__(self, tokens: Sequence[int]) -> str:
-        """The text of all the tokens."""
+        """Return the text of the tokens."""
         detokenizer = Detokenizer(self)
         return "".join(map(detokenizer.push, tokens)) + detokenizer.flush()
 
     def settled(self, tokens: Sequence[int]) -> str:
-        """The text of the tokens that no further token can change: without half a character at its end."""
+        """Return the text that further tokens cannot change, without an incomplete character at its end."""
         return "".join(map(Detokenizer(self).push, tokens))
 
     def first(self, token: int) -> Piece:
-        """The piece of a token with which a text begins."""
+        """Return the piece of a token at the start of a text."""
         return self._spell(token, True)
 
     def inner(self, token: int) -> Piece:
-        """The piece of a token that stands behind others."""
+        """Return the piece of a token after other tokens."""
         piece = self._inner.get(token)
         if piece is None:
             piece = self._inner[token] = self._spell(token, False)
         return piece
 
     def characters(self, data: bytes, final: bool) -> tuple[str, bytes]:
-        """The characters of bytes, and the bytes at their end that may be half of one, of which `final` leaves none."""
+        """Decode bytes; return the text and the trailing incomplete character, which is empty if `final` is true."""
         text = ""
         while True:
             try:
@@ -80,30 +80,30 @@ class Decode:
 
 
 class Detokenizer:
-    """The text of a growing token sequence, token by token."""
+    """Incremental decoder of a growing token sequence."""
 
     def __init__(self, decode: Decode, before: Sequence[int] = ()) -> None:
-        """`before` are the tokens in front of the output; the output may go on with half a character at their end."""
+        """Args: before: tokens before the output, which may end in a character that the output completes."""
         self.incomplete = 0
-        """How many of the last tokens wait for the rest of their character."""
+        """Number of last tokens whose character is incomplete."""
         self._decode = decode
         self._begun = any(map(decode.inner, before))
         self._pending = _half_character(decode, before)
 
     def special(self, token: int) -> str:
-        """The name of a special token; empty for any other token."""
+        """Return the name of a special token; empty for any other token."""
         return self._decode.special.get(token, "")
 
     def mark(self, token: int) -> str:
-        """What stands for a special token that has no text, and in no text; empty for any other token."""
+        """Return the mark of a special token, which no text contains; empty for any other token."""
         return _mark(token) if token in self._decode.special else ""
 
     def marked(self, text: str) -> str:
-        """The text with the marks of the special tokens that it names."""
+        """Return the text with names of special tokens replaced by their marks."""
         return self._decode.names.sub(lambda name: _mark(self._decode.special_ids[name[0]]), text)
 
     def push(self, token: int) -> str:
-        """Add a token; returns the text that is certain with it, which is empty inside a character."""
+        """Add a token and return the text that it completes, which is empty inside a character."""
         piece = self._decode.inner(token) if self._begun else self._first(token)
         if isinstance(piece, str) and not self._pending:
             return piece
@@ -114,7 +114,7 @@ class Detokenizer:
         return text
 
     def flush(self) -> str:
-        """The end of the text: the bytes that still wait are no character."""
+        """End the text; return replacement characters for the bytes still held."""
         text, self._pending = self._decode.characters(self._pending, True)
         self.incomplete = 0
         return text
@@ -125,12 +125,12 @@ class Detokenizer:
 
 
 def _mark(token: int) -> str:
-    """The token id as two surrogates, which are in no text that comes from bytes."""
+    """Encode the token id as two surrogates, which decoded text never contains."""
     return chr(0xD800 + (token >> 10)) + chr(0xDC00 + (token & 0x3FF))
 
 
 def _half_character(decode: Decode, tokens: Sequence[int]) -> bytes:
-    """The bytes of half a character at the end of the tokens' text."""
+    """Return the bytes of an incomplete character at the end of the tokens' text."""
     data = b""
     for token in reversed(tokens):
         data = _bytes(decode.inner(token)) + data

@@ -1,4 +1,4 @@
-"""Whether a prompt can fit a context, judged by its length alone, so that one that cannot is never tokenized."""
+"""Refuses prompts that cannot fit the context by their length alone, before tokenization."""
 
 import sys
 from collections.abc import Iterator
@@ -7,21 +7,21 @@ from gateway.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt, T
 from specdec.errors import ContextLengthExceeded
 
 _ID_MEMORY = 36
-"""What a token id holds, in bytes: an integer, and its place in a tuple."""
+"""Memory of a token id in bytes: an integer and its slot in a tuple."""
 
 
 def check_fits(prompt: Prompt, room: int, longest_token: int) -> None:
-    """Refuse a prompt that has more than `room` tokens, however it is tokenized.
+    """Refuse a prompt that must exceed `room` tokens; an accepted prompt may still be too long.
 
-    A tokenizer that drops characters could make fewer tokens of such a text; it is refused all the same.
+    A text is refused even if a tokenizer that drops characters would produce fewer tokens.
 
     Args:
-        prompt: it need not fit when this accepts it.
-        room: tokens of the context that are free for it.
-        longest_token: bytes of the longest token of the vocabulary.
+        prompt: prompt to check.
+        room: free tokens in the context.
+        longest_token: length in bytes of the vocabulary's longest token.
 
     Raises:
-        ContextLengthExceeded: it cannot fit; `param` is the field that holds it.
+        ContextLengthExceeded: the prompt cannot fit; `param` is its field.
     """
     match prompt:
         case TokenPrompt(tokens):
@@ -35,7 +35,7 @@ def check_fits(prompt: Prompt, room: int, longest_token: int) -> None:
 
 
 def memory_of(prompt: Prompt) -> int:
-    """The memory that the texts or token ids of a prompt hold, in bytes."""
+    """Return the memory of a prompt's texts or token ids, in bytes."""
     match prompt:
         case TokenPrompt(tokens):
             return len(tokens) * _ID_MEMORY
@@ -46,7 +46,7 @@ def memory_of(prompt: Prompt) -> int:
 
 
 def _texts(prompt: ChatPrompt) -> Iterator[str]:
-    """Every text of a conversation that the chat template repeats."""
+    """Yield every text of a conversation that the chat template includes."""
     for message in prompt.messages:
         yield message.content
         yield from (call.arguments for call in message.tool_calls)
@@ -56,7 +56,7 @@ def _texts(prompt: ChatPrompt) -> Iterator[str]:
 
 
 def request_memory(request: GenerationRequest) -> int:
-    """The memory that the prompts and the prediction of a request hold, in bytes."""
+    """Return the memory of a request's prompts and prediction, in bytes."""
     return sum(map(memory_of, request.prompts)) + memory_of(TextPrompt(request.prediction))
 
 
@@ -65,7 +65,7 @@ def _byte_length(text: str) -> int:
 
 
 def check_count(count: int, room: int, param: str, what: str = "tokens") -> None:
-    """Raise ContextLengthExceeded when `param` has more of `what` than there is room for tokens."""
+    """Raise ContextLengthExceeded if `count` exceeds `room`; `what` names the counted items."""
     if count > room:
         raise ContextLengthExceeded(
             f"{param} has {count} {what}, and the model's context has room for {max(room, 0)} tokens", param

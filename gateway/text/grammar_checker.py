@@ -1,4 +1,4 @@
-"""Whether a grammar can be compiled, found out in processes that a bad one may end or keep busy."""
+"""Checks that grammars compile, in worker processes that a bad grammar may crash or block."""
 
 import asyncio
 import json
@@ -16,20 +16,20 @@ from specdec.errors import FieldInvalid, QueueFull
 from specdec.sampling.grammar import Grammar
 
 _QUICK_SECONDS = 0.25
-"""Time in which nearly every grammar is compiled; one that takes longer waits among its like."""
+"""Time limit in the quick lane, enough for nearly every grammar; slower ones move to the slow lane."""
 _SECONDS = 5.0
-"""Longest time that a grammar may take to be compiled."""
+"""Time limit of one compilation in the slow lane."""
 _PERIOD = 60.0
 _LATE = 3
-"""Grammars of a caller in a period that were not compiled quickly, after which its next ones wait among their like."""
+"""Number of a caller's slow grammars in a period after which its further ones go to the slow lane directly."""
 _BUDGET = 15.0
-"""Seconds of a period for which the grammars of one caller may be compiled slowly."""
+"""Seconds of slow compilation per caller and period."""
 _REMEMBERED = 512
-"""Grammars whose outcome is known."""
+"""Most grammars in the cache of outcomes."""
 _WAITING = 256
-"""Most grammars that wait for a process; a caller may have half of them."""
+"""Most grammars in a lane's queue; a caller may use half of it."""
 _SHOWN = 300
-"""Characters of the compiler's message that are shown."""
+"""Most characters of the compiler's message in an error."""
 _COMPLEX = "is too complex to be compiled"
 _WORKER = "gateway.text.grammar_worker"
 
@@ -38,16 +38,16 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What became of a grammar: its translation, or why it is refused."""
+    """Outcome for a grammar: its translation, or the reason for refusal."""
 
     text: str = ""
     error: str = ""
     path: str = ""
-    """Place of the error in a JSON Schema."""
+    """Path of the error in a JSON Schema."""
 
 
 class _Lane:
-    """A worker that callers have in turn, for so many seconds each."""
+    """Worker process with a fair queue of callers and a time limit per grammar."""
 
     def __init__(self, name: str) -> None:
         self._queue = FairQueue(name, 1, _WAITING)
@@ -56,11 +56,11 @@ class _Lane:
     async def ask(
         self, tenant: Share, grammar: Grammar, seconds: float, known: Callable[[], _Outcome | None]
     ) -> _Outcome:
-        """The outcome of a grammar; `known` tells whether another question has found it meanwhile.
+        """Return the outcome of a grammar; `known` returns the outcome if another request has found it meanwhile.
 
         Raises:
             QueueFull: too many grammars wait.
-            WorkerLost: it took longer, or the worker died of it.
+            WorkerLost: the compilation timed out or crashed the worker.
         """
         await self._queue.enter(tenant)
         try:
@@ -79,26 +79,27 @@ class _Lane:
 
 
 class GrammarChecker:
-    """Checks grammars of many callers: what is compiled quickly never waits for what is not."""
+    """Checks grammars of many callers; quick compilations never wait for slow ones."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._outcomes: OrderedDict[str, _Outcome] = OrderedDict()
-        """By digest, the latest last."""
+        """Outcomes by digest, most recently used last."""
         self._quick, self._slow = _Lane("grammars"), _Lane("slow grammars")
         self._late: dict[Share, Sequence[tuple[float, float]]] = {}
-        """By caller, when its grammars of the last period were late, and for how many seconds they were compiled."""
+        """Slow grammars of the last period by caller: the time of each, and its seconds of slow compilation."""
 
     async def check(self, grammar: Grammar | None, param: str, tenant: str = "") -> Grammar | None:
-        """The grammar in the notation that the services read.
+        """Return the grammar in the notation that the services read.
 
         Args:
-            param: the field that it came from.
-            tenant: who shares the time of the compiler with all others.
+            grammar: grammar to check, or None.
+            param: field of the grammar, for error messages.
+            tenant: caller, for fair sharing of the compiler.
 
         Raises:
-            FieldInvalid: it cannot be compiled, or not in time; the error names the field and the place in it.
-            QueueFull: too many grammars wait.
+            FieldInvalid: the grammar does not compile in time. The error names the field and the position in it.
+            QueueFull: too many grammars wait, or the caller's time is used up.
         """
         if grammar is None:
             return None
@@ -140,7 +141,7 @@ class GrammarChecker:
             return _Outcome(error=_COMPLEX)
 
     def _of(self, tenant: Share) -> Sequence[tuple[float, float]]:
-        """What the caller's late grammars of the last period took."""
+        """Return the caller's slow grammars of the last period."""
         since = self._clock() - _PERIOD
         return [late for late in self._late.get(tenant, ()) if late[0] > since]
 

@@ -1,7 +1,7 @@
-"""Translates and compiles what strangers sent as grammars: `python -m gateway.text.grammar_worker`.
+"""Worker that translates and compiles untrusted grammars: `python -m gateway.text.grammar_worker`.
 
 A question is JSON with the `kind` and the `text` of a grammar. The answer has the `text` in the notation that the
-services read, and an `error` with the `path` of the place in a JSON Schema; both are empty for a good grammar.
+services read, an `error`, and the `path` of the error in a JSON Schema. Error and path are empty for a valid grammar.
 """
 
 import json
@@ -15,9 +15,9 @@ from specdec.grammar.mistakes import mistake
 from specdec.sampling.grammar import MAX_GRAMMAR_BYTES, Grammar, GrammarKind
 
 _STACK = 4 * 2**20
-"""Bytes of stack: half of what the threads of the services have, so that what passes here passes there."""
+"""Stack size in bytes: half of the services' thread stacks, so that a grammar accepted here also compiles there."""
 _MEMORY = 2 * 2**30
-"""Bytes of address space."""
+"""Limit of the address space, in bytes."""
 
 
 def examined(compiler: GrammarCompiler, kind: GrammarKind, text: str) -> dict[str, str]:
@@ -25,7 +25,7 @@ def examined(compiler: GrammarCompiler, kind: GrammarKind, text: str) -> dict[st
     if kind is GrammarKind.LARK:
         try:
             text = any_to_lark(text)
-        except Exception as failure:  # noqa: BLE001 - a translator of text in a hurry may raise anything
+        except Exception as failure:  # noqa: BLE001 - the translator may raise anything
             return {"text": "", "error": f"it is neither Lark nor GBNF: {failure}", "path": ""}
         if len(text.encode()) > MAX_GRAMMAR_BYTES:
             return {"text": "", "error": f"in Lark it has over {MAX_GRAMMAR_BYTES} bytes", "path": ""}
@@ -34,7 +34,7 @@ def examined(compiler: GrammarCompiler, kind: GrammarKind, text: str) -> dict[st
 
 
 def main() -> None:
-    """Answer until the input ends."""
+    """Answer questions until the input ends."""
     compiler = GrammarCompiler.of_bytes(sorted(TAGS))
 
     def answer(question: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""From committed token ids to text that may be shown: whole characters, cut at stop strings, token by token."""
+"""Converts committed token ids to text that may be shown: whole characters, cut at stop strings."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -11,70 +11,70 @@ from specdec.sampling.logprobs import TokenLogprobs
 
 @dataclass(frozen=True, slots=True)
 class OutputToken:
-    """One token of the output and its share of the text."""
+    """Output token and its share of the text."""
 
     id: int
     text: str
-    """Empty for special tokens, inside a character, and where a stop string has begun."""
+    """Text of the token; empty for special tokens, inside a character, and inside a cut stop string."""
     origin: Origin
     logprobs: TokenLogprobs | None = None
-    """None when the request asked for none."""
+    """Log probabilities; None if the request asked for none."""
     special: str = ""
-    """The name of a special token, which is no text."""
+    """Name of a special token, which is not part of the text."""
 
 
 def text_of(tokens: Iterable[OutputToken]) -> str:
-    """The text of tokens."""
+    """Return the joined text of the tokens."""
     return "".join(token.text for token in tokens)
 
 
 class OutputText:
-    """The output of one generation; a token is held back while its text may still change or be cut.
+    """Output of one generation. A token is held back while its text may still change or be cut.
 
-    Stop strings are looked for in the text, and those that name special tokens also among these.
+    Stop strings are matched against the text; those that name special tokens also match these tokens.
     """
 
     def __init__(
         self, detokenizer: Detokenizer, stops: Sequence[str] = (), min_tokens: int = 0, shows_stop: bool = False
     ) -> None:
-        """`stops` are looked for behind the first `min_tokens` tokens; `shows_stop` shows the one that is found."""
+        """Search for `stops` after the first `min_tokens` tokens; `shows_stop` keeps a found one in the text."""
         self.length = 0
-        """Tokens of the output so far; tokens behind a stop string are not part of it."""
+        """Number of output tokens so far, up to a stop string."""
         self.stop = ""
-        """The stop string that ended the output; empty when none did."""
+        """Stop string that ended the output; empty if none did."""
         self._own = 0
-        """Tokens at the end of the output that are the stop string's own."""
+        """Number of last output tokens that belong to the stop string alone."""
         self._detokenizer = detokenizer
         self._shows_stop = shows_stop
         self._stops = tuple(stops)
         self._marked = {marked: stop for stop in stops if (marked := detokenizer.marked(stop)) != stop}
-        """Stop strings in which special tokens are named, by their marked form."""
+        """Stop strings that name special tokens, by their marked form."""
         self._unsearched = min_tokens
-        """Tokens yet to come that no stop string can end with."""
+        """Number of next tokens that cannot complete a stop string."""
         self._held: list[OutputToken] = []
 
     @property
     def kept(self) -> int:
-        """Tokens of the output in front of the stop string; one that begins before it and ends in it is among them."""
+        """Number of output tokens before the stop string, including one that begins before it and ends in it."""
         return self.length - self._own
 
     @property
     def tail(self) -> str:
-        """The text that is held back."""
+        """Text held back."""
         return text_of(self._held)
 
     def take(
         self, tokens: Sequence[int], origins: Sequence[Origin], logprobs: Sequence[TokenLogprobs] = ()
     ) -> tuple[OutputToken, ...]:
-        """Add the tokens of one round, up to the one that completes a stop string; not to be called after a stop.
+        """Add the tokens of one round, up to the one that completes a stop string. Do not call it after a stop.
 
         Args:
             tokens: ids of the round's tokens.
-            origins: where each token came from.
-            logprobs: log probabilities of each token, or nothing.
+            origins: origin of each token.
+            logprobs: log probabilities of each token, or empty.
 
         Returns:
-            The tokens, of this round or of earlier ones, whose text is final now.
+            The tokens, from this round or earlier ones, whose text is now final.
         """
         released: list[OutputToken] = []
         for token, origin, own in zip(tokens, origins, logprobs or (None,) * len(tokens), strict=True):
@@ -92,7 +92,7 @@ class OutputText:
         return tuple(released)
 
     def finish(self) -> tuple[OutputToken, ...]:
-        """The output has ended: release all that was held back; half a character at the end is shown as none."""
+        """End the output and return the tokens held back; an incomplete character becomes replacement characters."""
         if self._held:
             last = self._held[-1]
             self._held[-1] = replace(last, text=last.text + self._detokenizer.flush())
@@ -100,14 +100,14 @@ class OutputText:
         return tuple(self._release(len(self._held)))
 
     def _views(self) -> Iterator[tuple[list[str], Sequence[str]]]:
-        """The held text, token by token, and the stop strings to look for in it: as it is shown, and with marks."""
+        """Yield the held text by token with its stop strings, first as shown and then with marks."""
         yield [token.text for token in self._held], self._stops
         if self._marked:
             marks = [self._detokenizer.mark(token.id) for token in self._held]
             yield [mark or token.text for mark, token in zip(marks, self._held, strict=True)], tuple(self._marked)
 
     def _cut_at_stop(self) -> bool:
-        """Cut the held text where a stop string begins; returns whether one was found."""
+        """Cut the held text at a stop string; return whether one was found."""
         if self._unsearched > 0:
             self._unsearched -= 1
             return False
@@ -122,7 +122,7 @@ class OutputText:
         return False
 
     def _cut(self, texts: Sequence[str], start: int) -> None:
-        """End the held text at the character `start` of `texts`; tokens of which nothing is left are a stop's own."""
+        """Cut the held text at character `start` of `texts`. Tokens left without text belong to the stop string."""
         own, at = len(texts), 0
         for index, text in enumerate(texts):
             token, room = self._held[index], start - at
@@ -131,11 +131,11 @@ class OutputText:
             if room <= 0 and at > start:
                 own = min(own, index)
         while own and not texts[own - 1] and not self._detokenizer.mark(self._held[own - 1].id):
-            own -= 1  # half of the first character
+            own -= 1  # incomplete part of the first character
         self._own = 0 if self._shows_stop else len(texts) - own
 
     def _final(self) -> int:
-        """How many of the held tokens have text that no later token can change or cut."""
+        """Return the number of held tokens whose text later tokens cannot change or cut."""
         count = len(self._held) - self._detokenizer.incomplete
         if self._unsearched > 0 or not self._stops:
             return count
@@ -147,7 +147,7 @@ class OutputText:
 
 
 def _uncut(texts: Sequence[str], text: str, stops: Sequence[str]) -> int:
-    """How many of the texts with which `text` begins can be in no stop string, nor begin the character of one."""
+    """Return how many leading `texts` cannot be part of a stop string, or of a stop string's first character."""
     room, clear = len(text) - held_length(text, stops), 0
     for index, each in enumerate(texts, start=1):
         room -= len(each)
@@ -158,9 +158,9 @@ def _uncut(texts: Sequence[str], text: str, stops: Sequence[str]) -> int:
 
 
 def find_stop(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
-    """The stop string that ends first, behind the index where it begins; None without any.
+    """Return the start index and the text of the stop string that ends first; None if there is none.
 
-    Of several that end at one place, it is the one that begins first.
+    If several end at the same position, the one that begins first wins.
     """
     found = ((start + len(stop), start, stop) for stop in stops if (start := text.find(stop)) >= 0)
     first = min(found, default=None)
@@ -168,5 +168,5 @@ def find_stop(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
 
 
 def held_length(text: str, stops: Sequence[str]) -> int:
-    """Length of the longest suffix of `text` that more text could complete to a stop string."""
+    """Return the length of the longest suffix of `text` that further text could complete to a stop string."""
     return max((overlap(text, stop) for stop in stops), default=0)

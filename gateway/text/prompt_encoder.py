@@ -1,4 +1,4 @@
-"""Prompts to token ids for every caller: what cannot fit is refused first, and long prompts never delay short ones."""
+"""Tokenizes prompts of all callers. Prompts that cannot fit are refused first; long ones never delay short ones."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -18,34 +18,36 @@ from specdec.wire.generation import VerifierInfo
 _Result = TypeVar("_Result")
 
 _SHORT = 16 * 1024
-"""Largest memory of a short prompt, in bytes; it is tokenized in a tenth of a second."""
+"""Largest memory of a short prompt, in bytes; tokenization takes at most about 0.1 s."""
 _SHORT_CAPACITY = 4 * 2**20
 _LONG_CAPACITY = 4 * 2**20
-"""Memory of the prompts that may wait in each lane, in bytes."""
+"""Most memory, in bytes, of the prompts that wait in each lane."""
 _BEFORE_OUTPUT = (0,)
-"""Any token: output is always behind some."""
+"""Arbitrary token that stands for the tokens before the output."""
 _TOKEN_MEMORY = 8
-"""What a token id holds in a tuple, in bytes."""
+"""Memory of a token id in a tuple, in bytes."""
 LEAST_SIZE = 512
-"""What the smallest piece of work counts, in bytes, so that the number of pieces is bounded, too."""
+"""Least size, in bytes, counted per work item, which also bounds the number of items."""
 
 
 class TokenizingLane:
-    """A thread with a bounded queue, which serves tenants in turn, so that no tenant's flood delays another's request.
+    """Thread with a bounded queue that serves tenants in rotation, so a flood from one does not delay the others.
 
-    It belongs to one event loop.
+    Belongs to one event loop.
     """
 
     def __init__(self, name: str, capacity: int) -> None:
-        """Let work of up to `capacity` bytes wait; work that nothing else waits before may be larger."""
+        """Args: name: name for threads and errors; capacity: most bytes that wait. A lone item may be larger."""
         self._threads = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._queue = FairQueue(name, 1, capacity)
 
     async def run(self, tenant: str, size: int, work: Callable[[], _Result]) -> _Result:
-        """The result of `work`, which goes on to its end on the thread when the caller is cancelled.
+        """Run `work` on the thread and return its result. Cancelling the caller does not stop the work.
 
         Args:
-            size: the memory it holds while it waits, in bytes.
+            tenant: caller, for fair queueing.
+            size: memory of the waiting work, in bytes.
+            work: function to run.
 
         Raises:
             QueueFull: the queue, or the tenant's share of it, is full.
@@ -58,7 +60,7 @@ class TokenizingLane:
 
 
 class PromptEncoder:
-    """Encodes and decodes on two threads, one for short texts and one for long ones."""
+    """Encodes and decodes on two threads, one for short and one for long texts."""
 
     def __init__(self, tokenizer: ModelTokenizer) -> None:
         self._tokenizer = tokenizer
@@ -66,7 +68,7 @@ class PromptEncoder:
         self._long = TokenizingLane("long prompts", _LONG_CAPACITY)
 
     def check(self, request: GenerationRequest, context_length: int) -> None:
-        """Raise ContextLengthExceeded when a prompt, used whole, cannot fit the context, whatever it continues."""
+        """Raise ContextLengthExceeded if an untruncated prompt cannot fit the context, even without a history."""
         if request.truncate_prompt is None:
             for prompt in request.prompts:
                 check_fits(prompt, context_length, self._tokenizer.longest_token)
@@ -74,7 +76,7 @@ class PromptEncoder:
     async def encode_request(
         self, request: GenerationRequest, context_length: int, history: Sequence[int]
     ) -> tuple[int, ...]:
-        """As `encode`, for the prompt of a request, which may use only its last tokens."""
+        """Encode the prompt of a request like `encode`, and apply its truncation."""
         prompt, keep, room = request.prompt, request.truncate_prompt, context_length - len(history)
         if keep is None:
             return await self.encode(prompt, request.tenant, context_length, history)
@@ -88,11 +90,13 @@ class PromptEncoder:
     async def encode(
         self, prompt: Prompt, tenant: str, context_length: int, history: Sequence[int] = ()
     ) -> tuple[int, ...]:
-        """The token ids of a prompt, or those that it adds behind `history`.
+        """Return the token ids that a prompt adds after `history`.
 
         Args:
-            prompt: what is to be tokenized; the ids of a TokenPrompt are returned without change.
+            prompt: prompt to tokenize; the ids of a TokenPrompt are returned unchanged.
+            tenant: caller, for fair queueing.
             context_length: the model's longest sequence, in tokens.
+            history: tokens before the prompt.
 
         Raises:
             ContextLengthExceeded: the prompt does not fit the context.
@@ -108,10 +112,10 @@ class PromptEncoder:
         return await self._run(tenant, memory_of(prompt), work)
 
     async def encode_prediction(self, text: str, tenant: str, context_length: int) -> tuple[int, ...]:
-        """The token ids of a text that is expected as output, without those that a prompt begins with.
+        """Return the token ids of a predicted output, without the tokens that begin a prompt.
 
         Raises:
-            ContextLengthExceeded: it is longer than any output.
+            ContextLengthExceeded: the prediction is longer than any output.
             QueueFull: too many prompts wait.
         """
         if not text:
@@ -125,18 +129,18 @@ class PromptEncoder:
             raise ContextLengthExceeded("prediction is longer than the model's context", "prediction") from error
 
     async def encode_words(self, words: Sequence[str], tenant: str) -> tuple[tuple[int, ...], ...]:
-        """The token ids of each word, alone and after a space; raises QueueFull when too much waits."""
+        """Return the token ids of each word, alone and after a space; raises QueueFull if the queue is full."""
         if not words:
             return ()
         return await self._run(tenant, sum(map(len, words)), partial(self._tokenizer.encode_words, words))
 
     async def decode(self, tokens: Sequence[int], tenant: str, param: str, info: VerifierInfo) -> str:
-        """The text of token ids that a caller sent in the field `param`.
+        """Return the text of token ids that a caller sent in the field `param`.
 
         Raises:
-            ContextLengthExceeded: they are more than the model's context has.
+            ContextLengthExceeded: there are more ids than the model's context length.
             TokenOutOfRange: an id is not in the vocabulary.
-            QueueFull: too much waits.
+            QueueFull: the queue is full.
         """
         check_count(len(tokens), info.context_length, param)
         check_ids(tokens, param, info.vocab_size)

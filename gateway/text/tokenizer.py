@@ -1,4 +1,4 @@
-"""The model's tokenizer: prompts to token ids, token ids to text."""
+"""Tokenizer of a model: encodes prompts and decodes token ids."""
 
 import inspect
 import secrets
@@ -20,43 +20,44 @@ from specdec.errors import ConfigError, ContextLengthExceeded, FieldInvalid, Uns
 from specdec.sampling.vocabulary import fingerprint
 
 _PROBE_CHARS = 4
-"""Characters for each token of room in the first beginning of a long text that is tried."""
+"""Characters per token of room in the first prefix of a long text that is tried."""
 _MARGIN = 2
 _PROBE = "a"
-"""A text that shows which tokens a tokenizer adds to every text."""
+"""Text that reveals the tokens which a tokenizer adds to every text."""
 _MARK = "\u241fanswer\u241f"
-"""Marks the end of an assistant's message in the text that a chat template makes."""
+"""Marker of the end of an assistant's message in rendered text."""
 
 
 class ModelTokenizer:
-    """A Hugging Face tokenizer; a long prompt takes seconds, so that `PromptEncoder` calls it on threads."""
+    """Hugging Face tokenizer. A long prompt takes seconds, so `PromptEncoder` calls it on threads."""
 
     def __init__(self, tokenizer: Any, names_as_tokens: bool = False, reasoning_parser: str = AUTO) -> None:
         """Wrap a tokenizer of transformers.
 
         Args:
-            names_as_tokens: lets the name of a control token in a message be that token; so does a slow tokenizer.
-            reasoning_parser: how thinking is read, as `gateway.tools.thinking.check_parser` returns it.
+            tokenizer: tokenizer to wrap.
+            names_as_tokens: whether names of control tokens in messages become these tokens. Always so if it is slow.
+            reasoning_parser: format of thinking, as returned by `gateway.tools.thinking.check_parser`.
         """
         self._tokenizer = tokenizer
         self._names = None if names_as_tokens or not tokenizer.is_fast else ControlNames(tokenizer)
         self.decode = decode_of(tokenizer)
-        """Gives the text of token ids, without special tokens."""
+        """Decoder from token ids to text, without special tokens."""
         self.fingerprint = fingerprint(tokenizer.get_vocab())
-        """Hash of the vocabulary; every verifier must have the same."""
+        """Hash of the vocabulary, which must equal that of every verifier."""
         self.longest_token = longest_token(tokenizer)
-        """Bytes of the longest token."""
+        """Length in bytes of the longest token."""
         self._opening = _opening(tokenizer)
         templates = "\n".join(_templates(tokenizer).values())
         self.tool_format = format_of(templates, self.decode.special.values(), reasoning_parser)
-        """How the model writes calls of tools, as its chat template says."""
+        """Format of the model's tool calls, detected from its chat template."""
 
     @classmethod
     def load(cls, path: Path, names_as_tokens: bool = False, reasoning_parser: str = AUTO) -> "ModelTokenizer":
-        """Load from a local model folder; for the options see the class.
+        """Load from a local model folder; the constructor describes the options.
 
         Raises:
-            ConfigError: the folder has no tokenizer that can be loaded.
+            ConfigError: the folder has no loadable tokenizer.
         """
         from transformers import AutoTokenizer
 
@@ -69,7 +70,7 @@ class ModelTokenizer:
             raise ConfigError(f"model.path {path}: no tokenizer that loads: {' '.join(str(error).split())}") from error
 
     def encode(self, prompt: Prompt, room: int = sys.maxsize) -> tuple[int, ...]:
-        """The token ids of a prompt, as `encode_after` without a history; those of a TokenPrompt are not changed."""
+        """Return the token ids of a prompt, like `encode_after` without a history. A TokenPrompt stays unchanged."""
         match prompt:
             case TokenPrompt(tokens):
                 return tokens
@@ -79,13 +80,15 @@ class ModelTokenizer:
                 return self._encode_rendered(*self._render(prompt), room)
 
     def encode_after(self, prompt: Prompt, history: Sequence[int], room: int = sys.maxsize) -> tuple[int, ...]:
-        """The token ids that a prompt adds behind `history`, without the tokens that a text or a chat begins with.
+        """Return the token ids that a prompt adds after `history`, without the tokens that begin a text or a chat.
 
         Args:
-            room: a text of over twice as many tokens is given up before it is tokenized whole.
+            prompt: prompt to tokenize.
+            history: tokens before the prompt.
+            room: free tokens; a text of more than twice as many is refused before it is tokenized whole.
 
         Raises:
-            ContextLengthExceeded: a text was given up.
+            ContextLengthExceeded: a text was refused.
             UnsupportedParameter: the prompt is a chat, and the chat template is missing or cannot continue one.
             FieldInvalid: the chat template refuses the messages.
         """
@@ -97,10 +100,10 @@ class ModelTokenizer:
         return self.encode(prompt, room)
 
     def encode_last(self, prompt: TextPrompt | ChatPrompt, history: Sequence[int], keep: int) -> tuple[int, ...]:
-        """The last `keep` of the token ids that `encode_after` gives.
+        """Return the last `keep` token ids of `encode_after`.
 
-        Only the end of a long text is tokenized, of twice as many tokens as are kept: how it begins changes nothing
-        that far behind.
+        Only the end of a long text is tokenized, with room for twice as many tokens. Earlier text does not change the
+        kept tokens.
         """
         most = _MARGIN * keep * self.longest_token
         match prompt:
@@ -112,9 +115,9 @@ class ModelTokenizer:
         return self.encode_after(prompt, history)[-keep:]
 
     def encode_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-        """The token ids of words as vLLM bans them: as a text begins with each, and where they differ after a space.
+        """Return the token ids of words to ban, like vLLM: each at the start of a text, and after a space.
 
-        Words after a space that begin with the same token, or have another number of tokens, are left out.
+        The form after a space is omitted if it has the same first token or another number of tokens.
         """
         found: dict[tuple[int, ...], None] = {}
         for word in words:
@@ -126,27 +129,27 @@ class ModelTokenizer:
         return tuple(found)
 
     def written(self, tokens: Sequence[int]) -> list[str]:
-        """Each token as the vocabulary writes it."""
+        """Return each token in the vocabulary's notation."""
         return [str(each) for each in self._tokenizer.convert_ids_to_tokens(list(tokens))]
 
     def spelled(self, tokens: Sequence[int]) -> str:
-        """The text of token ids, with the names of special tokens."""
+        """Return the text of token ids, with special tokens by name."""
         return b"".join(map(self.token_bytes, tokens)).decode(errors="replace")
 
     def token_bytes(self, token: int) -> bytes:
-        """The bytes of one token on its own; for a special token, those of its name."""
+        """Return the bytes of a single token; for a special token, those of its name."""
         return token_bytes(self._tokenizer, token)
 
     def _encode(self, text: str, special: bool, room: int) -> tuple[int, ...]:
-        """The token ids of a raw text."""
+        """Tokenize a raw text."""
         return _in_parts(text, room, "prompt", lambda part: self._ids(part, special))
 
     def _encode_rendered(self, text: str, mark: str, room: int) -> tuple[int, ...]:
-        """The token ids of what `_render` returned."""
+        """Tokenize text rendered by `_render`."""
         return _in_parts(text, room, "messages", lambda part: self._rendered_ids(part, mark))
 
     def _ids(self, text: str, special: bool) -> tuple[int, ...]:
-        """The token ids of a text; `special` puts the tokens that a text begins with before it, unless it has them."""
+        """Tokenize a text; `special` prepends the tokens that begin a text, unless they are present."""
         ids = tuple(self._tokenizer.encode(text, add_special_tokens=False, verbose=False))
         begins = special and ids[: len(self._opening)] != self._opening
         return (*self._opening, *ids) if begins else ids
@@ -155,7 +158,7 @@ class ModelTokenizer:
         return tuple(self._names.encode(text, mark)) if self._names and mark else self._ids(text, False)
 
     def _encode_turn(self, prompt: ChatPrompt, last: int, room: int) -> tuple[int, ...]:
-        """What the chat template puts behind an assistant's message, without its first token where that is `last`."""
+        """Tokenize the chat template's text after an assistant's message, without a first token equal to `last`."""
         before = (Message("user", "?"), Message("assistant", _MARK))
         brings_results = bool(prompt.called) and prompt.messages[0].role == "tool"
         framed = replace(prompt, messages=(*before, *prompt.messages))
@@ -165,14 +168,14 @@ class ModelTokenizer:
         _, end, rest = text.rpartition(_MARK)
         if not end:
             raise UnsupportedParameter("this model's chat template cannot continue a session", "messages")
-        if brings_results:  # what closes an answer has no text of a caller, and so nothing that is hidden
+        if brings_results:  # the text that closes an answer comes from the template, so nothing in it is hidden
             results, mark = self._results(prompt)
             rest += results
         ids = self._encode_rendered(rest, mark, room)
         return ids[1:] if ids[:1] == (last,) else ids
 
     def _template(self, tools: bool) -> str:
-        """The chat template, of several that for tools or that of no other name; raises UnsupportedParameter."""
+        """Return the chat template, preferring `tool_use` if `tools` is true; raises UnsupportedParameter."""
         known = _templates(self._tokenizer)
         for name in ("tool_use", "default") if tools else ("default",):
             if name in known:
@@ -183,7 +186,7 @@ class ModelTokenizer:
         raise UnsupportedParameter("this model has no chat template: use /v1/completions", "messages")
 
     def _results(self, prompt: ChatPrompt) -> tuple[str, str]:
-        """What the chat template puts behind the calls of the turn before, which it may have to see; as `_render`."""
+        """Render the text after the previous turn's calls, which the template may read; returns like `_render`."""
         before = (Message("user", "?"), Message("assistant", "", prompt.called))
         known, own = self._render(replace(prompt, messages=before, opens_answer=False, continues_last=False))
         whole, mark = self._render(replace(prompt, messages=(*before, *prompt.messages)))
@@ -192,7 +195,7 @@ class ModelTokenizer:
         return whole[shared:], mark
 
     def _render(self, prompt: ChatPrompt) -> tuple[str, str]:
-        """The conversation as text, and the mark of the names that are hidden in it; empty where none is."""
+        """Render the conversation; return the text and the mark that hides names in it, empty if none is hidden."""
         from jinja2 import TemplateError
 
         template = self._template(bool(prompt.tools))
@@ -220,7 +223,7 @@ class ModelTokenizer:
             )
         except TemplateError as error:
             raise FieldInvalid(f"the model's chat template refuses the messages: {error}", "messages") from error
-        except Exception as error:  # a template is code of the model's folder, and may raise anything
+        except Exception as error:  # a template is code from the model's folder and may raise anything
             said = f"{type(error).__name__}: {error}"
             if not arguments:
                 raise FieldInvalid(f"the model's chat template fails on the messages: {said}", "messages") from error
@@ -230,14 +233,14 @@ class ModelTokenizer:
 
 
 def _templates(tokenizer: Any) -> dict[str, str]:
-    """The chat templates of a tokenizer by their names; a single one is the default."""
+    """Return the chat templates of a tokenizer by name; a single one is named `default`."""
     given = tokenizer.chat_template
     named = given if isinstance(given, dict) else {"default": given} if given is not None else {}
     return {name: str(template) for name, template in named.items()}
 
 
 def _opening(tokenizer: Any) -> tuple[int, ...]:
-    """The tokens that a tokenizer puts before every text; what it may put behind one is no part of a prompt."""
+    """Return the tokens that a tokenizer prepends to every text. Appended tokens are not part of a prompt."""
     framed = tokenizer.encode(_PROBE, add_special_tokens=True, verbose=False)
     plain = tokenizer.encode(_PROBE, add_special_tokens=False, verbose=False)
     starts = (at for at in range(len(framed)) if framed[at : at + len(plain)] == plain)
@@ -245,10 +248,10 @@ def _opening(tokenizer: Any) -> tuple[int, ...]:
 
 
 def _in_parts(text: str, room: int, param: str, encode: Callable[[str], tuple[int, ...]]) -> tuple[int, ...]:
-    """The token ids of a text; longer and longer beginnings of a long one are tried first.
+    """Tokenize a text; for a long one, try prefixes of doubling length first and refuse it if one is too long.
 
-    Tokenizing takes a hundred times the memory of the text. How a beginning is tokenized changes at most near its end
-    when more text follows, far less than the margin.
+    Tokenization needs far more memory than the text. Text after a prefix changes only the tokens near the prefix's
+    end, far fewer than the margin.
     """
     probe = _PROBE_CHARS * max(room, 1)
     while probe < len(text):
@@ -259,7 +262,7 @@ def _in_parts(text: str, room: int, param: str, encode: Callable[[str], tuple[in
 
 
 def _turn(message: Message, huge: HugeNumbers) -> Turn:
-    """A message as chat templates read it; arguments of calls are objects there, not text."""
+    """Convert a message to the form that chat templates read, with call arguments as objects instead of text."""
     turn: Turn = {"role": message.role, "content": message.content}
     if message.tool_calls:
         turn["tool_calls"] = [_written_call(call, huge) for call in message.tool_calls]
