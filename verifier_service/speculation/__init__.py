@@ -1,1 +1,1 @@
-"""How long drafts are, for whom, and whether they pay: measured costs, trials and the length of each session."""
+"""Choice of draft lengths: measured costs of passes, trials of drafting, and γ of each session."""

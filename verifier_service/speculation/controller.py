@@ -1,4 +1,4 @@
-"""How much each session of the batch drafts: one judgement for all of them, made once a pass."""
+"""Draft lengths of all sessions of a batch, planned once a pass."""
 
 import math
 import time
@@ -19,27 +19,27 @@ from verifier_service.speculation.session_gamma import SessionGamma, controller_
 from verifier_service.speculation.trials import Trials
 
 _LEAST_SECONDS = 0.1
-"""How long a plan of the same batch holds at least."""
+"""Least lifetime of a plan for the same batch, in seconds."""
 _SHARE, _DRAFTING_SHARE = 0.001, 0.01
-"""Share of the time that planning may take: while nothing is drafted, and while drafts are, whose lengths follow it."""
+"""Share of time that planning may take, without and with drafting. Draft lengths follow the plan while drafting."""
 _ACTIVE_PASSES = 4
-"""Passes after which a session that asked for nothing does not count any more."""
+"""Passes without a request after which a session no longer counts as active."""
 _OPTIMISTIC = 0.5
-"""Least α that a trial of drafting assumes, so that drafts that have become better are found out."""
+"""Least α that a trial of drafting assumes, so that improved drafts are noticed."""
 _PUNCTUAL = 0.8
-"""Share of the longest wait within which a draft is expected; what takes longer may be late and is not ordered."""
+"""Share of the timeout within which drafts are expected to arrive. Longer drafts may be late and are not requested."""
 _UNMEASURED = 4
-"""Longest draft, in tokens, before a pass has been measured."""
+"""Longest draft before the first measured pass, in tokens."""
 _REPORT_SECONDS = 1.0
-"""Least time between two reports of batches alike."""
+"""Lifetime of a report while the batch size and the choice to draft stay the same, in seconds."""
 _PATIENCE = 2.0
-"""Times the expected wait that a round waits at least, for what comes later would otherwise never be measured."""
+"""Least patience of a round, as a multiple of the expected wait. Otherwise late drafts would never be measured."""
 _CLEARLY = 1.3
-"""Speed-up above which sessions draft beside prompts: such passes differ, so no trial checks what is predicted."""
+"""Predicted speed-up above which sessions draft while prompts are computed. No trial can check this prediction."""
 
 
 class BatchSpeculation:
-    """The judgement of a verifier's batches; all on the event loop."""
+    """Chooses the draft lengths of a verifier's batches. All methods run on the event loop."""
 
     def __init__(  # noqa: PLR0913 - two clocks, and one argument for each setting
         self,
@@ -51,21 +51,21 @@ class BatchSpeculation:
         groups: int | Literal["auto"] = 1,
         timeout: float = math.inf,
     ) -> None:
-        """Begin with nothing measured.
+        """Create a controller without measurements.
 
         Args:
             gamma_max: most drafts of one session.
             draft_tokens: most drafts of one pass.
-            drafters: reads what drafters report of their speed.
-            clock: gives seconds, on the scale of `PassSample.started`.
-            spent: seconds that the thread of the event loop has computed; it often waits for other threads meanwhile.
-            groups: in how many the sessions that draft are, by measured times where it is `auto`.
+            drafters: returns the times that drafters report.
+            clock: returns seconds, on the scale of `PassSample.started`.
+            spent: returns the CPU seconds of the event loop's thread.
+            groups: number of groups of the sessions that draft; `auto` chooses by measured times.
             timeout: longest wait for a draft, in seconds.
         """
         self.prompts = PromptRate()
         self.acceptance = FleetAcceptance()
         self.forecast = Forecast(1.0, 0.0, 0.0)
-        """What the drafts of the present batch are expected to bring."""
+        """Expected effect of drafting on the current batch."""
         self._gamma_max = gamma_max
         self._budget = draft_tokens
         self._drafters = drafters
@@ -74,33 +74,33 @@ class BatchSpeculation:
         self._timeout = timeout
         self._costs = SizedCosts()
         self._groups: dict[int, Groups] = defaultdict(lambda: Groups(groups))
-        """By batch size."""
+        """Groups by batch size level."""
         self._trials: dict[tuple[int, frozenset[str | None]], Trials] = {}
-        """By batch size and by what drafts: greedy drafts that pay say nothing of sampled ones."""
+        """Trials by batch size level and draft sources. Greedy and sampled drafts differ in acceptance."""
         self._sources: frozenset[str | None] = frozenset()
-        """What drafts for the sessions of the batch."""
+        """Draft sources of the active sessions."""
         self._active: dict[SessionGamma, int] = {}
-        """In which pass each session asked last."""
+        """Number of the pass for which each session last made a request."""
         self._pass, self._rows = 0, 1
         self._wanting = self._longest = self._plain = 0
-        """Sessions that draft in the round under way, most drafts of one, and sessions to which the plan gives none."""
+        """Drafting sessions in the current round, their longest draft, and sessions that the plan gives no drafts."""
         self._ended, self._reported, self._reported_of, self._report = clock(), 0.0, (-1, False), Judgement()
         self._judged = -1
-        """The pass that the judgement was made behind."""
+        """Number of the pass after which the last choice was made."""
         self._prompted = False
-        """Whether the last pass had prompts: these wait for no drafts, so the next has drafts of the same round."""
+        """Whether the last pass had prompts. It did not wait for drafts, so the next pass has drafts of that round."""
         self._beside = 0.0
-        """Seconds that prompts are known to add to the next pass, which begins at once and waits for no drafts."""
+        """Seconds that prompts will add to the next pass, which starts without waiting for drafts."""
         self._unlike = 0
-        """Passes to come that are unlike others, because of what was judged beside prompts."""
+        """Coming passes that are not measured, because their drafts were chosen for a pass with prompts."""
         self._plan_for, self._allotment, self._planned = (0, False, 0.0), NO_DRAFTS, False
-        """The batch that the plan is for, the plan, and whether it rests on passes that were measured."""
+        """Key of the batch that the plan is for, the plan, and whether the plan uses measured passes."""
         self.drafting = False
-        """Whether the sessions of the batch draft in the round under way."""
+        """Whether the sessions of the batch draft in the current round."""
 
     @property
     def trials(self) -> Trials:
-        """Trials recorded for the current batch size and draft sources; a session that is alone drafts at once."""
+        """Trials for the current batch size and draft sources. A single session may draft at once."""
         key = (self._level, self._sources)
         if key not in self._trials:
             self._trials[key] = Trials(eager=self._level == 0)
@@ -108,18 +108,18 @@ class BatchSpeculation:
 
     @property
     def groups(self) -> int:
-        """In how many groups, drafted for and verified in turns, the sessions of the batch are; one if few draft."""
+        """Number of groups that are drafted for and verified alternately; 1 if few sessions draft."""
         active = len(self._active)
         return self._groups[self._level].among(self._load, min(self._plain, active) if self.drafting else active)
 
     @property
     def costs(self) -> RoundSeconds:
-        """What a round of a batch of the present size takes, where sessions draft as they are planned to."""
+        """Predicted costs of a round for the current batch size and draft plan."""
         groups = self._groups[self._level].among(self._load, min(self._plain, len(self._active)))
         return replace(self._nearest.of(self._load, self._drafters()), groups=groups)
 
     def report(self) -> Judgement:
-        """What is believed now; made anew every second, and when the batch has another size or begins to draft."""
+        """Return the current estimates, renewed every second and when the batch size or the choice to draft changes."""
         now, of = self._clock(), (self._level, self.drafting)
         if of != self._reported_of or now - self._reported >= _REPORT_SECONDS:
             self._reported, self._reported_of, costs, load = now, of, self.costs, self._load
@@ -134,32 +134,34 @@ class BatchSpeculation:
 
     @property
     def grounds(self) -> tuple[float, bool]:
-        """The least survival of a draft that is worth its time, and whether the way taken is on trial."""
+        """Least survival probability of a draft that pays, and whether a trial runs."""
         return self._allotment.threshold, self.trials.running
 
     def session(
         self, source: Callable[[], str | None], fixed: int | None = None, policy: GammaPolicy = AUTO
     ) -> SessionGamma:
-        """The draft length of a session: `fixed`, or by its policy.
+        """Create the draft-length controller of a session.
 
         Args:
-            source: names what the session's drafts come from, None while there is nothing that drafts.
+            source: returns the name of the session's draft source, or None while no source is available.
+            fixed: fixed draft length; None to follow the policy.
+            policy: policy of the session.
         """
         most = policy.most(self._gamma_max)
         own = controller_of(fixed, policy, most, self.report)
         session = SessionGamma(self, source, own, most)
         if own is None:
-            self._active[session] = self._pass  # before it asks, so that a burst is judged at the size it will have
+            self._active[session] = self._pass  # before its first request, so that plans count a whole burst
         return session
 
     def left(self, session: SessionGamma) -> None:
-        """Forget a session that has ended: the batch has the size of those that go on."""
+        """Remove an ended session from the batch."""
         self._active.pop(session, None)
 
     def passed(self, sample: PassSample) -> None:
-        """Learn from a pass."""
+        """Record a pass."""
         gap, costs = sample.started - self._ended, self._costs[self._level]
-        # Sessions whose drafts are not chosen here tell nothing.
+        # Count only rounds whose draft lengths were chosen here.
         asked = sample.follows and self._judged + self._prompted >= self._pass and not self._unlike
         guessing = asked and not self.drafting and sample.sessions <= len(self._active)
         if sample.prompt:
@@ -173,9 +175,9 @@ class BatchSpeculation:
         if sample.prompt and 2 * sample.reading > self._load:
             took = None
         settled = 2 * sample.drafting >= self._wanting if self.drafting else sample.ahead
-        # A round that gave its drafts up shows no more than that they take longer.
+        # A round that gave up waiting shows only a lower bound of the wait.
         shows = settled or not self._longest or gap >= self.forecast.wait
-        prompted = sample.prompt > 0 or self._prompted  # drafts come while prompts are computed
+        prompted = sample.prompt > 0 or self._prompted  # drafts arrive while prompts are computed
         if asked and shows and not prompted and not (self.drafting and self.trials.settling):
             costs.observe_gap(self._longest, sample.waited if self._longest and sample.groups > 1 else gap)
         if asked and took is not None and self.drafting and not self.trials.running:
@@ -190,11 +192,11 @@ class BatchSpeculation:
         self._pass += 1
 
     def patience(self) -> float:
-        """Seconds that the round under way may still wait for its drafts."""
+        """Return the seconds that the current round may still wait for its drafts."""
         return self._ended + max(self.forecast.patience, _PATIENCE * self.forecast.wait) - self._clock()
 
     def gamma(self, session: SessionGamma) -> int:
-        """The drafts of a session's next round."""
+        """Return the draft length of a session's next round."""
         self._active[session] = self._pass
         if first := self._judged != self._pass:
             self._judged, self._wanting, self._longest = self._pass, 0, 0
@@ -209,11 +211,11 @@ class BatchSpeculation:
         return gamma
 
     def rounds(self, source: str) -> DraftedRounds:
-        """What rounds with the drafts of a source are like."""
+        """Return acceptance and plain round time for the drafts of a source."""
         return DraftedRounds(self.acceptance.alpha(source), self.report().plain_seconds if self._nearest.known else 0.0)
 
     def _judge(self) -> None:
-        """Plan, where the batch has changed or the plan is old, and choose whether to draft."""
+        """Choose whether to draft. Renews the plan if the batch has changed or the plan has expired."""
         if self._beside:
             self._judge_beside_prompts()
             return
@@ -225,7 +227,10 @@ class BatchSpeculation:
             self._plan(self.trials.exploring)
 
     def _judge_beside_prompts(self) -> None:
-        """Draft where a session makes more of every second pass, behind a draft, than of every pass without one."""
+        """Choose whether to draft while prompts are computed.
+
+        A session that drafts then joins only every second pass, so drafting must clearly beat a plain row in each pass.
+        """
         if self._plan_for != (self._level, False, self._beside):
             self._plan(exploring=False, beside=self._beside)
         self.drafting = self.trials.expected(self.forecast.speedup) > _CLEARLY
@@ -256,19 +261,19 @@ class BatchSpeculation:
 
     @property
     def _level(self) -> int:
-        """The batch size, as the nearest power of two: clients that come and go around 16 make one level."""
+        """Batch size as the rounded base-2 logarithm, so that small changes of the load keep the level."""
         return round(math.log2(self._load))
 
 
 class PlanPace:
-    """Says when a plan is old."""
+    """Decides when a plan expires."""
 
     def __init__(self, clock: Callable[[], float], spent: Callable[[], float]) -> None:
-        """Begin without a plan.
+        """Create a pace without a plan.
 
         Args:
-            clock: gives seconds.
-            spent: seconds that the thread which plans has computed; it often waits for other threads meanwhile.
+            clock: returns seconds.
+            spent: returns the CPU seconds of the planning thread.
         """
         self._clock = clock
         self._spent = spent
@@ -276,12 +281,12 @@ class PlanPace:
 
     @property
     def over(self) -> bool:
-        """Whether the last plan has held long enough."""
+        """Whether the last plan has expired."""
         return self._clock() >= self._until
 
     @contextmanager
     def planning(self, *, drafting: bool) -> Iterator[None]:
-        """Make a plan, which holds by the time that this takes and by whether the batch drafts."""
+        """Time the planning inside the context, and set the plan's lifetime from it."""
         began, before = self._clock(), self._spent()
         yield
         share = _DRAFTING_SHARE if drafting else _SHARE

@@ -1,26 +1,26 @@
-"""How likely drafts are accepted, over all sessions of a verifier."""
+"""Acceptance of drafts over all sessions of a verifier."""
 
 from specdec.planning.gamma import AcceptanceEstimate
 
 _KEEP = 0.995
-"""Factor on the earlier counts with each verdict; all sessions count, so it is longer than a session's own."""
+"""Decay of earlier counts with each verdict. Its window is longer than a session's own, since all sessions count."""
 
 _UNKNOWN = AcceptanceEstimate(decay=_KEEP)
 
 
 class FleetAcceptance:
-    """The acceptance of the drafts of each source, and of all."""
+    """Acceptance of the drafts of each source, and of all sources together."""
 
     def __init__(self) -> None:
         self.overall = _UNKNOWN
         self._sources: dict[str, AcceptanceEstimate] = {}
 
     def alpha(self, source: str) -> float:
-        """That of the drafts of a source."""
+        """Return the acceptance rate of a source's drafts."""
         return self._of(source).alpha
 
     def learn(self, source: str, drafted: int, accepted: int) -> None:
-        """Learn from a session's verdict, before it is cut: an end id among the accepted drafts is no rejection."""
+        """Record a session's verdict before it is cut, since a stop id among accepted drafts is no rejection."""
         self.overall = self.overall.observed(drafted, accepted)
         self._sources[source] = self._of(source).observed(drafted, accepted)
 

@@ -1,9 +1,9 @@
-"""Ping-pong: whether the sessions that draft are in one group, or in two that are drafted for and verified in turns.
+"""Ping-pong scheduling: one group of drafting sessions, or two groups that are drafted and verified alternately.
 
-With one group the target stands still while drafts are made, and the drafter while they are judged. With two, one is
-drafted for while the other is judged. That takes two passes in place of one, so it pays where drafts take long and a
-pass over half of the sessions takes clearly less time than one over all of them: where it is bound by computing, and
-not by reading the weights. Short trials of the other way find out which holds, on the batch as it is.
+With one group, the target idles while drafts are made, and the drafter idles while they are verified. With two, the
+drafter serves one group while the target verifies the other. That takes two passes instead of one. It pays if drafting
+is slow and a pass over half of the sessions is clearly shorter than a pass over all: if the pass is compute-bound, not
+bound by reading the weights. Short trials of the alternative measure which setting is faster for the current batch.
 """
 
 import math
@@ -13,35 +13,35 @@ from typing import Literal
 from verifier_service.speculation.pass_sample import PassSample
 
 _LEAST_SESSIONS = 4
-"""Sessions in a batch below which there is one group."""
+"""Fewest sessions in a batch for two groups."""
 _SETTLING = 2
-"""Passes until the way just taken shows."""
+"""Passes after a change that are not counted."""
 _TRIAL = 6
-"""Passes of a trial of one group behind those; one of two groups has twice as many, each with half of the verdicts."""
+"""Counted passes of a trial of one group. A trial of two groups has twice as many, each with half of the verdicts."""
 _FIRST_PAUSE, _LAST_PAUSE = 16, 1024
-"""Passes between trials: the second pause is twice the first, and so on up to the last."""
+"""First and longest pause between trials, in passes. The pause doubles after each trial."""
 _AFTER_A_CHANGE = 256
-"""Passes between a change of the way and the next trial."""
+"""Passes between a change of the number of groups and the next trial."""
 _KEEP = 0.95
-"""Factor by which each pass lowers the weight of those before."""
+"""Decay of earlier passes with each new one."""
 _KEEP_TRIAL = 0.7
-"""Factor by which each trial lowers the weight of those before: a few passes err by some percent."""
+"""Decay of earlier trials with each new one. One trial of a few passes errs by several percent."""
 _PROMISING = 1.1
-"""Least gain, if half of a batch took half of its pass, for which two groups are tried."""
+"""Least upper bound of the gain for a trial of two groups."""
 _BEGIN, _END = 1.05, 1.02
-"""Gain above which there come to be two groups, and below which they become one."""
+"""Gain above which two groups begin, and below which they end."""
 
 
 @dataclass(slots=True)
 class _Tally:
-    """Sums over passes of one way, older passes weighted less."""
+    """Decayed sums over passes with one number of groups."""
 
     tokens: float = 0.0
-    """Those committed. Verdicts would not do: with two groups drafts may be longer, and verdicts fewer."""
+    """Committed tokens. Verdicts are no measure: with two groups, drafts may be longer and verdicts fewer."""
     computing: float = 0.0
     """Seconds of the passes."""
     waiting: float = 0.0
-    """Seconds between them."""
+    """Seconds between the passes."""
 
     def add(self, tokens: int, seconds: float, gap: float) -> None:
         self.tokens = self.tokens * _KEEP + tokens
@@ -50,41 +50,41 @@ class _Tally:
 
     @property
     def rate(self) -> float:
-        """Tokens a second."""
+        """Committed tokens a second."""
         return self.tokens / (self.computing + self.waiting)
 
 
 class Groups:
-    """The number of groups of batches of about one size."""
+    """Number of groups for batches of about one size."""
 
     def __init__(self, setting: int | Literal["auto"]) -> None:
-        """Begin with one group where the setting leaves the choice."""
+        """Begin with the number of the setting, or with one group if it is `auto`."""
         self._auto = setting == "auto"
         self._used = 1 if setting == "auto" else setting
-        """The number in use; a trial takes the other one."""
+        """Number of groups in use. A trial uses the other number."""
         self._use = _Tally()
         self._trial: _Tally | None = None
         self._settling = 0
         self._since, self._pause = 0, _FIRST_PAUSE
         self._weight = self._gains = 0.0
-        """Of the trials, and the sum of the logarithms of what they found."""
+        """Weight of the trials, and weighted sum of the logarithms of their gains."""
 
     @property
     def gain(self) -> float | None:
-        """Tokens a second of two groups over those of one, as measured; None before that."""
+        """Measured ratio of tokens a second with two groups to one; None before the first trial."""
         return math.exp(self._gains / self._weight) if self._weight else None
 
     @property
     def count(self) -> int:
-        """The number of groups that the next pass is one of."""
+        """Number of groups for the next pass."""
         return self._used if self._trial is None else 3 - self._used
 
     def among(self, sessions: int, plain: int) -> int:
-        """The same for a batch of so many sessions, some of which draft nothing; one if few draft."""
+        """Return the number of groups for `sessions` sessions of which `plain` do not draft; 1 if few draft."""
         return 1 if sessions < _LEAST_SESSIONS or 2 * plain >= sessions else self.count
 
     def observe(self, sample: PassSample, seconds: float, gap: float) -> None:
-        """Learn from a pass that followed the one before by `gap` and took `seconds` without its prompts."""
+        """Record a pass that began `gap` seconds after the previous one and took `seconds` without its prompts."""
         plain = sample.rows - sample.drafting
         if not self._auto or sample.groups != self.count or sample.groups * sample.drafting <= plain:
             return
@@ -103,7 +103,7 @@ class Groups:
 
     @property
     def _bound(self) -> float:
-        """What two groups gain at most over the one in use."""
+        """Upper bound of the gain of two groups over one, assuming that half of the batch takes half of the pass."""
         seconds, gap = self._use.computing, self._use.waiting
         return (seconds + gap) / max(seconds, seconds / 2 + gap)
 
@@ -111,9 +111,9 @@ class Groups:
         self._trial, self._since, self._settling = trial, 0, _SETTLING
 
     def _conclude(self, trial: _Tally) -> None:
-        """Compare the trial with the passes before it, and go on with the better way."""
+        """Compare the trial with the passes before it, and use the better number of groups."""
         two, one = (trial, self._use) if self._used == 1 else (self._use, trial)
-        if not (two.rate and one.rate):  # as where the model fails
+        if not (two.rate and one.rate):  # for example because the model fails
             self._begin(None)
             return
         self._weight = self._weight * _KEEP_TRIAL + 1.0

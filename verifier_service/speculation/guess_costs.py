@@ -1,37 +1,37 @@
-"""What guesses of the sources in this process cost a batch, measured beside rounds without."""
+"""Cost of guesses by the sources in this process, measured against rounds without guesses."""
 
 from specdec.planning.line import Line
 from verifier_service.speculation.pass_sample import PassSample
 
 _KEEP = 0.98
-"""Factor by which each round with guesses lowers the weight of those before."""
+"""Decay of earlier observations with each round that has guesses."""
 _FADE = 0.995
-"""The same of each round without: when guesses have become too dear to be made, they are tried again at last."""
+"""Decay with each round that has none, so that guesses which became too expensive are tried again after a while."""
 _PRIOR = 8.0
-"""Guessed tokens that weigh as much as the cost that is assumed."""
+"""Weight of the assumed cost, in guessed tokens."""
 
 
 class GuessCosts:
-    """What one guessed token adds to a round of batches of about one size.
+    """Time that one guessed token adds to a round of batches of about one size.
 
-    It is more than a token adds to a pass: a pass with a guess in it begins when all sessions have asked for it, where
-    a plain one may run ahead of them (decision 35), and the first tokens beyond one for each session may cost more than
-    a line through passes of all sizes says.
+    It can exceed the time that a token adds to a pass. A pass with a guess begins only after all sessions have
+    requested it, while a plain pass may run ahead (decision 35). The first tokens beyond one for each session may also
+    cost more than a fit through passes of all sizes predicts.
     """
 
     def __init__(self) -> None:
         self._plain = Line()
         """Rows and seconds of plain rounds."""
         self._tokens = self._seconds = 0.0
-        """Guessed tokens, and by how much their rounds were longer than plain ones."""
+        """Guessed tokens, and the extra seconds of their rounds over plain ones."""
 
     def observe(self, sample: PassSample, gap: float, token: float) -> None:
-        """Learn from a round in which all drafts are guesses.
+        """Record a round in which all drafts are guesses.
 
         Args:
-            sample: its pass, without prompts.
-            gap: seconds since the pass before.
-            token: seconds that a row more or less adds to a plain pass.
+            sample: pass of the round, without prompts.
+            gap: seconds since the previous pass.
+            token: seconds that one more row adds to a plain pass.
         """
         seconds, guessed = gap + sample.seconds, sample.computed - sample.rows
         if guessed and self._plain.known:
@@ -43,5 +43,5 @@ class GuessCosts:
             self._tokens, self._seconds = self._tokens * _FADE, self._seconds * _FADE
 
     def seconds(self, token: float) -> float:
-        """Seconds that a guessed token adds to a round, and `token` at least, which is what one adds to a pass."""
+        """Return the seconds that a guessed token adds to a round, at least `token`, the seconds it adds to a pass."""
         return max((self._seconds + _PRIOR * token) / (self._tokens + _PRIOR), token)

@@ -1,4 +1,4 @@
-"""One pass of the target, as it was measured."""
+"""Measurements of target passes."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -9,42 +9,42 @@ from verifier_service.backends.model_step import ModelStep
 
 @dataclass(frozen=True, slots=True)
 class PassSample:
-    """One pass, as it was measured."""
+    """Measurements of one pass."""
 
     rows: int
-    """Sessions that got a verdict."""
+    """Number of sessions that got a verdict."""
     sessions: int
-    """The same; where groups take turns, those of both."""
+    """Number of sessions in the pass, or in both groups if there are two."""
     computed: int
-    """Tokens that it computed."""
+    """Tokens that the pass computed."""
     committed: int
-    """Tokens that its verdicts hold."""
+    """Tokens in the verdicts of the pass."""
     drafting: int
     """Sessions that had a draft."""
     started: float
-    """By `time.perf_counter`."""
+    """Start time by `time.perf_counter`."""
     seconds: float
     follows: bool
-    """Whether a session of the pass before takes part, or waits for drafts: then the time between belongs to the rounds
-    of the batch. Where groups take turns, it is one of the two passes before."""
+    """Whether a session of the previous pass takes part or waits for drafts, so that the gap before the pass belongs
+    to the batch's rounds. With two groups, either of the two previous passes counts."""
     prompt: int = 0
-    """Tokens of prompts among those computed."""
+    """Prompt tokens among those computed."""
     reading: int = 0
-    """Sessions whose prompts are read, in the pass or behind it."""
+    """Sessions whose prompts the pass completes or a later pass continues."""
     left: int = 0
-    """Those of them whose prompts the next pass goes on with."""
+    """Sessions whose prompts a later pass continues."""
     catching_up: int = 0
-    """Sessions that had no draft because their drafter still read their tokens."""
+    """Sessions without a draft because their drafter was still reading their tokens."""
     ahead: bool = False
-    """Whether it began before its sessions asked for it."""
+    """Whether the pass ran ahead: it began before its sessions requested it."""
     groups: int = 1
-    """Groups that the batch was in."""
+    """Number of groups of the batch."""
     waited: float = 0.0
-    """Longest time that one of the drafts which came since the pass before took."""
+    """Longest wait in seconds among the drafts that arrived since the previous pass."""
 
     @classmethod
     def of(cls, step: ModelStep, sessions: int, *, follows: bool, groups: int, waited: float, left: int) -> Self:
-        """What a step's pass showed; `left` sessions wait for a pass over the rest of their prompts."""
+        """Create the sample of a step's pass; `left` sessions wait for a pass over the rest of their prompts."""
         drafts = [chunk.drafts for chunk in step.chunks if chunk.judges]
         prompts = [(chunk, read) for chunk in step.chunks if (read := chunk.count - chunk.judges)]
         outcomes = [outcome for outcome in step.results.values() if isinstance(outcome, Outcome)]
@@ -68,18 +68,21 @@ class PassSample:
 
 
 class PassHistory:
-    """Makes a sample of each pass, by the passes before it."""
+    """Creates the sample of each pass from the step and the previous passes."""
 
     def __init__(self) -> None:
         self._before: tuple[frozenset[str], frozenset[str]] = frozenset(), frozenset()
-        """KV names of the last two passes, the last one last."""
+        """KV names of the last two passes, the latest one last."""
 
     def add(self, step: ModelStep, groups: int, waited: float, left: int, *, waits: bool) -> PassSample:
-        """The sample of the next pass.
+        """Return the sample of the next pass.
 
         Args:
-            groups: as of `PassSample`, and so are `waited` and `left`.
-            waits: whether a session waited for drafts when the pass began.
+            step: step with the pass.
+            groups: as in `PassSample`.
+            waited: as in `PassSample`.
+            left: as in `PassSample`.
+            waits: whether a session was waiting for drafts when the pass began.
         """
         names = step.names
         sessions = len(names) if groups == 1 else len(names | self._before[-1])

@@ -1,45 +1,45 @@
-"""Rounds of a batch, and what they have come to."""
+"""Rounds of a batch, and sums over them."""
 
 import math
 from dataclasses import dataclass
 
 LEAST_SPEEDUP = 0.01
-"""Least prediction that counts: drafts of no use at all are predicted to bring 0."""
+"""Lower bound of a predicted speed-up. The prediction for useless drafts can be 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchRound:
-    """One pass over a batch, with the time since the pass before."""
+    """One pass over a batch, including the time since the previous pass."""
 
     worth: float
-    """Seconds that plain decoding is believed to take for the tokens that it committed."""
+    """Estimated seconds of plain decoding for the tokens that the round committed."""
     seconds: float
     drafted: bool
-    """Whether the batch was to draft."""
+    """Whether drafting was chosen for the batch."""
     settled: bool
-    """Whether it did what it was to do: plain passes ran ahead, and others had the drafts of most sessions."""
+    """Whether the round ran as chosen: a plain pass ran ahead, or a drafted pass had the drafts of most sessions."""
     predicted: float
-    """The speed-up that was predicted of the drafts, uncorrected."""
+    """Predicted speed-up by drafting, without correction."""
     catching_up: bool = False
-    """Whether it was to draft, and the drafters still read most of its sessions."""
+    """Whether drafting was chosen while drafters were still reading most sessions."""
     guessed: bool = False
-    """Whether sources of the verifier itself guessed in it."""
+    """Whether sources in this process made drafts for the round."""
 
 
 @dataclass(slots=True)
 class RoundTally:
-    """Sums over rounds of one way, older rounds weighted less."""
+    """Decayed sums over drafted rounds or over plain rounds."""
 
     keep: float = 1.0
     rounds: float = 0.0
     worth: float = 0.0
     seconds: float = 0.0
     predicted: float = 0.0
-    """Sum of the logarithms of what was predicted."""
+    """Sum of the logarithms of the predicted speed-ups."""
     worth_squared: float = 0.0
     seconds_squared: float = 0.0
     product: float = 0.0
-    """Sum of worth times seconds; like the squares, with squared weights."""
+    """Sum of worth times seconds, with squared weights like the sums of squares."""
 
     def add(self, done: BatchRound) -> None:
         keep = self.keep * self.keep
@@ -53,12 +53,12 @@ class RoundTally:
 
     @property
     def rate(self) -> float:
-        """Worth of a second; near 1 for plain rounds."""
+        """Worth a second; near 1 for plain rounds."""
         return self.worth / self.seconds if self.seconds else 0.0
 
     @property
     def variance(self) -> float:
-        """The squared standard error of the rate, as a share of it; what rounds of this way differ by shows it."""
+        """Squared relative standard error of the rate, from the spread of the rounds."""
         rate = self.rate
         spread = self.worth_squared - 2.0 * rate * self.product + rate * rate * self.seconds_squared
         return max(spread, 0.0) / (self.worth * self.worth)

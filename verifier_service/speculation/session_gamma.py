@@ -1,4 +1,4 @@
-"""The draft length of one session, and what is known of its drafts."""
+"""Draft length and acceptance estimate of one session."""
 
 import math
 from collections.abc import Callable
@@ -18,13 +18,13 @@ from specdec.wire.generation import GammaReason, RoundDetail, Speedup
 from verifier_service.speculation.fleet_acceptance import FleetAcceptance
 
 _AGREEMENT = math.log(1.25)
-"""Largest difference, as a logarithm, of two estimates of the speed-up that answers carry."""
+"""Largest logarithmic difference between predicted and measured speed-up at which rounds report them."""
 
 
 def controller_of(
     fixed: int | None, policy: GammaPolicy, most: int, report: Callable[[], Judgement]
 ) -> GammaController | None:
-    """What chooses γ for one session alone, of a fixed γ or by a policy; None leaves it to the batch."""
+    """Return the γ controller of a session with a fixed γ or its own policy, or None if the batch chooses γ."""
     if fixed is not None:
         return EntropyGamma(fixed) if fixed and policy.policy is PolicyKind.EGAG else FixedGamma(fixed)
     if policy.policy is PolicyKind.OPTIMAL:
@@ -33,35 +33,37 @@ def controller_of(
 
 
 class Batch(Protocol):
-    """What a session needs of the judgement of its batch."""
+    """Interface of the batch controller for a session."""
 
     acceptance: FleetAcceptance
     drafting: bool
-    """Whether its sessions draft now."""
+    """Whether the sessions of the batch draft now."""
 
     def gamma(self, session: "SessionGamma") -> int:
-        """The drafts of the session's next round."""
+        """Return the draft length of the session's next round."""
 
     def left(self, session: "SessionGamma") -> None:
-        """Forget the session."""
+        """Remove the session from the batch."""
 
     def report(self) -> Judgement:
-        """What is believed now."""
+        """Return the current estimates."""
 
     @property
     def grounds(self) -> tuple[float, bool]:
-        """The least survival of a draft that is worth its time, and whether the way taken is on trial."""
+        """Least survival probability of a draft that pays, and whether a trial runs."""
 
 
 class SessionGamma:
-    """The draft length of one session, and what is known of its drafts."""
+    """Draft length and acceptance estimate of one session."""
 
     def __init__(self, batch: Batch, source: Callable[[], str | None], own: GammaController | None, most: int) -> None:
-        """Make the γ of a session of a batch.
+        """Create the controller of a session.
 
         Args:
-            own: chooses for this session alone; None leaves it to the batch.
-            most: most drafts that the batch may give it.
+            batch: controller of the batch.
+            source: returns the name of the session's draft source, or None while no source is available.
+            own: the session's own γ controller; None if the batch chooses γ.
+            most: largest γ that the batch may choose.
         """
         self._batch = batch
         self._source = source
@@ -70,16 +72,16 @@ class SessionGamma:
         self._estimate = AcceptanceEstimate(weight=SESSION_WEIGHT)
 
     def gamma(self) -> int:
-        """Number of tokens to draft next."""
+        """Return the draft length of the next round, in tokens."""
         return self._batch.gamma(self) if self._own is None else self._own.gamma()
 
     @property
     def drafts(self) -> bool:
-        """Whether its next round is to draft, as far as can be told before it asks."""
+        """Whether the next round will probably draft."""
         return self._batch.drafting if self._own is None else self._own.gamma() > 0
 
     def observe(self, drafted: int, accepted: int) -> None:
-        """Learn from a verdict."""
+        """Record a verdict."""
         if drafted:
             self._estimate = self._estimate.observed(drafted, accepted)
             self._batch.acceptance.learn(self._source() or "", drafted, accepted)
@@ -87,16 +89,16 @@ class SessionGamma:
             self._own.observe(drafted, accepted)
 
     def close(self) -> None:
-        """Leave the batch: the session has ended."""
+        """Leave the batch at the end of the session."""
         self._batch.left(self)
 
     @property
     def source(self) -> str | None:
-        """What its drafts come from; None while there is nothing that drafts."""
+        """Name of the session's draft source; None while no source is available."""
         return self._source()
 
     def detail(self, gamma: int, room: int) -> RoundDetail:
-        """Why the next round drafts so much, within the room that the generation has."""
+        """Return the reason for the next draft length, cut to the room that the generation has left."""
         survival = 0.0
         match self._own:
             case None:
@@ -112,7 +114,10 @@ class SessionGamma:
         return RoundDetail(min(gamma, room), reason.value, self.demand(self.source).alpha, survival)
 
     def speedup(self) -> Speedup:
-        """Speed-up by drafts in this batch, where prediction and measurement agree; unknown for a γ of its own."""
+        """Return the speed-up of this batch by drafting.
+
+        It is unknown if prediction and measurement disagree, or if the session has its own γ controller.
+        """
         if self._own is not None:
             return Speedup()
         found = self._batch.report()
@@ -121,6 +126,6 @@ class SessionGamma:
         return Speedup(found.predicted, found.measured)
 
     def demand(self, source: str | None) -> Demand:
-        """What the session can make of drafts of its source: its α is near the fleet's until it has shown its own."""
+        """Return the session's α and longest draft. α starts near the mean of all sessions with the same source."""
         alpha = self._estimate.over(self._batch.acceptance.alpha(source or ""))
         return Demand(alpha, 0 if source is None else self._most)

@@ -1,7 +1,7 @@
-"""Whether drafting pays at one batch size: what is predicted, corrected by short trials of the way that is not in use.
+"""Choice between drafting and plain decoding at one batch size: a prediction, corrected by short trials.
 
-Both ways are measured in the same minutes, so a machine that gets slower or busier changes both alike, and only their
-ratio counts.
+A trial uses the alternative for a few rounds. Both are measured close in time, so a machine that slows down affects
+both alike, and only their ratio counts.
 """
 
 import math
@@ -10,98 +10,98 @@ from dataclasses import replace
 from verifier_service.speculation.round_tally import LEAST_SPEEDUP, BatchRound, RoundTally
 
 _DRAFTED_ROUNDS, _PLAIN_ROUNDS = 8, 4
-"""Rounds of a trial of drafting, whose tokens vary more, and of one of plain decoding."""
+"""Rounds of a trial of drafting and of plain decoding. Token counts of drafted rounds vary more."""
 _LEAST_ROUNDS = 3
-"""Rounds behind which a trial of drafting may end before all of them."""
+"""Rounds after which a trial of drafting may end early."""
 _SURE, _ROUND_ERROR = 3.0, 0.1
-"""Standard errors by which a trial is surely lost, and the least error of one round: few rounds may differ little by
-chance."""
+"""Standard errors by which a trial must lose to end early, and least assumed error of one round. A few rounds may
+agree by chance."""
 _FIRST_PAUSE, _LAST_PAUSE = 32, 192
-"""Rounds between trials of plain decoding: the second is twice the first, and so on up to the last."""
+"""First and longest pause between trials of plain decoding, in rounds. The pause doubles after each trial."""
 _EXPLORED = 0.01
-"""Share of what is committed that trials of drafting may cost, with what their lost time was worth."""
+"""Budget of trials of drafting, as a share of the worth of plain rounds. It pays for their rounds and lost time."""
 _SETTLING = 8
-"""Rounds that may not be what they are to be before they count all the same."""
+"""Most unsettled rounds to ignore after a change. Later rounds count in any case."""
 _CATCHING_UP = 256
-"""The same where drafters still read the sessions, so that no pass waits for them."""
+"""Most rounds to ignore after a change while drafters still read the sessions."""
 _BEGIN, _END = 1.05, 1.02
-"""Speed-up above which drafting begins, and below which it ends. Less is not worth the drafter's work, which a verifier
-does not pay for: drafts that are thrown away, and prompts that are read twice."""
+"""Speed-up above which drafting begins, and below which it ends. A smaller gain does not justify the drafter's work,
+which the speed-up does not include."""
 _SURELY = 1.15
-"""Speed-up above which it begins although trials have shown less: predictions err by some percent."""
+"""Predicted speed-up above which drafting begins although trials measured less than the threshold."""
 _KEEP_ROUND, _KEEP_TRIAL = 0.95, 0.93
-"""Factors by which each round, and each trial, lowers the weight of those before."""
+"""Decay of earlier rounds with each round, and of earlier trials with each trial."""
 _PRIOR = 0.5
-"""Weight, in trials without noise, of the belief that a prediction is right."""
+"""Weight of the prior that the prediction is right, in noise-free trials."""
 _UNSURE = 0.1
-"""Standard error of a trial's gain, as a share of it, at which the trial counts half. Eight rounds of one sampled
-session err by about 0.3, and would overrule a prediction that rests on hundreds of rounds."""
+"""Relative standard error of a trial's gain at which the trial counts half. Otherwise a few noisy rounds would
+overrule a prediction from hundreds of rounds."""
 _RETRIES = 4
-"""Trials of drafting before they have been earned, at a batch size: only where drafts may pay for all that is known."""
+"""Most trials of drafting beyond the budget, at a batch size. They run only while the data allow that drafts pay."""
 _FIRST_RETRY = 24
-"""Plain rounds before the first of them; the second waits for four times as many, and so on."""
+"""Plain rounds before the first such trial. The number quadruples for each further trial."""
 _PLAUSIBLE = 2.0
-"""Standard deviations by which a prediction may be too low where drafts may pay for all that is known."""
+"""Standard deviations by which the expected speed-up may be too low in the check whether drafts may pay."""
 _FURTHEST = math.log(5.0)
-"""Most by which one trial may contradict the prediction."""
+"""Largest logarithmic deviation of one trial from the prediction."""
 
 
 class Trials:
-    """Chooses between drafting and plain decoding, a round at a time, and learns from what the rounds brought."""
+    """Chooses between drafting and plain decoding for each round, from measured rounds."""
 
     def __init__(self, *, eager: bool = False) -> None:
-        """Begin with nothing measured.
+        """Create trials without measurements.
 
         Args:
-            eager: whether drafting may begin at once. Rounds for which the drafter still reads are plain ones.
+            eager: whether drafting may begin at once, without plain rounds before.
         """
         self._eager = eager
         self._drafting = False
-        """The way in use; a trial takes the other."""
+        """Whether drafting is in use. A trial does the opposite."""
         self._use = RoundTally(_KEEP_ROUND)
         self._trial: RoundTally | None = None
         self._guessed = RoundTally(_KEEP_ROUND)
-        """Rounds without drafters, from the first one with guesses on, which make them faster than plain ones."""
+        """Rounds without drafters since the first round with guesses. Guesses make them faster than plain rounds."""
         self._settling = 0
-        """Rounds that may pass until the way just taken shows."""
+        """Unsettled rounds still to ignore after the last change."""
         self._catching_up = 0
-        """Such rounds in which the drafters may catch up with the sessions."""
+        """Rounds still to ignore while drafters read the sessions."""
         self._pause, self._since = _FIRST_PAUSE, 0
         self._credit = 0.0
-        """Worth that trials of drafting may cost now."""
+        """Budget of trials of drafting, in seconds of plain decoding."""
         self._retries = 0
-        """Trials of drafting since drafting ended or the service began."""
+        """Number of trials since the last change between drafting and plain decoding."""
         self._weight = self._errors = self._gains = 0.0
         self._prior = _PRIOR
-        """Weight of the belief that predictions are right."""
+        """Weight of the prior that predictions are right."""
 
     @property
     def correction(self) -> float:
-        """Measured over predicted speed-up, near 1 until trials have shown otherwise."""
+        """Ratio of measured to predicted speed-up; 1 before the first trial."""
         return math.exp(self._errors / (self._weight + self._prior))
 
     @property
     def measured(self) -> float | None:
-        """Speed-up of drafting over plain decoding as measured; None before the first trial."""
+        """Measured speed-up of drafting over plain decoding; None before the first trial."""
         return math.exp(self._gains / self._weight) if self._weight else None
 
     @property
     def exploring(self) -> bool:
-        """Whether a trial of drafting runs."""
+        """Whether a trial of drafting is running."""
         return self._trial is not None and not self._drafting
 
     @property
     def running(self) -> bool:
-        """Whether a trial runs, of drafting or of plain decoding."""
+        """Whether a trial of drafting or plain decoding is running."""
         return self._trial is not None
 
     @property
     def settling(self) -> bool:
-        """Whether the way in use has not shown yet."""
+        """Whether rounds after the last change are still unsettled."""
         return self._settling > 0
 
     def drafts(self, predicted: float) -> bool:
-        """Whether the next round is to draft, when that is predicted to be so much faster than plain rounds."""
+        """Whether the next round drafts, given the predicted speed-up over plain rounds."""
         if self._trial is None:
             drafting = self._begun and self._pays(predicted)
             if drafting != self._drafting:
@@ -115,7 +115,7 @@ class Trials:
         return self._drafting is (self._trial is None)
 
     def observe(self, done: BatchRound) -> None:
-        """Learn from a round."""
+        """Record a round."""
         if self._trial is not None and not self._drafting:
             self._charge(done)
         if done.catching_up and self._catching_up:
@@ -129,14 +129,14 @@ class Trials:
             self._count(replace(done, predicted=self._gain(done.predicted)))
 
     def expected(self, predicted: float) -> float:
-        """The speed-up over rounds without drafters that is expected where so much is predicted over plain ones."""
+        """Return the corrected speed-up over rounds without drafters, given the prediction over plain rounds."""
         return self._gain(predicted) * self.correction
 
     def _gain(self, predicted: float) -> float:
         return predicted / max(self._guessed.rate, 1.0)
 
     def _pays(self, predicted: float) -> bool:
-        """Whether drafts pay as predicted and corrected; to begin with them, trials should not have shown less."""
+        """Whether drafts pay after correction. To begin, the trials must agree or the gain must be large."""
         expected = self.expected(predicted)
         if self._drafting:
             return expected > _END
@@ -146,7 +146,7 @@ class Trials:
 
     @property
     def _begun(self) -> bool:
-        """Whether drafting may begin: after plain rounds, because what drafts cost cannot be told without them."""
+        """Whether drafting may begin. It needs plain rounds first, to measure the cost of drafts against them."""
         return self._eager or self._drafting or self._since >= _PLAIN_ROUNDS or self._weight > 0.0
 
     def _count(self, done: BatchRound) -> None:
@@ -163,7 +163,7 @@ class Trials:
             self._conclude(self._trial)
 
     def _is_lost(self, trial: RoundTally) -> bool:
-        """Whether a trial of drafting surely shows a loss, or has cost as many plain rounds as it may have rounds."""
+        """Whether a trial of drafting is a clear loss, or has lost the time of a full trial's plain rounds."""
         if self._drafting or trial.rounds < _LEAST_ROUNDS:
             return False
         lost = trial.seconds * self._use.rate - trial.worth
@@ -173,7 +173,7 @@ class Trials:
         return trial.rate < _BEGIN * self._use.rate * math.exp(-_SURE * error)
 
     def _conclude(self, trial: RoundTally) -> None:
-        """Compare the trial with the rounds before it."""
+        """Compare the trial with the rounds before it, and update the correction."""
         drafted, plain = (self._use, trial) if self._drafting else (trial, self._use)
         self._trial, self._since = None, 0
         self._pause = min(2 * self._pause, _LAST_PAUSE)
@@ -183,7 +183,7 @@ class Trials:
         gain = math.log(drafted.rate / plain.rate)
         weight = _UNSURE**2 / (_UNSURE**2 + drafted.variance + plain.variance)
         error = min(max(gain - drafted.predicted / drafted.rounds, -_FURTHEST), _FURTHEST)
-        if self._drafting:  # the prediction rests on many rounds: what more than chance contradicts is not believed
+        if self._drafting:  # many drafted rounds contradict the prediction: trust it less
             self._prior = _PRIOR / max(error * error / (_UNSURE**2 * (1.0 + 1.0 / weight)), 1.0)
         self._weight = self._weight * _KEEP_TRIAL + weight
         self._errors = self._errors * _KEEP_TRIAL + weight * error
@@ -198,12 +198,12 @@ class Trials:
         )
 
     def _plausible(self, predicted: float) -> bool:
-        """Whether drafts may pay for all that is known."""
+        """Whether the data allow that drafts pay."""
         deviation = _UNSURE / math.sqrt(self._weight + _PRIOR)
         return self.expected(predicted) * math.exp(_PLAUSIBLE * deviation) > _BEGIN
 
     def _charge(self, done: BatchRound) -> None:
-        """Pay for a round of a trial: for what its lost time was worth, and its own worth unless drafters read."""
+        """Charge a trial's round to the budget: its lost time, and its worth unless drafters were still reading."""
         lost = done.seconds * self._use.rate - done.worth
         self._credit -= max(lost, 0.0) + (0 if done.catching_up else done.worth)
 
