@@ -1,6 +1,6 @@
-"""What computes passes: what every backend is asked and answers, and the native backend.
+"""Execution of passes: the interface of all backends, and the native backend.
 
-One step of `model_thread` follows the other. A step admits sequences to KV (`kv_admission`), divides the pass among
-the rows (`batch_plan`) and runs it (`target_pass`). Outcomes leave: a verdict with the time of its pass. Plain passes
-`run_ahead` of the sequences by one, unless these have `told` otherwise.
+`model_thread` runs the steps. A step admits sequences (`kv_admission`), divides the pass among the rows (`batch_plan`)
+and runs it (`target_pass`). Its results are verdicts with the time of their pass. Plain passes run ahead of the
+sequences by one round (`run_ahead`), unless the event loop stops them (`told`).
 """

@@ -1,4 +1,4 @@
-"""The rows that wait for the target, and how much of each goes into the next pass; a pure policy."""
+"""Rows that wait for the target, and the policy that divides the next pass among them. Pure functions."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -13,17 +13,17 @@ from verifier_service.backends.prompt_scores import PIECE, PromptScores
 
 _NO_HISTORY = History()
 _LEVEL_SECONDS = 30.0
-"""Seconds of waiting that one level of priority is worth."""
+"""Seconds of waiting that equal one level of priority."""
 
 
 def rank(priority: int, arrival: float) -> float:
-    """A generation's place among all, least first: by arrival, where a level of priority is worth 30 s of waiting.
+    """Return a generation's rank, lowest first: by arrival, where one level of priority equals 30 s of waiting.
 
-    So no generation waits forever: one that came long enough ago is before all that come now.
+    So no generation starves: one that arrived long enough ago precedes all new ones.
 
     Args:
-        priority: 0 for most; less goes first.
-        arrival: in seconds.
+        priority: priority level, 0 by default; lower levels go first.
+        arrival: arrival time in seconds.
     """
     return arrival + _LEVEL_SECONDS * priority
 
@@ -32,40 +32,40 @@ def rank(priority: int, arrival: float) -> float:
 class Row:
     """One request of a generation to the target.
 
-    A row whose goal is all of its tokens gets a verdict on its draft; one with a smaller goal is a prefill and gets
-    none. Goal 0 asks for the right to KV and computes nothing.
+    A row whose goal is all of its tokens gets a verdict on its draft. A row with a smaller goal is a prefill and gets
+    none. A row with goal 0 requests admission and computes nothing.
     """
 
     call: GenerationCall
     kv_name: str
-    """Names the sequence's KV at the engine; unique in the process."""
+    """Name of the sequence's KV at the engine; unique in the process."""
     rank: float
-    """Place in the queue, least first; the row of the greatest rank gives up its KV first."""
+    """Place in the queue, lowest first. The sequence with the greatest rank is preempted first."""
     limit: int
-    """Tokens that the sequence may reach."""
+    """Longest length of the sequence, in tokens."""
     tokens: Sequence[int]
-    """Every committed token, at least one; not changed while the row waits."""
+    """All committed tokens, at least one. Not changed while the row waits."""
     goal: int
-    """How many of the tokens, from the first, must have KV."""
+    """Number of tokens from the first that must have KV."""
     draft: Draft | TreeDraft = NO_DRAFT
     catching_up: bool = False
-    """Whether it has no draft because its drafter still reads the tokens."""
+    """Whether the row has no draft because its drafter is still reading the tokens."""
     grammar: TokenMasks | None = None
-    """The session's own state in its grammar; only the thread of the model uses it while the row waits."""
+    """Grammar state of the session. While the row waits, only the model's thread uses it."""
     runs_ahead: bool = False
-    """Whether a plain round may follow before the session asks for it."""
+    """Whether a plain round may follow before the session requests it."""
     unasked: bool = False
-    """Whether it followed another so."""
+    """Whether the row started before its session requested it."""
     scores: PromptScores | None = None
-    """Takes the log probabilities of the prompt, where the first round is to report them."""
+    """Collects the log probabilities of the prompt, if the first round reports them."""
 
     def behind(self, tokens: Sequence[int]) -> "Row":
-        """The plain row that follows where these are the committed tokens, before the session asks for it."""
+        """Return the plain row that follows with these committed tokens, before the session requests it."""
         return Row(self.call, self.kv_name, self.rank, self.limit, tokens, len(tokens), runs_ahead=True, unasked=True)
 
     @property
     def history(self) -> History:
-        """Prompt and output where the sampling parameters count tokens, else empty."""
+        """Prompt and output if the sampling parameters need them, else empty."""
         if not self.call.sampling.needs_history:
             return _NO_HISTORY
         prompt_len = self.call.prompt_len
@@ -73,40 +73,40 @@ class Row:
 
 
 class Gathers(Enum):
-    """Whether the next pass waits for a round that waits for its draft, so that all go together."""
+    """Policy for whether the next pass waits for a round that waits for its draft."""
 
     NOT = "not"
-    """Not at all: a round that still waits when the next pass begins goes with what it has."""
+    """Never. A round that still waits when the next pass begins uses the drafts it has."""
     BRIEFLY = "briefly"
-    """While every row that is ready has a draft, and it costs these less than a pass of their own costs the missing."""
+    """While all ready rows have drafts, and their total wait is less than a pass would cost the missing rows."""
     ALWAYS = "always"
-    """As long as the round itself waits, which is as long as that pays for the batch."""
+    """While the round itself waits, that is, while waiting pays for the batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The verdict on a row, and the pass that it came from."""
+    """Verdict on a row, with the times of its pass."""
 
     verdict: Verdict
     started: float
-    """When the pass began, by `time.perf_counter`."""
+    """Start time of the pass, by `time.perf_counter`."""
     seconds: float
-    """Duration of the pass."""
+    """Duration of the pass in seconds."""
     offered: int
-    """How many of the row's drafts went into the pass; a verdict on fewer found the draft unusable."""
+    """Number of the row's drafts in the pass. A verdict on fewer means that the draft was unusable."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScheduledChunk:
-    """The part of a row that goes into a pass."""
+    """Part of a row that one pass computes."""
 
     row: Row
     start: int
-    """Tokens that have KV before the pass."""
+    """Number of tokens that have KV before the pass."""
     count: int
-    """Committed tokens that the pass computes."""
+    """Number of committed tokens that the pass computes."""
     most: int | None = None
-    """Most drafts that the pass judges, from the first; None is all."""
+    """Most drafts that the pass judges, from the first; None for all."""
 
     @property
     def complete(self) -> bool:
@@ -120,7 +120,7 @@ class ScheduledChunk:
 
     @property
     def judged(self) -> Row | None:
-        """The row with the drafts that this pass judges; None when it gives no verdict."""
+        """Row with the drafts that this pass judges; None if it gives no verdict."""
         if not self.judges:
             return None
         if self.most is None or len(self.row.draft.tokens) <= self.most:
@@ -137,27 +137,27 @@ class ScheduledChunk:
 
     @property
     def scored(self) -> int:
-        """Tokens, from the first of the chunk on, after which the prompt goes on and is scored."""
+        """Number of tokens, from the first of the chunk, whose next token is scored."""
         return 0 if self.row.scores is None else self.row.scores.scored(self.start, self.count)
 
     @property
     def length(self) -> int:
-        """Tokens that have KV after the pass, drafts included."""
+        """Number of tokens that have KV after the pass, including drafts."""
         return self.start + self.count + self.drafts
 
 
 def plan(waiting: Sequence[tuple[Row, int]], chunk_tokens: int, draft_tokens: int) -> list[ScheduledChunk]:
-    """The chunks of the next pass, in the order of `waiting`.
+    """Return the chunks of the next pass, in the order of `waiting`.
 
-    Every row that decodes takes part; where all drafts together are too many, the longest are cut short. Rows with
-    more than one token to compute share `chunk_tokens`: the first of them has half of it at least, so that it gets
-    through, and the rest goes to those that need least, so that a short prompt does not wait for a long one. Of the
-    prompts that are scored, one takes part, with a short piece.
+    Every decoding row takes part. If there are too many drafts in total, the longest are shortened. Rows with more
+    than one token to compute share `chunk_tokens`. The first of them gets at least half, so that it always advances.
+    The rest goes to the shortest, so that a short prompt does not wait for a long one. At most one scored prompt takes
+    part, with a short piece.
 
     Args:
-        waiting: rows by rank, each with how many of its tokens have KV, fewer than its goal.
-        chunk_tokens: tokens of prompts beside the last token of each session that decodes.
-        draft_tokens: drafts of all sessions together.
+        waiting: rows in order of rank, each with its number of tokens that have KV, which is less than its goal.
+        chunk_tokens: most prompt tokens of the pass, without the last token of each decoding session.
+        draft_tokens: most drafts of all sessions together.
     """
     waiting = list(_one_scored(waiting))
     missing = [min(row.goal - start, PIECE if row.scores else row.goal) for row, start in waiting]
@@ -179,7 +179,7 @@ def plan(waiting: Sequence[tuple[Row, int]], chunk_tokens: int, draft_tokens: in
 
 
 def _one_scored(waiting: Sequence[tuple[Row, int]]) -> Iterator[tuple[Row, int]]:
-    """The rows without those whose prompts are scored but the first."""
+    """Yield the rows, except that of those with scored prompts only the first is kept."""
     scoring = False
     for row, start in waiting:
         if row.scores is None or not scoring:
@@ -188,20 +188,20 @@ def _one_scored(waiting: Sequence[tuple[Row, int]]) -> Iterator[tuple[Row, int]]
 
 
 def turn(waiting: Sequence[Row], sessions: int) -> list[Row]:
-    """The rows of the next pass where the sessions that draft are in two groups: half of these, first come first.
+    """Return the rows of the next pass with two groups: the first half of the drafting sessions by arrival.
 
-    Rows without drafts wait for nobody.
+    Rows without drafts always take part.
 
     Args:
-        waiting: rows in the order in which they came.
-        sessions: all that run, whether they have a row now or not.
+        waiting: rows in order of arrival.
+        sessions: number of running sessions, with or without a row.
     """
     later = set(_drafted(waiting)[(_drafting(waiting, sessions) + 1) // 2 :])
     return [row for row in waiting if row not in later]
 
 
 def is_turn(waiting: Sequence[Row], sessions: int) -> bool:
-    """Whether half of the sessions that draft have come; arguments as for `turn`."""
+    """Whether half of the drafting sessions have a drafted row; arguments as for `turn`."""
     return len(_drafted(waiting)) >= max(_drafting(waiting, sessions) // 2, 1)
 
 
@@ -210,12 +210,12 @@ def _drafted(waiting: Sequence[Row]) -> list[Row]:
 
 
 def _drafting(waiting: Sequence[Row], sessions: int) -> int:
-    """Of so many sessions, those that draft as far as is known: all but the ones that wait without a draft."""
+    """Return the number of drafting sessions: all sessions except those that wait without a draft."""
     return sessions - len(waiting) + len(_drafted(waiting))
 
 
 def level(wanted: Sequence[int], budget: int) -> int:
-    """The greatest limit on each of the wanted numbers that keeps their sum within the budget."""
+    """Return the greatest limit on each wanted number that keeps their sum within the budget."""
     left = budget
     for above, want in zip(range(len(wanted), 0, -1), sorted(wanted), strict=True):
         if want * above > left:

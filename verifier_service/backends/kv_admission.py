@@ -1,4 +1,4 @@
-"""Which sequences have KV: which get it, which may grow, and which give it up. Runs on the model thread."""
+"""Admission, growth and preemption of sequences' KV. Runs on the model thread."""
 
 import time
 from collections.abc import Callable
@@ -8,26 +8,26 @@ from specdec.engine.protocol import PromptReader
 from verifier_service.backends.batch_plan import Row
 
 IDLE_SECONDS = 1.0
-"""A sequence without a row for so long gives up its KV to any that waits."""
+"""Seconds without a row after which any waiting sequence may preempt a sequence."""
 
 
 class KvAdmission:
-    """The sequences that have KV. One that gives it up loses time and nothing else: it computes its tokens again.
+    """Set of the sequences that have KV. A preempted sequence recomputes its tokens, which costs only time.
 
-    The first in rank can take the KV of all others, and a sequence whose limit does not fit alone is never let in: so
-    there is always one that makes progress, and it stays the first until it ends.
+    The sequence with the lowest rank can preempt all others, and a sequence whose limit does not fit an empty engine is
+    never admitted. So that sequence always makes progress, and it keeps its place until it ends.
     """
 
     def __init__(self, engine: SequenceMemory, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock` gives seconds."""
+        """Create an empty set; `clock` returns seconds."""
         self._engine = engine
         self._clock = clock
         self._ranks: dict[str, float] = {}
-        """The rank of each sequence that has KV, by its KV name."""
+        """Rank of each sequence that has KV, by KV name."""
         self._used: dict[str, float] = {}
-        """When each of them last had a row."""
+        """Time of the last row of each of these sequences, by KV name."""
         self.preempted = 0
-        """How often a sequence has given up its KV to another."""
+        """Number of preemptions."""
 
     def __len__(self) -> int:
         return len(self._ranks)
@@ -36,12 +36,12 @@ class KvAdmission:
         return kv_name in self._ranks
 
     def admit(self, row: Row) -> bool:
-        """Give KV to the sequence of a row, if need be that of sequences which are idle, whatever their rank.
+        """Admit the sequence of a row. If memory is short, preempt idle sequences regardless of their rank.
 
-        So a caller who does not read cannot keep others out. A prompt that is scored is computed from its beginning.
+        So a caller that does not read cannot block others. A prompt to be scored does not use the prefix cache.
 
         Returns:
-            False when there is no room now.
+            False if there is no room now.
         """
         known = row.tokens if row.scores is None else ()
         while not self._engine.admit(row.kv_name, row.limit, known, row.call.cache_salt):
@@ -56,21 +56,21 @@ class KvAdmission:
         return True
 
     def touch(self, kv_name: str) -> None:
-        """Note that a sequence has a row now."""
+        """Record that a sequence has a row now."""
         if kv_name in self._ranks:
             self._used[kv_name] = self._clock()
 
     def release(self, kv_name: str) -> None:
-        """Free the KV of a sequence; without effect when it has none."""
+        """Free the KV of a sequence. Does nothing if it has none."""
         if self._ranks.pop(kv_name, None) is not None:
             del self._used[kv_name]
             self._engine.release(kv_name)
 
     def reserve(self, kv_name: str, length: int) -> bool:
-        """Have memory for `length` tokens of a sequence, taken from those behind it in rank if need be.
+        """Reserve KV for `length` tokens of a sequence. If memory is short, preempt sequences from the greatest rank.
 
         Returns:
-            False when there are none behind it: it has given up its own KV.
+            False if the sequence itself had the greatest rank and was preempted.
         """
         while not self._engine.reserve(kv_name, length):
             last = max(self._ranks, key=self._ranks.__getitem__)

@@ -1,4 +1,4 @@
-"""What the scheduler needs of a target, whatever engine computes it: steps over the rows that wait."""
+"""Interface between the scheduling loop and a target: steps over waiting rows."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,29 +11,29 @@ from verifier_service.backends.told import Told
 
 
 class TargetLost(RuntimeError):
-    """The target cannot go on after a failed step: the process must end, so that its generations are moved."""
+    """The target cannot recover from a failed step. The process must end, so that gateways move its generations."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelStep:
-    """What one step did."""
+    """Result of one step."""
 
     results: dict[Row, Outcome | InternalError | None]
-    """What became of each row that is done; None for a prefill."""
+    """Result of each row that is done; None for a prefill."""
     chunks: Sequence[ScheduledChunk]
-    """What the pass computed; empty when there was no pass."""
+    """Chunks that the pass computed; empty if there was no pass."""
     started: float
-    """When the pass began, by `time.perf_counter`."""
+    """Start time of the pass, by `time.perf_counter`."""
     seconds: float
-    """Duration of the pass."""
+    """Duration of the pass in seconds."""
     running: int
-    """Sequences that have KV."""
+    """Number of sequences that have KV."""
     preempted: int
-    """Sequences that lost their KV in this step."""
+    """Number of sequences preempted in this step."""
     queried: int
-    """Tokens of the sequences that were admitted."""
+    """Total tokens of the sequences admitted in this step."""
     found: Mapping[str, int]
-    """How many tokens of each sequence that was admitted had KV already, by its KV name."""
+    """Tokens found in the prefix cache for each admitted sequence, by KV name."""
     memory: KvMemory
 
     @property
@@ -43,48 +43,48 @@ class ModelStep:
 
 
 Passed = Callable[[ModelStep, Sequence[Row]], object]
-"""Takes a step behind which another one begins, and the rows of that one."""
+"""Callback for a step that another step follows; receives the step and the rows of the next one."""
 
 
 class BatchModel(Protocol):
-    """A target that runs one pass after the other."""
+    """A target that runs passes one at a time."""
 
     drafts_first: bool
-    """Whether the pass that reads the end of a prompt judges a draft as well."""
+    """Whether the pass that computes the end of a prompt can also judge a draft."""
 
     @property
     def told(self) -> Told:
-        """What the event loop tells it."""
+        """Flags by which the event loop controls whether passes run ahead."""
 
     def can_ever_admit(self, limit: int) -> bool:
-        """Whether a sequence that may reach `limit` tokens fits into an empty target; any thread may ask."""
+        """Whether a sequence of up to `limit` tokens fits an empty target. Any thread may call this."""
 
     def join(self, ended: Sequence[str], rows: Sequence[Row]) -> None:
-        """Have the next pass release sequences and take rows, where one follows; the event loop asks.
+        """Pass changes to the next pass of the current run. Called by the event loop.
 
-        What no pass has taken when a run ends is pending: the next run releases the sequences, and takes the rows
-        unless it has others of the same sequences. A sequence may end while a run with a row of it is about to begin:
-        the run leaves that row out.
+        Changes that no pass has taken when the run ends stay pending. The next run releases the sequences, and takes
+        each row unless it has another row of the same sequence. If a sequence ends while a run with its row is about
+        to begin, the run drops that row.
 
         Args:
             ended: KV names of the sequences that have ended.
-            rows: plain ones that may be followed, of sequences without a row.
+            rows: plain rows that may run ahead, of sequences without a row.
         """
 
     async def watch(self) -> None:
-        """Raise TargetLost when the target is lost while nothing runs; never returns."""
+        """Raise TargetLost if the target is lost while no step runs. Never returns."""
 
     def run(self, ended: Sequence[str], rows: Sequence[Row], passed: Passed) -> ModelStep:
-        """Do a step, and those that follow before anybody asks for them; always on the same thread.
+        """Run a step and the steps that run ahead after it. Always called on the same thread.
 
         Args:
             ended: KV names of the sequences that have ended.
-            rows: by rank, at most one for each sequence.
-            passed: takes each step but the last.
+            rows: rows in order of rank, at most one for each sequence.
+            passed: called with each step except the last.
 
         Returns:
             The last step.
 
         Raises:
-            TargetLost: no later step can succeed.
+            TargetLost: the target cannot run further steps.
         """

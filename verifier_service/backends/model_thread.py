@@ -1,4 +1,4 @@
-"""One step of the model thread: which sequences leave, which get KV, and one pass over what can run."""
+"""Steps of the model thread: release and admit sequences, then run one pass over the runnable rows."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ _log = structlog.get_logger()
 
 
 class ModelThread(SteppedModel):
-    """Owns the engine; its methods belong to one thread."""
+    """Owner of the engine. All methods run on one thread, except `can_ever_admit` and `join`."""
 
     drafts_first = True
 
@@ -31,11 +31,11 @@ class ModelThread(SteppedModel):
         self._rotation = Rotation(settings.step_sessions)
 
     def can_ever_admit(self, limit: int) -> bool:
-        """Whether a sequence that may reach `limit` tokens fits into an empty engine."""
+        """Whether a sequence of up to `limit` tokens fits an empty engine."""
         return self._engine.can_ever_admit(limit)
 
     def step(self, ended: Sequence[str], rows: Sequence[Row]) -> ModelStep:
-        """Release sequences, admit those that wait, and run one pass; as `SteppedModel`."""
+        """Release sequences, admit waiting ones, and run one pass; see `SteppedModel`."""
         for kv_name in ended:
             self._kv.release(kv_name)
             self._rotation.forget(kv_name)
@@ -59,10 +59,10 @@ class ModelThread(SteppedModel):
     def _admit(
         self, rows: Sequence[Row], results: dict[Row, Outcome | InternalError | None]
     ) -> tuple[int, dict[str, int]]:
-        """Give KV to the sequences that have none, in the order of the rows, until one does not fit.
+        """Admit sequences without KV in the order of the rows, until one does not fit.
 
         Returns:
-            Tokens of the sequences that were admitted, and how many of each of them have KV already.
+            Total tokens of the admitted sequences, and the tokens found in the prefix cache for each by KV name.
         """
         for row in rows:
             self._kv.touch(row.kv_name)
@@ -73,7 +73,7 @@ class ModelThread(SteppedModel):
             try:
                 if not self._kv.admit(row):
                     break
-            except Exception as error:  # noqa: BLE001 - out of memory, say: the other sessions live on
+            except Exception as error:  # noqa: BLE001 - for example out of memory; other sessions go on
                 _log.error("admission_failed", session=row.kv_name, exc_info=error)
                 results[row] = InternalError("there is no memory for this sequence")
             else:
@@ -82,7 +82,7 @@ class ModelThread(SteppedModel):
         return queried, found
 
     def _runnable(self, rows: Sequence[Row], results: dict[Row, Outcome | InternalError | None]) -> list[Row]:
-        """The rows that a pass can compute; those that have reached their goal already are done."""
+        """Return the rows that a pass can compute. Rows that have already reached their goal are done."""
         runnable: list[Row] = []
         for row in rows:
             if row.kv_name not in self._kv:
@@ -94,7 +94,7 @@ class ModelThread(SteppedModel):
         return runnable
 
     def _chunks(self, rows: Sequence[Row]) -> list[ScheduledChunk]:
-        """The next pass, without the sequences that gave up their KV for it."""
+        """Return the chunks of the next pass, without the sequences preempted for it."""
         waiting = self._rotation.chosen([(row, self._engine.length(row.kv_name)) for row in rows])
         chunks = plan(waiting, self._settings.chunk_tokens, self._settings.draft_tokens)
         for chunk in chunks:
@@ -104,23 +104,23 @@ class ModelThread(SteppedModel):
 
 
 class Rotation:
-    """Gives every sequence as many passes as the others, as far as it has a row for them."""
+    """Fair choice of the decoding sequences of each pass, if a pass takes only some of them."""
 
     def __init__(self, most: int | None) -> None:
-        """Let at most `most` sequences decode in a pass, all of them where it is None."""
+        """Allow at most `most` decoding sequences in a pass; None for no limit."""
         self._most = most
         self._passes = 0
         self._taken: dict[str, float] = {}
-        """The mean number of the passes that each sequence took part in, by KV name; the last one weighs half.
+        """Decayed mean of the pass numbers that each sequence took part in, by KV name. The latest one weighs half.
 
-        The last one alone would not do: of the sequences that were together in it, the same ones would be left out each
-        time."""
+        With the latest number alone, sequences of the same pass would tie, and the same ones would always be left
+        out."""
 
     def chosen(self, waiting: Sequence[tuple[Row, int]]) -> list[tuple[Row, int]]:
-        """The rows of the next pass: all prompts, and of those that decode the ones that took part longest ago.
+        """Return the rows of the next pass: all prompts, and the decoding rows that took part longest ago.
 
         Args:
-            waiting: as for `plan`.
+            waiting: rows and their KV lengths, as for `plan`.
         """
         if self._most is None:
             return list(waiting)
@@ -130,15 +130,15 @@ class Rotation:
         return [each for each in waiting if each[0] not in late]
 
     def place(self, kv_name: str) -> float:
-        """The place of a sequence among those that decode, least first."""
+        """Return the sort key of a decoding sequence, lowest first."""
         return self._taken.get(kv_name, 0.0)
 
     def took_part(self, kv_names: Iterable[str]) -> None:
-        """Note who was in the pass."""
+        """Record the sequences of a pass."""
         self._passes += 1
         for name in kv_names:
             self._taken[name] = (self._taken.get(name, self._passes) + self._passes) / 2
 
     def forget(self, kv_name: str) -> None:
-        """Note that a sequence has ended."""
+        """Drop an ended sequence."""
         self._taken.pop(kv_name, None)

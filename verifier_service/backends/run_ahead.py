@@ -1,7 +1,7 @@
-"""Passes of plain rounds that follow one another without the event loop between them.
+"""Plain passes that follow one another without the event loop.
 
-Where every row of a pass decodes plainly, its verdicts alone say what the next pass computes. So the next one begins at
-once, while the event loop gives out the verdicts. Sequences that decode plainly come and end between two passes. The
+If every row of a pass decodes plainly, its verdicts alone determine the next pass. So the next pass begins at once,
+while the event loop delivers the verdicts. Sequences that decode plainly can join and leave between two passes. The
 target is at most one round ahead of any session.
 """
 
@@ -16,41 +16,41 @@ from verifier_service.backends.model_step import ModelStep, Passed
 from verifier_service.backends.told import Told
 
 _MOST_JOINED = 4096
-"""Tokens of a row that is handed over by the event loop, which may wait for a pass where it is long."""
+"""Longest row, in tokens, that may join between two passes. Handing over a longer row may block the event loop."""
 
 
 class SteppedModel(ABC):
-    """A `BatchModel` that does one step after the other, all on one thread."""
+    """A `BatchModel` that runs its steps on one thread."""
 
     def __init__(self) -> None:
         self.told = Told()
         self.pending = PendingChanges()
 
     def join(self, ended: Sequence[str], rows: Sequence[Row]) -> None:
-        """Have the next pass take changes; as `BatchModel`."""
+        """Pass changes to the next pass; see `BatchModel`."""
         self.pending.add(ended, rows)
 
     async def watch(self) -> None:
-        """Wait for ever: it is lost with its process, or in a step."""
+        """Wait forever. The target can be lost only with its process or in a step."""
         await asyncio.get_running_loop().create_future()
 
     @abstractmethod
     def step(self, ended: Sequence[str], rows: Sequence[Row]) -> ModelStep:
-        """Release sequences, admit those that wait, and run one pass.
+        """Release sequences, admit waiting ones, and run one pass.
 
-        Where rows are done without a pass there is none: their sequences have rows for the next, which is at once. So
-        a sequence that comes in does not wait for a pass of the others before its first.
+        If some rows are done without a pass, the step runs none: the next step follows at once and includes the next
+        rows of their sequences. So an admitted sequence joins the next pass.
 
         Args:
             ended: KV names of the sequences that have ended.
-            rows: by rank, at most one for each sequence.
+            rows: rows in order of rank, at most one for each sequence.
 
         Raises:
-            TargetLost: no later step can succeed.
+            TargetLost: the target cannot run further steps.
         """
 
     def run(self, ended: Sequence[str], rows: Sequence[Row], passed: Passed) -> ModelStep:
-        """Do a step and all that follow; as `BatchModel`."""
+        """Run a step and the steps that run ahead after it; see `BatchModel`."""
         over = self.pending.begin(rows)
         rows = [row for row in rows if row.kv_name not in over]
         step = self.step([*over, *ended], rows)
@@ -65,15 +65,19 @@ class SteppedModel(ABC):
 
 
 def joins(row: Row) -> bool:
-    """Whether a row that comes while passes follow one another needs nothing of the event loop."""
+    """Whether a row can join between two passes that run ahead."""
     return row.runs_ahead and not row.draft.tokens and len(row.tokens) <= _MOST_JOINED
 
 
 def following(step: ModelStep, rows: Sequence[Row], changes: Changes) -> Sequence[Row]:
-    """The rows of the next step, by rank: those behind the ones that a step has done, the others of it, and new ones.
+    """Return the rows of the next step in order of rank.
+
+    They are the successors of the rows that the step has done, its other rows, and the rows that join.
 
     Args:
-        rows: those that the step was given.
+        step: the step just done.
+        rows: rows given to that step.
+        changes: sequences that have ended, and rows that join.
     """
     behind = [each for row in rows if (each := _behind(row, step) if row in step.results else row)]
     ended = set(changes.ended)
@@ -81,21 +85,21 @@ def following(step: ModelStep, rows: Sequence[Row], changes: Changes) -> Sequenc
 
 
 def _may_go_on(step: ModelStep, told: Told) -> bool:
-    """Whether another step may follow before the event loop has its say; none behind one that has done no row."""
+    """Whether another step may follow without the event loop. Never after a step that has done no row."""
     if told.stopped or not step.results:
         return False
     return all(_may_follow(row, result, told) for row, result in step.results.items())
 
 
 def _may_follow(row: Row, result: Outcome | InternalError | None, told: Told) -> bool:
-    """Whether a row that is done may be followed before its session has its say."""
+    """Whether the next row of a sequence may start before the session requests it."""
     if not row.runs_ahead or row.draft.tokens or isinstance(result, InternalError):
         return False
     return row.goal == 0 if result is None else not row.unasked or told.asked(row)
 
 
 def _behind(row: Row, step: ModelStep) -> Row | None:
-    """The row behind one that is done; None where its sequence ends."""
+    """Return the row that follows one that is done, or None if its sequence ends."""
     outcome = step.results[row]
     if not isinstance(outcome, Outcome):
         return row.behind(row.tokens)

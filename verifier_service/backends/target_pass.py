@@ -1,4 +1,4 @@
-"""One target pass over a batch of sessions: logits -> p -> verdicts -> KV cut back to what was committed.
+"""One target pass over a batch of sessions: logits -> p -> verdicts -> KV truncated to the committed tokens.
 
 Runs on the thread that owns the engine.
 """
@@ -35,20 +35,22 @@ NO_TOKEN = "the model has no next token for this sequence: logits are NaN, infin
 _log = structlog.get_logger()
 
 Result = Verdict | InternalError | None
-"""What became of a chunk; None where nothing was judged."""
+"""Result of a chunk; None if nothing was judged."""
 
 
 def verify_batch(engine: Engine, batch: Sequence[ScheduledChunk]) -> list[Result]:
-    """Run a batch; on return each judged row's KV covers its committed tokens but the last, which is pending.
+    """Run a batch. On return, each judged row has KV for its committed tokens except the last, which is pending.
 
-    When the pass fails, every length is rolled back and each session runs alone: an error stays with the session that
-    caused it. A row that fails with its draft runs without, so a broken draft costs a round its speed and no more. That
-    does not hold for a row without a distribution, which may be due to a draft token: to draw again would bias the
-    output. Behind a rejected draft it changes nothing, and where the verdict reaches it, plain decoding fails as well.
+    If the pass fails, all lengths are rolled back and each session runs alone, so that an error affects only the
+    session that caused it. A row that fails with a draft runs again without it.
+
+    The exception is a row without a distribution, which a draft token may have caused: drawing again would bias the
+    output. If the missing distribution follows a rejected draft, it has no effect. If the verdict reaches it, plain
+    decoding would fail as well.
     """
     try:
         return _pass(engine, batch)
-    except Exception as error:  # noqa: BLE001 - whatever a model raises, the thread and the other sessions live on
+    except Exception as error:  # noqa: BLE001 - an error of the model must not affect other sessions
         for chunk in batch:
             engine.truncate(chunk.row.kv_name, chunk.start)
         if len(batch) > 1:
@@ -57,7 +59,7 @@ def verify_batch(engine: Engine, batch: Sequence[ScheduledChunk]) -> list[Result
 
 
 def _without_draft(engine: Engine, chunk: ScheduledChunk, error: Exception) -> Result:
-    """Run a chunk that failed again without its drafts, unless it has none or the target has no distribution for it."""
+    """Rerun a failed chunk without its drafts, unless it has none or the target has no distribution for it."""
     session = chunk.row.kv_name
     if isinstance(error, NoDistribution):
         _log.error("no_distribution", session=session, error=str(error))
@@ -83,9 +85,9 @@ def _pass(engine: Engine, batch: Sequence[ScheduledChunk]) -> list[Result]:
 
 
 def _engine_chunk(chunk: ScheduledChunk, row: Row | None) -> Chunk:
-    """The tokens that the engine computes; a judged row needs logits after its last token and after each draft.
+    """Return the tokens that the engine computes, with the number of rows of logits.
 
-    Where a prompt is scored, it needs those after each of its tokens as well.
+    A judged row needs logits after its last token and after each draft. A scored prompt needs logits after each token.
     """
     tokens = tuple(chunk.row.tokens[chunk.start : chunk.start + chunk.count])
     if row is None:
@@ -98,12 +100,13 @@ def _engine_chunk(chunk: ScheduledChunk, row: Row | None) -> Chunk:
 def _score_prompts(
     batch: Sequence[ScheduledChunk], chunks: Sequence[Chunk], judged: Sequence[Row | None], logits: Tensor
 ) -> Tensor:
-    """Score the prompts of the batch; returns the logits of the judged rows alone, as `judge_batch` reads them.
+    """Score the prompts of the batch, and return the logits of the judged rows in the layout of `judge_batch`.
 
     Args:
-        chunks: what the engine computed.
-        judged: the row of each chunk that gets a verdict.
-        logits: of the chunks, one after the other.
+        batch: scheduled chunks.
+        chunks: chunks that the engine computed.
+        judged: row of each chunk that gets a verdict, else None.
+        logits: logits of the chunks, one after the other.
     """
     kept: list[Tensor] = []
     own = logits.split_with_sizes([chunk.logits for chunk in chunks])
@@ -115,7 +118,7 @@ def _score_prompts(
 
 
 def judge_batch(rows: Sequence[Row], logits: Tensor) -> list[Verdict]:
-    """One verdict for each row; `logits` [Σ(γ+1), V], row after row."""
+    """Return one verdict for each row; `logits` [Σ(γ+1), V] are in the order of the rows."""
     starts, lenience = [0, *accumulate(len(row.draft.tokens) + 1 for row in rows)], _lenience(rows)
     exact = [True] * len(rows) if lenience is None else [ell == 1.0 for ell in lenience]
     certain = [b for b, row in enumerate(rows) if logits.is_cpu and exact[b] and _certain(row)]
@@ -132,13 +135,13 @@ def judge_batch(rows: Sequence[Row], logits: Tensor) -> list[Verdict]:
 
 
 def _certain(row: Row) -> bool:
-    """Whether the verdict on an exact row needs no distributions, because each of its tokens is the best one there."""
+    """Whether the verdict on an exact row needs only the most likely token at each position, not distributions."""
     greedy = row.call.sampling.temperature == 0.0
     return greedy and not row.call.speculation.detail and not isinstance(row.draft, TreeDraft)
 
 
 def _cached(members: Sequence[int], starts: Sequence[int], logits: Tensor) -> Iterator[list[int]]:
-    """The rows in the parts that are judged together: on the host no more than the processor's cache holds."""
+    """Yield the rows in parts to judge together. On a CPU, the logits of a part fit the processor's cache."""
     most, part, size = at_once(logits.shape[1]) if logits.is_cpu else len(logits), list[int](), 0
     for b in members:
         own = starts[b + 1] - starts[b]
@@ -151,7 +154,7 @@ def _cached(members: Sequence[int], starts: Sequence[int], logits: Tensor) -> It
 
 
 def _part(logits: Tensor, starts: Sequence[int], members: Sequence[int]) -> Tensor:
-    """The logits of some rows; a view where they follow each other."""
+    """Return the logits of some rows, as a view if the rows are adjacent."""
     first, last = members[0], members[-1]
     if len(members) == last - first + 1:
         return logits[starts[first] : starts[last + 1]]
@@ -160,7 +163,7 @@ def _part(logits: Tensor, starts: Sequence[int], members: Sequence[int]) -> Tens
 
 
 def _judge_certain(rows: Sequence[Row], logits: Tensor) -> list[Verdict]:
-    """The verdicts on rows at temperature 0."""
+    """Return the verdicts on rows at temperature 0."""
     best, mass = certain_tokens(logits, *_conditions(rows))
     modes = [row.call.speculation.mode for row in rows]
     drafts = [row.draft for row in rows if not isinstance(row.draft, TreeDraft)]
@@ -168,7 +171,7 @@ def _judge_certain(rows: Sequence[Row], logits: Tensor) -> list[Verdict]:
 
 
 def _judge_drawn(rows: Sequence[Row], logits: Tensor, lenience: Sequence[float] | None) -> list[Verdict]:
-    """The verdicts by the target's distributions, whatever the temperature."""
+    """Return the verdicts by the target's distributions, at any temperature."""
     params, histories = _conditions(rows)
     p = probabilities(logits, params, histories)
     if lenience is not None:
@@ -179,13 +182,13 @@ def _judge_drawn(rows: Sequence[Row], logits: Tensor, lenience: Sequence[float] 
 
 
 def _conditions(rows: Sequence[Row]) -> tuple[list[SamplingParams], list[History]]:
-    """The sampling parameters and the tokens before each row of logits."""
+    """Return the sampling parameters and the history of each row of logits."""
     params = [row.call.sampling for row in rows for _ in range(len(row.draft.tokens) + 1)]
     return params, [history for row in rows for history in _histories(row)]
 
 
 def _explained(rows: Sequence[Row], starts: Sequence[int], p: Tensor, verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """The verdicts, with the numbers that they rest on for each row of a chain that wants them; p is [Σ(γ+1), V]."""
+    """Return the verdicts, with per-token details for each chain whose call requests them; p is [Σ(γ+1), V]."""
     explained = list(verdicts)
     for b, row in enumerate(rows):
         asked = row.call.speculation
@@ -197,20 +200,20 @@ def _explained(rows: Sequence[Row], starts: Sequence[int], p: Tensor, verdicts: 
 
 
 def _lenience(rows: Sequence[Row]) -> list[float] | None:
-    """ℓ of each row; None when all are exact, which costs nothing."""
+    """Return ℓ of each row, or None if all rows are exact."""
     if not any(row.call.speculation.lossy for row in rows):
         return None
     return [row.call.speculation.lenience for row in rows]
 
 
 def _scored(rows: Sequence[Row], starts: Sequence[int], logits: Tensor, verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """The verdicts, with the log probabilities of their tokens for each row that wants them.
+    """Return the verdicts, with log probabilities for each row whose call requests them.
 
     Args:
-        rows: that were judged [B].
-        starts: the first of each row's logits [B + 1].
-        logits: [Σ(γ+1), V].
-        verdicts: of the rows [B].
+        rows: judged rows [B].
+        starts: index of each row's first logits [B + 1].
+        logits: logits [Σ(γ+1), V].
+        verdicts: verdicts on the rows [B].
     """
     scored = list(verdicts)
     wanted = {b: row.call.logprobs for b, row in enumerate(rows) if row.call.logprobs is not None}
@@ -227,7 +230,7 @@ def _scored(rows: Sequence[Row], starts: Sequence[int], logits: Tensor, verdicts
 
 
 def _histories(row: Row) -> Iterator[History]:
-    """What penalties and grammar see at each position: the drafts before it on its own path are output."""
+    """Yield the history for penalties and grammar at each position. Drafts before it on its path count as output."""
     history, drafts = row.history, row.draft.tokens
     histories = iter([history] * (len(drafts) + 1))
     if row.call.sampling.needs_history:
@@ -239,7 +242,7 @@ def _histories(row: Row) -> Iterator[History]:
 
 
 def judged_row(chunk: ScheduledChunk) -> Row | None:
-    """What a pass judges of a chunk, with equal siblings of a tree as one node; None when it judges nothing."""
+    """Return the row that a pass judges, with equal siblings of a tree merged, or None if it judges nothing."""
     row = chunk.judged
     if row is None or not isinstance(row.draft, TreeDraft):
         return row
@@ -247,12 +250,12 @@ def judged_row(chunk: ScheduledChunk) -> Row | None:
 
 
 def judge_rows(rows: Sequence[Row], p: Tensor, lenience: Sequence[float] | None) -> list[Verdict]:
-    """The verdicts on chains and trees, each by its own rule.
+    """Return the verdicts on chains and trees, each by its own rule.
 
     Args:
-        rows: that are judged [B].
-        p: one row more than each draft has tokens, row after row.
-        lenience: ℓ of each row [B], 1 for trees; None is 1.
+        rows: rows to judge [B].
+        p: distributions in the order of the rows, one more for each row than its draft has tokens.
+        lenience: ℓ of each row [B], 1 for trees; None means 1 for all.
     """
     groups: dict[Siblings | None, list[int]] = defaultdict(list)
     for b, row in enumerate(rows):
@@ -273,7 +276,7 @@ def judge_rows(rows: Sequence[Row], p: Tensor, lenience: Sequence[float] | None)
 
 
 def keep(engine: Engine, chunk: ScheduledChunk, verdict: Verdict) -> Verdict:
-    """Keep the KV of the committed tokens but the last, which is pending; returns the verdict on the whole chunk."""
+    """Keep the KV of the committed tokens except the last, which is pending; return the verdict on the whole chunk."""
     name = chunk.row.kv_name
     if verdict.path is None:
         engine.truncate(name, chunk.row.goal + len(verdict.tokens) - 1)
@@ -285,7 +288,7 @@ def keep(engine: Engine, chunk: ScheduledChunk, verdict: Verdict) -> Verdict:
 
 
 def _siblings(row: Row) -> Siblings | None:
-    """How the children of the row's tree were made; None for a chain."""
+    """Return how the siblings of the row's tree were drawn, or None for a chain."""
     speculation = row.call.speculation
     if not isinstance(row.draft, TreeDraft):
         return None

@@ -1,12 +1,12 @@
-"""What the event loop tells whoever runs the passes of the target, while these run."""
+"""Flags from the event loop to the thread that runs the target's passes."""
 
 from verifier_service.backends.batch_plan import Row
 
 
 class Told:
-    """Whether a pass may begin before the event loop has its say, and before the session of a row asks for it.
+    """Run-ahead flags: whether a pass may begin without the event loop, and which rows sessions have requested.
 
-    The event loop writes, the thread that runs the passes reads.
+    The event loop writes them, and the thread that runs the passes reads them.
     """
 
     def __init__(self) -> None:
@@ -14,26 +14,26 @@ class Told:
         self._asked: dict[str, int] = {}
 
     def stop(self) -> None:
-        """Something has come that the next pass must not begin without."""
+        """Stop passes from running ahead, because a change must take part in the next pass."""
         self._stopped = True
 
     def go(self) -> None:
-        """All that has come takes part in the next pass."""
+        """Allow passes to run ahead: all changes take part in the next pass."""
         self._stopped = False
 
     @property
     def stopped(self) -> bool:
-        """Whether `stop` was called behind `go`."""
+        """Whether `stop` was called after the last `go`."""
         return self._stopped
 
     def ask(self, row: Row) -> None:
-        """The session of a row that is under way has asked for it, and another row may follow."""
+        """Record that the session of a running row has requested it, so that another row may follow."""
         self._asked[row.kv_name] = row.goal
 
     def asked(self, row: Row) -> bool:
-        """Whether `ask` was called with this row."""
+        """Whether the session has requested this row by `ask`."""
         return self._asked.get(row.kv_name) == row.goal
 
     def forget(self, kv_name: str) -> None:
-        """The sequence has ended."""
+        """Drop the state of an ended sequence."""
         self._asked.pop(kv_name, None)

@@ -1,5 +1,5 @@
-"""Blocks of keys and values that leave the process and return.
+"""Export and restore of KV blocks.
 
-A gateway finds, exports and restores the KV of a prefix here, by its tokens and its cache salt. Exported values leave
-with a frame that names their model and their tokens; a restored value is checked against it before the engine takes it.
+A gateway finds, exports and restores the KV of a prefix by its tokens and cache salt. Exported values have a frame that
+names their model and tokens. The frame of a restored value is checked before the engine stores the value.
 """

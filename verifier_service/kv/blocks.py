@@ -1,7 +1,7 @@
-"""Blocks of keys and values that leave this process and come back: found, exported, checked and restored.
+"""Look-up, export and restore of KV blocks between this process and gateways.
 
-Restored blocks are kept like those of a session that has ended: a generation that begins with the same tokens and has
-the same cache salt finds them.
+Restored blocks enter the prefix cache like those of an ended session. A generation with the same first tokens and the
+same cache salt finds them.
 """
 
 import asyncio
@@ -23,46 +23,46 @@ from specdec.wire.kv import KvSpan
 _T = TypeVar("_T")
 
 NO_ROOM = "no_room"
-"""There is no memory for the blocks now."""
+"""Reason of a partial restore: there is no memory for the blocks now."""
 GONE = "gone"
-"""The tokens before the blocks had KV and have none any more."""
+"""Reason of a partial restore: the tokens before the blocks no longer have KV."""
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What came of a restore."""
+    """Result of a restore."""
 
     held: int
-    """Tokens of the span, from the first of the sequence, that have KV now."""
+    """Number of tokens of the span, from the first of the sequence, that have KV now."""
     miss: str
-    """Why there are no more: a Flaw, NO_ROOM or GONE; empty when all blocks were taken."""
+    """Reason that there are no more: a Flaw, NO_ROOM or GONE; empty if all blocks were stored."""
 
 
 class KvMover:
-    """Moves the blocks of a target out of this process and back. This one is for a target whose blocks stay inside."""
+    """Exports and restores the KV blocks of a target. The base class is for targets that cannot export blocks."""
 
     async def find(self, tokens: Sequence[int], cache_salt: str) -> int:
-        """How many of `tokens`, from the first, have KV."""
+        """Return how many of `tokens`, from the first, have KV."""
         return 0
 
     async def export(self, start: int, tokens: Sequence[int], cache_salt: str) -> bytes:
-        """The framed value of the block tokens[start:]; empty when it has no KV."""
+        """Return the framed value of the block tokens[start:]; empty if it has no KV."""
         return b""
 
     async def restore(self, span: KvSpan, values: AsyncIterable[bytearray]) -> Restored:
-        """Take framed values, one for each block of the span in order, up to the first that is flawed."""
+        """Store framed values, one for each block of the span in order, up to the first flawed one."""
         return Restored(0, NO_ROOM)
 
     def longest_value(self, block_tokens: int) -> int:
-        """Bytes of a framed block."""
+        """Return the size of a framed block in bytes."""
         return 0
 
 
 class KvBlocks(KvMover):
-    """The engine is touched on its own thread only, between passes; values are framed and checked on others."""
+    """KV blocks of the native engine. It is accessed only on its own thread; other threads frame and check values."""
 
     def __init__(self, engine: NativeEngine, thread: Executor) -> None:
-        """`thread` has one worker, which owns `engine`."""
+        """Create a mover; `thread` has one worker, which owns `engine`."""
         self._engine = engine
         self._layout = engine.kv_layout
         self._thread = thread
@@ -119,7 +119,7 @@ class KvBlocks(KvMover):
             engine.release(kv_name)
 
     def _hashes(self, tokens: Sequence[int], cache_salt: str) -> list[bytes]:
-        """The chained hash of each of the engine's blocks of `tokens`."""
+        """Return the chained hash of each engine block of `tokens`."""
         return blocks.chain(blocks.root(self._engine.facts.fingerprint, cache_salt), tokens)
 
     async def _on_thread(self, work: Callable[[], _T]) -> _T:
