@@ -1,6 +1,6 @@
-"""What every service needs to run: settings, logs, gRPC servers and channels, access, metrics, discovery and checks.
+"""Common parts of all services: settings, logs, gRPC servers and channels, access, metrics, discovery and checks.
 
-Settings files and environment variables enter through `settings`; a running server with health, reflection and error
-statuses leaves through `rpc.server`, and the command line of a service through `command`. `rpc` has what gRPC needs,
-`telemetry` logs, metrics and traces. Nothing here knows tokens or models.
+`settings` reads settings files and environment variables. `rpc.server` runs a server with health, reflection and error
+statuses, and `command` is the command line of a service. `rpc` holds the gRPC parts, `telemetry` the logs, metrics and
+traces. Nothing here depends on tokens or models.
 """

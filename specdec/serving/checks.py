@@ -1,4 +1,4 @@
-"""What a service finds when it checks its own configuration; `specdec doctor` shows the checks of all services."""
+"""Checks of a service's own configuration; `specdec doctor` shows the checks of all services."""
 
 import json
 import socket
@@ -10,7 +10,7 @@ from specdec.serving.settings import split_address
 
 
 class Status(StrEnum):
-    """The result of a check."""
+    """Result of a check."""
 
     OK = "ok"
     WARN = "warn"
@@ -19,16 +19,17 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was checked."""
+    """One check and its result."""
 
     name: str
     status: Status
     detail: str
-    """What was found."""
+    """Description of the result."""
     remedy: str = ""
-    """What to do about it; empty when all is well."""
+    """Suggested fix; empty if the check passed."""
     source: str = ""
-    """Who checked it: the name of a service's configuration file, or `specdec`. A service leaves it to the doctor."""
+    """Origin of the check: the name of a service's configuration file, or `specdec`. Set by the doctor, not by a
+    service."""
 
     @classmethod
     def ok(cls, name: str, detail: str, source: str = "") -> "Check":
@@ -36,17 +37,17 @@ class Check:
 
     @classmethod
     def warn(cls, name: str, detail: str, remedy: str) -> "Check":
-        """A check that found something unwise, with which the service can run."""
+        """Return a check with a problem that does not prevent the service from running."""
         return cls(name, Status.WARN, detail, remedy)
 
     @classmethod
     def fail(cls, name: str, detail: str, remedy: str, source: str = "") -> "Check":
-        """A check that found something with which the service cannot run."""
+        """Return a check with a problem that prevents the service from running."""
         return cls(name, Status.FAIL, detail, remedy, source)
 
 
 def write_checks(checks: Iterable[Check], write: Callable[[str], object]) -> bool:
-    """Write each check as one line of JSON, without its source; False when one has failed."""
+    """Write each check as one line of JSON, without its source. Return False if one has failed."""
     passed = True
     for check in checks:
         values = asdict(check)
@@ -57,7 +58,7 @@ def write_checks(checks: Iterable[Check], write: Callable[[str], object]) -> boo
 
 
 def port_check(name: str, address: str) -> Check:
-    """Whether this machine can listen on the address of the setting `name`."""
+    """Check whether this machine can listen on the address of the setting `name`."""
     host, port = split_address(address)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:

@@ -1,4 +1,7 @@
-"""The command line of every service: `python -m SERVICE [serve|check] --config FILE`."""
+"""Command line of every service: `python -m SERVICE [serve
+
+check] --config FILE`.
+"""
 
 import argparse
 import asyncio
@@ -21,16 +24,16 @@ class ServiceCommand:
     """The command of one service."""
 
     name: str
-    """The name of the service in its logs."""
+    """Name of the service in its logs."""
     description: str
     settings: type[Settings]
     package: str
-    """Has the coroutines `app.serve(settings, stop)`, which serves until the event `stop` is set, and
-    `check.check(settings, write)`, which writes checks and returns whether all passed. They are imported late, because
-    a wrong setting is to be reported before what takes long to import."""
+    """Package with the coroutines `app.serve(settings, stop)`, which serves until the event `stop` is set, and
+    `check.check(settings, write)`, which writes checks and returns whether all passed. They are imported late, so that
+    a wrong setting is reported before slow imports."""
 
     def run(self, arguments: Sequence[str] | None = None) -> int:
-        """Parse the arguments and run; the exit status is 0, 1 for a failed check, or 2 for a wrong setting."""
+        """Parse the arguments and run. Return the exit status: 0, 1 for a failed check, or 2 for a wrong setting."""
         given = self._parser().parse_args(arguments)
         return self._check(given.config) if given.command == "check" else self._serve(given.config)
 

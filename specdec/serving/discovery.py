@@ -1,6 +1,6 @@
-"""Discovery of the endpoints of a service, from a list or from DNS, as whole snapshots after every change.
+"""Discovery of a service's endpoints from a list or from DNS, as a complete snapshot after every change.
 
-While a source has no answer, its last snapshot stays valid: no endpoint is dropped because a resolver is away.
+While a source does not answer, its last snapshot stays valid. A resolver failure therefore drops no endpoint.
 """
 
 import asyncio
@@ -44,18 +44,18 @@ class Endpoint:
     address: str
     """`host:port`."""
     uid: str = ""
-    """Different for two replicas that have the same address one after the other; empty when it is not known."""
+    """Unique id that distinguishes successive replicas with the same address; empty if unknown."""
     draining: bool = False
-    """Whether it finishes its work and takes nothing new."""
+    """Whether the replica is draining: it finishes its work and takes no new work."""
 
     @property
     def key(self) -> str:
-        """The name of the replica in rendezvous hashing."""
+        """Name of the replica in rendezvous hashing."""
         return self.uid or self.address
 
 
 Endpoints = tuple[Endpoint, ...]
-"""A whole snapshot, sorted, with each address once."""
+"""A complete snapshot, sorted, with each address once."""
 
 
 class Source(Protocol):
@@ -63,14 +63,14 @@ class Source(Protocol):
 
     @property
     def age(self) -> float:
-        """Seconds since the last answer, which is how old the snapshot may be."""
+        """Seconds since the last answer, and thus the maximum age of the snapshot."""
 
     def snapshots(self) -> AsyncGenerator[Endpoints]:
-        """All endpoints, at once and after every change, without an end."""
+        """Yield all endpoints immediately and after every change, forever."""
 
 
 class StaticSource:
-    """A list that does not change."""
+    """A fixed list of endpoints."""
 
     age = 0.0
 
@@ -83,10 +83,10 @@ class StaticSource:
 
 
 class DnsSource:
-    """The addresses behind names, resolved again and again.
+    """Endpoints from DNS names, resolved periodically.
 
-    A name that does not exist has no endpoints: a headless Service without ready pods answers like that. A resolver
-    that fails has given no answer.
+    A name that does not exist has no endpoints, which is how a headless Service without ready pods appears. A failed
+    resolution counts as no answer.
     """
 
     def __init__(self, names: Sequence[str], every: float) -> None:
@@ -114,7 +114,7 @@ class DnsSource:
 
 
 async def resolve(names: Iterable[str]) -> Endpoints:
-    """One endpoint for each A and AAAA record of the names `host:port`; none for a name that does not exist.
+    """Return one endpoint for each A and AAAA record of the names `host:port`; none for a name that does not exist.
 
     Raises:
         OSError: the resolver failed.
@@ -134,28 +134,28 @@ async def _addresses(host: str, port: int) -> set[str]:
 
 
 def join_address(host: str, port: int) -> str:
-    """`host:port`, with an IPv6 host in brackets."""
+    """Return `host:port`, with an IPv6 host in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def source_of(settings: DiscoverySettings, listed: Iterable[str]) -> Source:
-    """The source that the settings name; `listed` is the static list of addresses."""
+    """Create the source that the settings select. `listed` is the static list of addresses."""
     if settings.kind == "dns":
         return DnsSource(settings.names, settings.every)
     return StaticSource(listed)
 
 
 async def first_snapshot(source: Source, timeout: float) -> Endpoints:
-    """The endpoints now.
+    """Return the current endpoints.
 
     Raises:
-        TimeoutError: there was no answer within `timeout` seconds.
+        TimeoutError: the source did not answer within `timeout` seconds.
     """
     async with asyncio.timeout(timeout), aclosing(source.snapshots()) as snapshots:
         return await anext(snapshots)
 
 
 def watch_age(registry: CollectorRegistry, *sources: Source) -> None:
-    """Export the age of the source that has been silent longest as a metric."""
+    """Export the age of the oldest source answer as a metric."""
     age = Gauge("specdec_discovery_sync_age_seconds", "Since the source of endpoints last answered.", registry=registry)
     age.set_function(lambda: max(source.age for source in sources))

@@ -1,4 +1,4 @@
-"""Finds variables of the environment that look like settings of the product and are none."""
+"""Detection of environment variables that look like settings but are not."""
 
 import difflib
 import os
@@ -9,21 +9,21 @@ from specdec.errors import ConfigError
 
 _BEGINNING = "SPECDEC_"
 _PROCESSES = ("UP", "DRAFTER", "VERIFIER", "GATEWAY", "RATIO", "CERTIFICATES")
-"""What follows in the names of the settings of each process."""
+"""Second part of the names of each process's settings."""
 _OTHERS = ("SPECDEC_ADDRESS", "SPECDEC_API_KEY", "SPECDEC_CA", "SPECDEC_DEBUG", "SPECDEC_MODELS", "SPECDEC_TOKEN")
-"""Variables that are no settings of a process."""
+"""Variables that are not settings of a process."""
 _OF_KUBERNETES = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT(_[0-9]+_(TCP|UDP)(_\w+)?)?$")
-"""Ends of the variables that Kubernetes makes of the names of Services."""
+"""Suffixes of the variables that Kubernetes creates for Services."""
 
 
 def check_environment(environment: Mapping[str, str], prefix: str, settings: Collection[str]) -> None:
-    """Raise ConfigError for a variable with a mistake in its name.
+    """Raise ConfigError for a variable with a misspelt name.
 
-    A variable with the prefix of this process must name a setting; what is inside a group of settings is checked with
-    its values. One without must not look like a misspelt prefix: other variables may be anybody's.
+    A variable with this process's prefix must name a setting; names inside a group of settings are checked with its
+    values. Another variable may belong to other software, so it is rejected only if it resembles a prefix of ours.
 
     Args:
-        prefix: of this process's settings, such as `SPECDEC_GATEWAY_`.
+        prefix: prefix of this process's settings, such as `SPECDEC_GATEWAY_`.
     """
     known = [prefix + name.upper() for name in settings]
     for name in map(str.upper, environment):
@@ -42,7 +42,7 @@ def check_environment(environment: Mapping[str, str], prefix: str, settings: Col
 
 
 def otlp_endpoint() -> str:
-    """Where OpenTelemetry's own variables say that traces go; empty where they say nothing, or switch it off."""
+    """Return the trace endpoint in OpenTelemetry's own variables; empty if unset or if the SDK is disabled."""
     if os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return ""
     names = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")

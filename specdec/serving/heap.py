@@ -1,4 +1,4 @@
-"""Keeps what a service has loaded out of Python's garbage collections."""
+"""Exclusion of a service's loaded objects from Python's garbage collection."""
 
 import gc
 from collections.abc import Iterator
@@ -7,11 +7,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def frozen_heap() -> Iterator[None]:
-    """Leave all objects that live now out of collections; for a process that has loaded what it needs, until it ends.
+    """Exclude all live objects from garbage collection inside the context. Use it after a process has loaded.
 
-    Modules and models are a hundred thousand objects and more, which live as long as the process. A collection that
-    walks through all of them stops every stream for a tenth of a second. A process that ends collects them again,
-    because libraries report on stderr what is left of them then.
+    Modules and models consist of many objects that live as long as the process. A full collection over them would pause
+    every stream. The exclusion ends with the context, because libraries report objects left at exit on stderr.
     """
     gc.collect()
     gc.freeze()

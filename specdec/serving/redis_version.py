@@ -1,9 +1,9 @@
-"""Which versions of Redis and Valkey are safe to use; the gateway and `specdec up` ask for the same."""
+"""Safe versions of Redis and Valkey, for the checks of the gateway and `specdec up`."""
 
 SAFE = (6, 2, 20)
-"""The oldest safe version; a caller can make older servers run code through Lua (CVE-2025-49844)."""
+"""Oldest safe version. On older servers, a caller can run code through Lua (CVE-2025-49844)."""
 
 
 def version_parts(version: str) -> tuple[int, ...]:
-    """The numbers of a version such as `6.2.20`; what is not a number is left out."""
+    """Return the numbers of a version such as `6.2.20`, without non-numeric parts."""
     return tuple(int(part) for part in version.split(".")[:3] if part.isdecimal())

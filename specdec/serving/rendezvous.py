@@ -5,7 +5,8 @@ from collections.abc import Iterable
 
 
 def ranking(key: str, members: Iterable[str]) -> list[str]:
-    """The members by falling hash with `key`: the key belongs to the first, and to the next when that one is gone."""
+    """Return the members by descending hash with `key`. The key belongs to the first, and to the next if that is
+    gone."""
     return sorted(members, key=lambda member: _weight(key, member), reverse=True)
 
 

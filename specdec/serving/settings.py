@@ -1,6 +1,6 @@
-"""Settings: flags win over environment variables, those over a YAML file, that over defaults.
+"""Settings of a process. Flags override environment variables, which override a YAML file, which overrides defaults.
 
-The settings of a process are one frozen value, and every mistake in them is reported in one line.
+The settings of a process are one frozen value. All mistakes in them are reported in one line.
 """
 
 import difflib
@@ -28,7 +28,7 @@ from specdec.serving.environment import check_environment
 
 
 def check_address(value: str) -> str:
-    """The value, if it is `host:port`; raises ValueError if not."""
+    """Return the value if it is `host:port`; otherwise raise ValueError."""
     host, colon, port = value.rpartition(":")
     if not (host and colon and port.isdecimal() and int(port) < 65536):
         raise ValueError(f"must be host:port, got {value!r}")
@@ -36,26 +36,26 @@ def check_address(value: str) -> str:
 
 
 def _on_loopback(value: Any) -> Any:
-    """`127.0.0.1:port` for a port alone."""
+    """Return `127.0.0.1:port` for a bare port, and other values unchanged."""
     return f"127.0.0.1:{value}" if re.fullmatch(r"[0-9]{1,5}", str(value)) else value
 
 
 Address = Annotated[str, BeforeValidator(_on_loopback), AfterValidator(check_address)]
-"""`host:port`; port 0 takes a free one, and a port alone is that of 127.0.0.1."""
+"""`host:port`. Port 0 picks a free port; a bare port means 127.0.0.1."""
 
 
 def parse_address(value: str) -> str:
-    """The address in a text; raises ValueError when it has none."""
+    """Return the address in a text; raise ValueError if it has none."""
     return check_address(_on_loopback(value))
 
 
 def _split_origins(value: Any) -> Any:
-    """The origins of a text, which has commas between them."""
+    """Return the origins of a comma-separated text, and other values unchanged."""
     return tuple(filter(None, (each.strip() for each in value.split(",")))) if isinstance(value, str) else value
 
 
 def check_origins(values: tuple[str, ...]) -> tuple[str, ...]:
-    """The values, if each is `*` or `scheme://host[:port]`; raises ValueError if not."""
+    """Return the values if each is `*` or `scheme://host[:port]`; otherwise raise ValueError."""
     for value in values:
         if value != "*" and not re.fullmatch(r"https?://[^\s/,]+", value):
             raise ValueError(f"must be * or scheme://host:port without a path, got {value!r}")
@@ -63,21 +63,21 @@ def check_origins(values: tuple[str, ...]) -> tuple[str, ...]:
 
 
 Origins = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_origins), AfterValidator(check_origins)]
-"""Origins of web pages: a list, or a text with commas between them."""
+"""Origins of web pages: a list or a comma-separated text."""
 
 
 HostNames = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_origins)]
-"""Names of hosts: a list, or a text with commas between them."""
+"""Host names: a list or a comma-separated text."""
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port of an Address, without the brackets around an IPv6 host."""
+    """Return host and port of an Address, without the brackets of an IPv6 host."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only processes of this machine can reach the address."""
+    """Whether only processes on this machine can reach the address."""
     host, _ = split_address(address)
     try:
         return ip_address(host).is_loopback
@@ -86,11 +86,11 @@ def is_loopback(address: str) -> bool:
 
 
 SECRETS = Path("/run/secrets")
-"""Where container engines put secrets as files; one that is named as a variable is that setting, if nothing else is."""
+"""Folder of a container engine's secrets. A file named like a variable sets it, with the lowest precedence."""
 
 
 class Section(BaseModel):
-    """A group of settings that belong together."""
+    """A group of related settings."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -138,12 +138,12 @@ class ModelSettings(TokenizerSettings):
 
     @property
     def engine_options(self) -> dict[str, Any]:
-        """How the engine is to load the model, by the names of its arguments."""
+        """Return the engine's arguments for loading the model."""
         return self.model_dump(exclude={"path", "name", "compile"}) | {"compiled": self.compile}
 
 
 class Settings(BaseSettings):
-    """The base of the settings of every service; a subclass sets `env_prefix`."""
+    """Base class of every service's settings. A subclass sets `env_prefix`."""
 
     model_config = SettingsConfigDict(
         frozen=True,
@@ -160,7 +160,7 @@ class Settings(BaseSettings):
         """Read the settings.
 
         Args:
-            overrides: the settings from the command line, with nested mappings for sections.
+            overrides: settings from the command line, with nested mappings for sections.
 
         Raises:
             ConfigError: the file cannot be read, a setting is unknown or wrong, or a variable of the environment is
@@ -188,7 +188,7 @@ class Settings(BaseSettings):
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file; an empty file is an empty mapping.
+    """Return the mapping in a YAML file; an empty file is an empty mapping.
 
     Raises:
         ConfigError: the file is missing or unreadable, is not YAML, or holds no mapping.

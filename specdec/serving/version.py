@@ -1,10 +1,10 @@
-"""The version of the installed package."""
+"""Version of the installed package."""
 
 from importlib.metadata import PackageNotFoundError, version
 
 
 def package_version() -> str:
-    """The version, or "unknown" where the code runs without being installed."""
+    """Return the version, or "unknown" if the package is not installed."""
     try:
         return version("specdec-serve")
     except PackageNotFoundError:

@@ -1,1 +1,1 @@
-"""gRPC as every service speaks it: servers, channels, certificates, checksums and status codes."""
+"""gRPC parts of all services: servers, channels, certificates, checksums and status codes."""

@@ -1,4 +1,4 @@
-"""What services know each other by: certificates, for mutual TLS, and a token that all of them share."""
+"""Authentication between services: certificates for mutual TLS, and a shared token."""
 
 import hmac
 import re
@@ -23,47 +23,48 @@ _log = structlog.get_logger()
 
 
 def _check_token(token: SecretStr) -> SecretStr:
-    """The token, if a header can hold it; raises ValueError, which does not repeat it, if not."""
+    """Return the token if a header can hold it. Otherwise raise a ValueError that does not repeat it."""
     if not re.fullmatch(r"[\x21-\x7e]*", token.get_secret_value()):
         raise ValueError("must be of printable ASCII characters without spaces and line ends")
     return token
 
 
 Token = Annotated[SecretStr, AfterValidator(_check_token)]
-"""A token, or the empty string for none."""
+"""A token; empty for none."""
 NO_TOKEN = SecretStr("")
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What a process shows to other services, and asks of them; without a token and certificates, it asks nothing."""
+    """Credentials that a process presents to other services and requires of them. Without any, it accepts every
+    call."""
 
     certificates: Certificates | None = None
     token: SecretStr = NO_TOKEN
     door: grpc.aio.ServerInterceptor | None = None
-    """Decides, besides the token, who is served."""
+    """Further interceptor that admits or refuses calls, besides the token."""
     observer: grpc.aio.ServerInterceptor | None = None
-    """Notes who calls."""
+    """Interceptor that observes callers."""
 
     @classmethod
     def of(cls, tls: TlsSettings, token: SecretStr) -> "Access":
-        """What the settings name; raises ConfigError when a file cannot be read."""
+        """Create the access that the settings define. Raises ConfigError if a file cannot be read."""
         return cls(Certificates.of(tls), token)
 
     @property
     def doors(self) -> Sequence[grpc.aio.ServerInterceptor]:
-        """What a call to this process must pass, before its messages are read."""
+        """Interceptors that a call must pass before its messages are read."""
         token = (TokenInterceptor(self.token),) if self.token else ()
         return (*token, *filter(None, (self.observer, self.door)))
 
     @property
     def metadata(self) -> Metadata:
-        """The metadata of a call to another service."""
+        """Metadata of a call to another service."""
         return ((_HEADER, _bearer(self.token)),) if self.token else ()
 
 
 class DoorInterceptor(grpc.aio.ServerInterceptor, ABC):
-    """Refuses calls before their messages are read; health is open to all."""
+    """Refuses calls before their messages are read. Health checks are always allowed."""
 
     async def intercept_service(
         self,
@@ -79,7 +80,7 @@ class DoorInterceptor(grpc.aio.ServerInterceptor, ABC):
 
     @abstractmethod
     def refusal(self, given: Sequence[str | bytes]) -> Handler | None:
-        """What ends a call with these values of `authorization`; None where it is let in."""
+        """Return a handler that refuses a call with these `authorization` values, or None to admit it."""
 
 
 class TokenInterceptor(DoorInterceptor):
@@ -89,7 +90,7 @@ class TokenInterceptor(DoorInterceptor):
         self._expected = _bearer(token).encode()
 
     def refusal(self, given: Sequence[str | bytes]) -> Handler | None:
-        # The time that the comparison takes says nothing about where the two differ.
+        # A constant-time comparison does not reveal where the tokens differ.
         is_shown = len(given) == 1 and hmac.compare_digest(_bytes(given[0]), self._expected)
         return None if is_shown else _refuse
 
@@ -107,7 +108,7 @@ def _bytes(value: str | bytes) -> bytes:
 
 
 def _refusing(refuse: Handler) -> Handler:
-    """A handler of streams, as other interceptors expect one, that does nothing but refuse."""
+    """Return a stream handler, as other interceptors expect, that only refuses the call."""
 
     async def refused(requests: Any, context: Any) -> AsyncIterator[Any]:
         await refuse(requests, context)

@@ -1,11 +1,11 @@
-"""A checksum behind every message between services, so that flipped bytes are found and never become tokens.
+"""A checksum at the end of every message between services, so that corrupted bytes are detected.
 
-The last field of each message is `fixed32 checksum = 15`: the CRC-32 of all bytes before it. A client declares with
-METADATA that its messages have one. A server that reads the declaration takes no message without, and answers with
-them; any other caller is served as before. A client takes no answer without one. So a call whose declaration was
-spoiled, and whose messages the server therefore did not check, has no answer that counts.
+The last field of each message is `fixed32 checksum = 15`: the CRC-32 of all bytes before it. A client declares its
+checksums in METADATA. The server then requires them and adds them to its responses; other callers are served without. A
+client rejects a response without a checksum. A call with a corrupted declaration, whose messages the server did not
+check, therefore fails at the client.
 
-A CRC protects against accidents of wires and memory; against people who change messages, there is TLS.
+A CRC protects against accidental corruption; TLS protects against tampering.
 """
 
 import zlib
@@ -18,49 +18,50 @@ from specdec.errors import MessageCorrupted, SpecdecError
 from specdec.serving.telemetry.tracing import trace_headers
 
 OURS = "/specdec."
-"""What the methods of our services begin with."""
+"""Prefix of the methods of specdec services."""
 METADATA = (("specdec-checksum", "crc32"),)
-"""What a client sends with every call."""
+"""Metadata that a client sends with every call."""
 _KINDS = frozenset(("unary_unary", "unary_stream", "stream_unary", "stream_stream"))
 _TAG = bytes([15 << 3 | 5])
 SIZE = len(_TAG) + 4
-"""Bytes that a checksum adds to a message."""
+"""Number of bytes that a checksum adds to a message."""
 
 _Message = TypeVar("_Message")
 
 
 def sealed(raw: bytes) -> bytes:
-    """A serialized message with its checksum."""
+    """Return a serialized message with its checksum."""
     return raw + _TAG + zlib.crc32(raw).to_bytes(4, "little")
 
 
 def is_intact(raw: bytes) -> bool:
-    """Whether a serialized message ends with the checksum of the rest."""
+    """Whether a serialized message ends with the checksum of its other bytes."""
     body, end = memoryview(raw)[:-SIZE], raw[-SIZE:]
     return end == _TAG + zlib.crc32(body).to_bytes(4, "little")
 
 
 def encoder(encode: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
-    """A serializer that seals what `encode` makes."""
+    """Return a serializer that adds a checksum to the output of `encode`."""
     return lambda message: sealed(encode(message))
 
 
 def decoder(decode: Callable[[bytes], _Message]) -> Callable[[bytes], "_Message | MessageCorrupted"]:
-    """A deserializer that gives the error in place of a message that is not intact, as grpc takes no error from it."""
+    """Return a deserializer that returns a MessageCorrupted for a corrupted message, since gRPC allows no exception
+    here."""
 
     def decoded(raw: bytes) -> _Message | MessageCorrupted:
         if not is_intact(raw):
             return MessageCorrupted("a message came without its checksum, or with bytes that do not fit it")
         try:
             return decode(raw)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the peer sent no message of this type
+        except Exception as error:  # noqa: BLE001 - the peer sent no message of this type
             return MessageCorrupted(f"a message cannot be decoded: {error}")
 
     return decoded
 
 
 def received(message: _Message | SpecdecError) -> _Message:
-    """The message; raises the error that stands in its place."""
+    """Return the message, or raise the error in its place."""
     if isinstance(message, SpecdecError):
         raise message
     return message
@@ -72,13 +73,13 @@ def is_declared(metadata: Any) -> bool:
 
 
 class CheckedChannel:
-    """A channel whose messages have checksums in both directions; `received` takes its answers.
+    """A channel whose messages have checksums in both directions. `received` unwraps its responses.
 
-    Services of others, as for health, are called as they are.
+    Calls to other services, such as health, are passed through.
     """
 
     def __init__(self, channel: grpc.aio.Channel, metadata: tuple[tuple[str, str], ...] = ()) -> None:
-        """Every call of our services also sends `metadata`, and the trace that it belongs to."""
+        """Wrap a channel. Every call to a specdec service also sends `metadata` and the current trace."""
         self._channel = channel
         self._metadata = (*METADATA, *metadata)
 
@@ -90,11 +91,12 @@ class CheckedChannel:
         await self._channel.__aexit__(*exception)
 
     async def close(self, grace: float | None = None) -> None:
-        """Close the channel; calls that run end after `grace` seconds."""
+        """Close the channel. Running calls end after `grace` seconds."""
         await self._channel.close(grace)
 
     def __getattr__(self, name: str) -> Any:
-        """`unary_unary` and the other three kinds of calls, with the arguments of stubs; the rest is the channel's."""
+        """Return `unary_unary` or another of the four call kinds, with the arguments of stubs. Other attributes are the
+        channel's."""
         make = getattr(self._channel, name)
         if name not in _KINDS:
             return make

@@ -1,6 +1,6 @@
-"""Refuses gRPC messages that are too large, are no protobuf, or have text that is not UTF-8, like any bad input.
+"""Rejection of gRPC messages that are too large, are not protobuf, or contain text that is not UTF-8.
 
-Where a caller declares checksums, they are checked here, and the answers get theirs.
+If a caller declares checksums, they are verified here and added to the responses.
 """
 
 from abc import ABC, abstractmethod
@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 from specdec.errors import FieldInvalid, MessageCorrupted, MessageTooLarge
 from specdec.serving.rpc import checksum
 
-# The types of gRPC's handlers are for synchronous servers only.
+# gRPC's handler types cover only synchronous servers.
 Handler = Any
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -22,7 +22,7 @@ _INVALID = "the message is not valid: its bytes are not protobuf, or a string in
 
 
 class HandlerInterceptor(grpc.aio.ServerInterceptor, ABC):
-    """Changes the handlers of our services; health and reflection handle their own errors."""
+    """Wraps the handlers of specdec services. Health and reflection handle their own errors."""
 
     async def intercept_service(
         self,
@@ -36,14 +36,14 @@ class HandlerInterceptor(grpc.aio.ServerInterceptor, ABC):
 
     @abstractmethod
     def changed(self, handler: Handler, details: grpc.HandlerCallDetails) -> Handler:
-        """The handler that serves in place of this one."""
+        """Return the handler that replaces this one."""
 
 
 class DecodeInterceptor(HandlerInterceptor):
-    """Raises an error of ours where grpc itself would fail without a reason; it runs inside ErrorInterceptor."""
+    """Raises a SpecdecError where gRPC would fail without a reason. It runs inside ErrorInterceptor."""
 
     def __init__(self, max_bytes: int) -> None:
-        """Refuse messages of more than `max_bytes`."""
+        """Create the interceptor; messages over `max_bytes` are refused."""
         self._max_bytes = max_bytes
 
     def changed(self, handler: Handler, details: grpc.HandlerCallDetails) -> Handler:
@@ -53,7 +53,7 @@ class DecodeInterceptor(HandlerInterceptor):
         return rebuilt(handler, decode, checksum.encoder(encode) if sealed else encode, check=check)
 
     def _lenient(self, decode: Callable[[bytes], Any], sealed: bool) -> Callable[[bytes], Any]:
-        """A deserializer cannot answer with an error: it returns the error in place of the message."""
+        """Return a deserializer that returns an error in place of the message, since it must not raise."""
 
         def decoded(raw: bytes) -> Any:
             if len(raw) > self._max_bytes:
@@ -76,7 +76,7 @@ def rebuilt(
     check: Callable[[Any], Any] = lambda request: request,
     around: Callable[[Context], AbstractAsyncContextManager[Any]] = nullcontext,
 ) -> Handler:
-    """A handler of the same kind, whose calls run inside `around` with what `check` makes of their requests."""
+    """Return a handler of the same kind that applies `check` to each request and runs calls inside `around`."""
     ways = (handler.request_streaming, handler.response_streaming)
     kind = "_".join("stream" if streams else "unary" for streams in ways)
     inner, make = getattr(handler, kind), getattr(grpc, f"{kind}_rpc_method_handler")
@@ -94,6 +94,6 @@ def rebuilt(
 
 
 async def _checked_stream(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
-    """The messages; raises the error that stands in the place of one."""
+    """Yield the messages. Raise an error that stands in place of a message."""
     async for request in requests:
         yield checksum.received(request)

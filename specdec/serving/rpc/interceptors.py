@@ -1,4 +1,4 @@
-"""Wraps every RPC of a server: puts its ids into the log, turns errors into statuses, and logs its end."""
+"""Wrapper of every RPC of a server: binds its ids to the log, converts errors to statuses, and logs its end."""
 
 import hashlib
 import re
@@ -21,18 +21,18 @@ from specdec.serving.rpc.status import logged_error, rich_status, status_of
 from specdec.serving.telemetry.tracing import served_span
 
 GOOD_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
-"""A request id of a caller that is used as it is; any other is replaced."""
+"""Caller request ids that are used unchanged. Any other id is replaced."""
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 _PUBLIC = "/specdec.gateway."
-"""What the methods that callers of the system call begin with; services look at each other all the time."""
+"""Prefix of the methods for callers of the system. Services poll each other all the time."""
 
 _log = structlog.get_logger()
 
 
 class ErrorInterceptor(HandlerInterceptor):
-    """Turns a SpecdecError that a servicer raises into a status; every other exception is a bug, which is logged."""
+    """Converts a SpecdecError of a servicer to a status. Any other exception is a bug and is logged."""
 
     def changed(self, handler: Handler, details: grpc.HandlerCallDetails) -> Handler:
         around = partial(_observed_rpc, details.method)
@@ -41,31 +41,31 @@ class ErrorInterceptor(HandlerInterceptor):
 
 @asynccontextmanager
 async def _observed_rpc(method: str, context: Context) -> AsyncIterator[None]:
-    """One RPC: its ids are in every event of the log, an error ends it with a status, and its end is logged."""
+    """Run one RPC: bind its ids to log events, end it with a status on error, and log its end."""
     metadata = {name: str(value) for name, value in context.invocation_metadata() or ()}
     with ObservedCall(method, metadata) as call:
         try:
             yield
         except grpc.aio.AbortError:
             raise
-        except Exception as error:  # noqa: BLE001 - the one place where any error becomes a status
+        except Exception as error:  # noqa: BLE001 - the only place where errors become statuses
             await context.abort_with_status(rpc_status.to_status(call.status(error)))
 
 
 def logged_id(given: str) -> str:
-    """A request id of a caller as logs have it: a UUID as it is, any other as a hash, since it may be a secret."""
+    """Return a caller's request id for logs. Ids other than UUIDs are hashed, since they may be secrets."""
     return given if _UUID.fullmatch(given) else f"sha256:{hashlib.sha256(given.encode()).hexdigest()[:16]}"
 
 
 class ObservedCall:
-    """One call, inside a context: its ids are in every event of the log, a trace has it, and its end is logged."""
+    """Context of one call: binds its ids to log events, records a trace span and logs its end."""
 
     def __init__(self, method: str, metadata: Mapping[str, str]) -> None:
-        """Make the scope of a call.
+        """Create the context of a call.
 
         Args:
             method: name of the RPC, as in `/specdec.verifier.v1.VerifierService/Generate`.
-            metadata: of the call, with its request id and trace headers.
+            metadata: metadata of the call, with its request id and trace headers.
         """
         given = metadata.get("x-request-id", "")
         self._request_id = given if GOOD_REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
@@ -90,7 +90,7 @@ class ObservedCall:
         self._scope.close()
 
     def status(self, error: Exception) -> status_pb2.Status:
-        """The status of the error that ends the call, which is logged."""
+        """Return the status of the error that ends the call, and log it."""
         self._span.fail(error)
         status = _status(error, self._request_id)
         self._code = code_pb2.Code.Name(status.code)

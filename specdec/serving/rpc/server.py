@@ -24,12 +24,12 @@ from specdec.serving.settings import split_address
 
 EXIT_CONFIG = 2
 LIVENESS = "liveness"
-"""The health service's name for the process itself, which is SERVING while the process answers, ready or not."""
+"""Health service name of the process itself. It is SERVING while the process responds, ready or not."""
 
 _OPTIONS = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.keepalive_permit_without_calls", 1),
-    # The channels of other services ping more often than gRPC allows by default.
+    # Channels of other services ping more often than gRPC allows by default.
     ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
     # The servers of one process share a port; `_reserved` keeps other processes out.
     ("grpc.so_reuseport", 1),
@@ -37,19 +37,19 @@ _OPTIONS = (
     ("grpc.server_handshake_timeout_ms", 10_000),
 )
 _REFUSED_UNREAD = 2
-"""Messages of so many times the limit are refused by grpc before they are read, smaller ones with a reason."""
+"""Multiple of the size limit above which gRPC refuses messages unread. Smaller ones are refused with a reason."""
 _RETIRED = 3600.0
-"""Seconds that the calls of a server may go on after its certificate was renewed."""
+"""Maximum time, in seconds, that calls may continue on a server after its certificate was renewed."""
 
 _log = structlog.get_logger()
 
 
 class GrpcServer:
-    """A running server; its services are NOT_SERVING until `set_serving(True)`.
+    """A running server. Its services are NOT_SERVING until `set_serving(True)`.
 
-    Each certificate has a server of its own on the same port. To replace the certificate of a server is not safe: gRPC
-    frees what other handshakes may be using (grpc/grpc#36693). After a renewal, the server before takes no more
-    connections, and ends with the last of its calls.
+    Each certificate gets its own server on the same port. Replacing the certificate of a server is unsafe: gRPC frees
+    memory that other handshakes may be using (grpc/grpc#36693). After a renewal, the old server accepts no connections
+    and ends with its last call.
     """
 
     def __init__(
@@ -60,12 +60,12 @@ class GrpcServer:
         certificates: Certificates | None,
         probes: grpc.aio.Server | None,
     ) -> None:
-        """Make a server that does not serve yet.
+        """Create a server that does not serve yet.
 
         Args:
-            make: makes a gRPC server, bound to `address`, that has its services but health.
-            certificates: after each change of their files, `make` is called again.
-            probes: a second server, for health alone.
+            make: creates a gRPC server, bound to `address`, with all services but health.
+            certificates: certificate files; `make` is called again after each change.
+            probes: second server, for health only.
 
         Raises:
             ConfigError: from `make`.
@@ -87,7 +87,7 @@ class GrpcServer:
             await self._health.set(service, status)
 
     async def stop(self, grace: float) -> None:
-        """Refuse new calls, and end those that still run after `grace` seconds."""
+        """Refuse new calls, and end running calls after `grace` seconds."""
         for task in self._tasks:
             task.cancel()
         await self._health.enter_graceful_shutdown()
@@ -96,7 +96,7 @@ class GrpcServer:
             await self._probes.stop(0)
 
     async def start(self) -> None:
-        """Start to serve, and to follow the files of the certificate."""
+        """Start to serve, and to watch the certificate files."""
         await self._health.set(LIVENESS, health_pb2.HealthCheckResponse.SERVING)
         await self.set_serving(False)
         for server in filter(None, (self._server, self._probes)):
@@ -109,7 +109,7 @@ class GrpcServer:
         await server.start()
 
     async def _follow(self, certificates: Certificates) -> None:
-        """Serve new connections with the present certificate, until cancelled; a wrong one changes nothing."""
+        """Serve new connections with the current certificate until cancelled. An invalid certificate is ignored."""
         async for _ in certificates.changes():
             try:
                 renewed = self._make()
@@ -143,13 +143,13 @@ async def start_grpc(
     """Bind the addresses, register the services and start the server.
 
     Args:
-        address: `host:port`; port 0 takes a free one, and the server's `address` says which.
-        register: adds the services to a server; called again when the certificate is renewed.
-        services: the full names of the services, for health and reflection.
-        access: what callers must show; without certificates the server speaks plaintext.
-        health_address: a second address for health and reflection alone, without TLS and token, because a kubelet
+        address: `host:port`; port 0 picks a free port, which the server's `address` contains.
+        register: adds the services to a server; called again after each certificate renewal.
+        services: full names of the services, for health and reflection.
+        access: credentials that callers must present; without certificates the server speaks plaintext.
+        health_address: second address for health and reflection only, without TLS and token, because a kubelet
             probes in plaintext; reflection is at `address` only when this is None.
-        max_message_bytes: the largest message that is taken from a caller.
+        max_message_bytes: maximum size of a message from a caller.
 
     Raises:
         ConfigError: an address cannot be bound, or the certificate cannot be used.
@@ -179,9 +179,9 @@ async def start_grpc(
 
 @contextmanager
 def _reserved(address: str) -> Iterator[str]:
-    """Reserve a port for the servers of this process; the value is `host:port` with the port that was free.
+    """Reserve a port for the servers of this process. Yield `host:port` with the actual port.
 
-    Servers are bound to it inside the context. They share it with one another, and no other process gets it.
+    Servers bind to it inside the context. They share the port, and no other process can take it.
 
     Raises:
         ConfigError: the address cannot be bound.
@@ -210,10 +210,10 @@ def _bind(server: grpc.aio.Server, address: str, certificates: Certificates | No
 
 
 def run_service(main: Callable[[asyncio.Event], Awaitable[None]]) -> int:
-    """Run `main` until it returns; SIGTERM or SIGINT sets its event, and a second signal ends the process.
+    """Run `main` until it returns. SIGTERM or SIGINT sets its event; a second signal ends the process.
 
     Returns:
-        The exit status: 0, or 2 for a wrong setting, which is reported in one line on stderr.
+        Exit status: 0, or 2 for a wrong setting, which is reported in one line on stderr.
     """
     _raise_file_limit()
     try:
@@ -227,7 +227,7 @@ def run_service(main: Callable[[asyncio.Event], Awaitable[None]]) -> int:
 
 
 def _raise_file_limit() -> None:
-    """Let this process have as many open files as its hard limit allows: each connection of a caller is one."""
+    """Raise the limit of open files to the hard limit, because each caller's connection needs one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

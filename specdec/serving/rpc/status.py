@@ -1,4 +1,4 @@
-"""The table of errors: the status of each over gRPC and over HTTP."""
+"""Table of the gRPC and HTTP status of each error."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -17,16 +17,16 @@ DOMAIN = "specdec"
 
 @dataclass(frozen=True, slots=True)
 class ErrorStatus:
-    """The status of one kind of error."""
+    """Status of one kind of error."""
 
     grpc: grpc.StatusCode
     http: int
     type: str
-    """The error type in OpenAI's API."""
+    """Error type in OpenAI's API."""
     code: str | None
-    """The error code in OpenAI's API."""
+    """Error code in OpenAI's API."""
     retry_after: float | None = None
-    """Seconds after which a retry makes sense; None when a retry would fail again."""
+    """Seconds after which a retry makes sense; None if a retry would fail again."""
 
 
 _INVALID = "invalid_request_error"
@@ -80,18 +80,20 @@ _BUG = _TABLE[errors.InternalError]
 
 
 def status_of(error: SpecdecError) -> ErrorStatus:
-    """The status of an error; one that is not in the table has the status of its nearest base class."""
+    """Return the status of an error, or that of its nearest base class in the table."""
     found = next((_TABLE[base] for base in type(error).__mro__ if base in _TABLE), _BUG)
     return replace(found, retry_after=error.seconds) if isinstance(error, errors.RateLimited) else found
 
 
 def logged_error(error: SpecdecError) -> dict[str, str]:
-    """What logs say of an error; the message of a RequestError is left out, for it may repeat what the caller sent."""
+    """Return the log fields of an error. The message of a RequestError is left out, because it may repeat the caller's
+    input."""
     return {"reason": error.reason} | ({} if isinstance(error, RequestError) else {"message": error.message})
 
 
 def rich_status(error: SpecdecError, request_id: str = "") -> status_pb2.Status:
-    """The error as a gRPC status with details: ErrorInfo, BadRequest for a wrong field, RetryInfo for a retry."""
+    """Return the error as a gRPC status with details: ErrorInfo, BadRequest for a wrong field, RetryInfo for a
+    retry."""
     shown = status_of(error)
     status = status_pb2.Status(code=code_pb2.Code.Value(shown.grpc.name), message=error.message)
     for detail in _details(error, shown, request_id):
@@ -116,9 +118,9 @@ def _details(error: SpecdecError, shown: ErrorStatus, request_id: str) -> "Itera
 
 
 def from_rpc_error(error: grpc.RpcError) -> SpecdecError | None:
-    """The error that another service raised, by its ErrorInfo; None when the status comes from elsewhere.
+    """Return the error that another service raised, by its ErrorInfo, or None if the status comes from elsewhere.
 
-    None also for a reason that is not known here, and for details that cannot be read.
+    Also return None for an unknown reason and for unreadable details.
     """
     try:
         status = rpc_status.from_call(error)
@@ -128,13 +130,13 @@ def from_rpc_error(error: grpc.RpcError) -> SpecdecError | None:
 
 
 def status_to_bytes(error: SpecdecError, request_id: str = "") -> bytes:
-    """The error as a serialized google.rpc.Status, for a message that carries the end of one of many generations."""
+    """Serialize the error as a google.rpc.Status, for a message that reports the end of one generation among many."""
     data: bytes = rich_status(error, request_id).SerializeToString()
     return data
 
 
 def error_from_bytes(data: bytes) -> SpecdecError:
-    """The error of a serialized status; an InternalError where it is none of ours or cannot be read."""
+    """Return the error of a serialized status, or an InternalError if it is foreign or unreadable."""
     try:
         status = status_pb2.Status.FromString(data)
     except (DecodeError, UnicodeDecodeError):
@@ -143,7 +145,7 @@ def error_from_bytes(data: bytes) -> SpecdecError:
 
 
 def _raised_there(status: status_pb2.Status) -> SpecdecError | None:
-    """The error that another service made the status of; None when it says no reason that is known here."""
+    """Return the error that another service encoded in the status, or None if its reason is unknown."""
     try:
         for packed in status.details:
             info = error_details_pb2.ErrorInfo()

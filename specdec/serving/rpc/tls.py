@@ -1,4 +1,4 @@
-"""TLS from PEM files, which are read again when they change: mutual between the services, plain for callers."""
+"""TLS from PEM files that are reloaded on change: mutual between services, one-way for callers."""
 
 import asyncio
 import math
@@ -16,7 +16,7 @@ from specdec.errors import ConfigError
 from specdec.serving.settings import Section
 
 RELOAD = 1.0
-"""Seconds between two looks at the files."""
+"""Interval between checks of the files, in seconds."""
 
 
 class TlsSettings(Section):
@@ -60,19 +60,19 @@ class DialTlsSettings(TlsSettings):
 
 
 class Pems(NamedTuple):
-    """The contents of the files."""
+    """Contents of the certificate files."""
 
     certificate: bytes
     key: bytes
     ca: bytes
-    """Empty where clients need no certificate."""
+    """Empty if clients need no certificate."""
 
 
 class Certificates:
-    """The files of one process; while a file cannot be read, its last content is used."""
+    """Certificate files of one process. While a file cannot be read, its last content is used."""
 
     def __init__(self, certificate: Path, key: Path, ca: Path | None, peer: str = "") -> None:
-        """Read the files for the first time; without `ca`, clients need no certificate.
+        """Read the files. Without `ca`, clients need no certificate.
 
         Raises:
             ConfigError: a file cannot be read.
@@ -86,7 +86,7 @@ class Certificates:
 
     @classmethod
     def of(cls, settings: TlsSettings | PublicTlsSettings) -> "Certificates | None":
-        """The files that the settings name, or None for plaintext; raises what the constructor does."""
+        """Create certificates from the settings, or return None for plaintext. Raises the errors of the constructor."""
         if settings.certificate is None or settings.key is None:
             return None
         ca = settings.ca if isinstance(settings, TlsSettings) else None
@@ -95,14 +95,14 @@ class Certificates:
 
     @property
     def pems(self) -> Pems:
-        """The present contents of the files."""
+        """Current contents of the files."""
         with suppress(OSError):
             self._pems = self._read()
         return self._pems
 
     @property
     def expiry(self) -> float:
-        """When the certificate is no longer valid, in seconds since 1970; NaN when it is no X.509 certificate."""
+        """Expiry of the certificate in seconds since 1970; NaN if it is not an X.509 certificate."""
         from cryptography.x509 import load_pem_x509_certificate
 
         try:
@@ -120,10 +120,11 @@ class Certificates:
                 yield
 
     def for_server(self) -> grpc.ServerCredentials:
-        """Credentials of the present certificate; where there is a `ca`, clients must have a certificate of it.
+        """Return credentials with the current certificate. With a `ca`, clients must present a certificate signed by
+        it.
 
         Raises:
-            ConfigError: certificate and key do not belong together, or cannot be read.
+            ConfigError: certificate and key do not match, or cannot be read.
         """
         try:
             self.load_into(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))  # gRPC would report a taken port
@@ -135,12 +136,12 @@ class Certificates:
         )
 
     def load_into(self, context: ssl.SSLContext) -> None:
-        """Have a server of the standard library show this certificate; raises OSError when it cannot be used."""
+        """Load this certificate into an SSL context of the standard library. Raises OSError if it cannot be used."""
         certificate, key, _ = self._paths
         context.load_cert_chain(certificate, key)
 
     def for_channel(self) -> grpc.ChannelCredentials:
-        """Credentials for one channel, which uses them until it is closed."""
+        """Return credentials for one channel, which keeps them until it is closed."""
         pems = self.pems
         return grpc.ssl_channel_credentials(pems.ca, pems.key, pems.certificate)
 
@@ -149,7 +150,7 @@ class Certificates:
 
 
 def watch_expiry(certificates: Certificates | None, registry: CollectorRegistry, *, public: bool = False) -> None:
-    """Export when the certificate of this process, or the `public` one, ends; nothing for plaintext."""
+    """Export the expiry of this process's certificate, or of the `public` one; nothing for plaintext."""
     if certificates is not None:
         kind, whom = ("public_certificate", "callers") if public else ("certificate", "other services")
         help_text = f"When the certificate that {whom} see ends, since 1970."

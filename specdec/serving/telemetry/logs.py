@@ -1,4 +1,4 @@
-"""Structured logs: one event on each line, with the ids of its request."""
+"""Structured logs: one event per line, with the ids of its request."""
 
 import logging
 import sys
@@ -10,11 +10,11 @@ from specdec.errors import shortened
 from specdec.serving.settings import LogSettings
 
 VALUE_BYTES = 16 * 1024
-"""Longest text of one value of an event, in UTF-8; a traceback is one value."""
+"""Maximum length of one value of an event, in bytes of UTF-8. A traceback is one value."""
 
 
 def configure(service: str, settings: LogSettings) -> None:
-    """Set up structlog and the loggers of the standard library for this process; events go to stderr."""
+    """Configure structlog and the standard library's loggers for this process. Events go to stderr."""
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
@@ -39,13 +39,13 @@ def configure(service: str, settings: LogSettings) -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(settings.level.upper())
-    logging.captureWarnings(True)  # they would be written past the handler
+    logging.captureWarnings(True)  # otherwise warnings bypass the handler
     structlog.contextvars.clear_contextvars()
     structlog.contextvars.bind_contextvars(service=service)
 
 
 def cut_values(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-    """Cut every text of an event to VALUE_BYTES: a line may repeat what a caller sent."""
+    """Cut every text of an event to VALUE_BYTES, because it may repeat a caller's input."""
     return {key: shortened(value, VALUE_BYTES) if isinstance(value, str) else value for key, value in event.items()}
 
 

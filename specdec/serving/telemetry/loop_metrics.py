@@ -1,4 +1,4 @@
-"""Metrics that one thread writes, many times a second: they take no lock, and are put together when they are read."""
+"""Lock-free metrics that one thread writes many times per second. Collection assembles them."""
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
@@ -11,18 +11,18 @@ from prometheus_client.utils import floatToGoString
 
 
 class CounterValue:
-    """One value of a counter."""
+    """One labelled value of a counter."""
 
     def __init__(self) -> None:
         self.value = 0.0
 
     def inc(self, amount: float = 1.0) -> None:
-        """Add to the value."""
+        """Increase the value."""
         self.value += amount
 
 
 class LoopCounter(Collector):
-    """A counter of one thread, by the values of its labels."""
+    """A counter that one thread writes, keyed by label values."""
 
     def __init__(
         self, name: str, documentation: str, labelnames: Sequence[str] = (), *, registry: CollectorRegistry
@@ -33,11 +33,11 @@ class LoopCounter(Collector):
         registry.register(self)
 
     def labels(self, *values: str) -> CounterValue:
-        """The value with these labels."""
+        """Return the value with these labels."""
         return self._values.setdefault(values, CounterValue())
 
     def describe(self) -> Iterator[Metric]:
-        """The family without values, by which a registry knows its name."""
+        """Return the family without values, from which a registry learns its name."""
         yield CounterMetricFamily(self._name, self._documentation, labels=self._labelnames)
 
     def collect(self) -> Iterator[Metric]:
@@ -48,22 +48,22 @@ class LoopCounter(Collector):
 
 
 class HistogramValue:
-    """One value of a histogram."""
+    """One labelled value of a histogram."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
-        """Observations up to each bound and above the one before it, and those above all."""
+        """Number of observations in each bucket, the last one unbounded."""
         self.sum = 0.0
 
     def observe(self, value: float, times: int = 1) -> None:
-        """Add observations of a value."""
+        """Record observations of a value."""
         self.counts[bisect_left(self._bounds, value)] += times
         self.sum += value * times
 
 
 class LoopHistogram(Collector):
-    """A histogram of one thread, by the values of its labels."""
+    """A histogram that one thread writes, keyed by label values."""
 
     def __init__(
         self,
@@ -81,11 +81,11 @@ class LoopHistogram(Collector):
         registry.register(self)
 
     def labels(self, *values: str) -> HistogramValue:
-        """The value with these labels."""
+        """Return the value with these labels."""
         return self._values.setdefault(values, HistogramValue(self._bounds))
 
     def describe(self) -> Iterator[Metric]:
-        """The family without values, by which a registry knows its name."""
+        """Return the family without values, from which a registry learns its name."""
         yield HistogramMetricFamily(self._name, self._documentation, labels=self._labelnames)
 
     def collect(self) -> Iterator[Metric]:

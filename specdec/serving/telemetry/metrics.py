@@ -1,4 +1,4 @@
-"""The HTTP server of a gRPC service: /metrics for Prometheus, /livez and /readyz for people and probes."""
+"""HTTP server of a gRPC service: /metrics for Prometheus, /livez and /readyz for people and probes."""
 
 import threading
 from collections.abc import Callable
@@ -11,11 +11,11 @@ from specdec.errors import ConfigError
 from specdec.serving.settings import split_address
 
 _POLL_SECONDS = 0.05
-"""How long closing the server may take; Python's default of 0.5 would hold up the end of every process."""
+"""Maximum time to close the server, in seconds. Python's default of 0.5 would delay the end of every process."""
 
 
 class MetricsServer:
-    """Serves until closed, on threads of its own, so that it answers also while the event loop is busy."""
+    """HTTP server on its own threads, which responds even while the event loop is busy."""
 
     def __init__(self, server: ThreadingHTTPServer) -> None:
         self._server = server
@@ -24,7 +24,7 @@ class MetricsServer:
 
     @property
     def address(self) -> str:
-        """The bound `host:port`."""
+        """Bound `host:port`."""
         host, port = self._server.server_address[:2]
         return f"{host!s}:{port}"
 
@@ -35,7 +35,7 @@ class MetricsServer:
 
 
 def serve_metrics(address: str, registry: CollectorRegistry, ready: Callable[[], bool]) -> MetricsServer:
-    """Start serving `registry`; /readyz answers 200 while `ready()` holds, else 503.
+    """Start serving `registry`. /readyz responds with 200 while `ready()` is true, else 503.
 
     Raises:
         ConfigError: the address cannot be bound.

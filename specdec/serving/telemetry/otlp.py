@@ -1,4 +1,4 @@
-"""Spans of OpenTelemetry, sent over OTLP; imported only where traces are sent."""
+"""OpenTelemetry spans, sent over OTLP. Imported only if traces are exported."""
 
 import os
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ class OtlpSpan(TraceSpan):
         self.span = span
 
     @property
-    def records(self) -> bool:  # type: ignore[override]  # a constant of the span that nobody records
+    def records(self) -> bool:  # type: ignore[override]  # a constant of the unrecorded span
         return self.span.is_recording()
 
     def describe(self, attributes: Attributes, name: str = "") -> None:
@@ -46,10 +46,11 @@ class OtlpSpan(TraceSpan):
 
 
 class OtlpTracer:
-    """Sends spans in the background; `OTEL_*` variables say more, such as `OTEL_TRACES_SAMPLER`."""
+    """Sends spans in the background. `OTEL_*` variables such as `OTEL_TRACES_SAMPLER` configure it further."""
 
     def __init__(self, service: str, endpoint: str) -> None:
-        """`service` is the service's name unless `OTEL_SERVICE_NAME` is set; an empty endpoint is the variables'."""
+        """Create the tracer. `OTEL_SERVICE_NAME` overrides `service`; an empty endpoint takes the variables'
+        endpoint."""
         named = {SERVICE_NAME: os.environ.get("OTEL_SERVICE_NAME", f"specdec-{service}")}
         self._provider = TracerProvider(
             resource=Resource.create(named | {SERVICE_VERSION: package_version()}), shutdown_on_exit=False
@@ -60,12 +61,12 @@ class OtlpTracer:
     def start(
         self, name: str, parent: TraceSpan | Mapping[str, str], attributes: Attributes, *, began: int, served: bool
     ) -> TraceSpan:
-        """Begin a span; one with a parent that is not sampled is not, either."""
+        """Start a span. A span whose parent is not sampled is not sampled either."""
         kind = SpanKind.SERVER if served else SpanKind.INTERNAL
         return OtlpSpan(self._tracer.start_span(name, _context(parent), kind, attributes, start_time=began))
 
     def close(self) -> None:
-        """Send what is left."""
+        """Send the remaining spans."""
         self._provider.shutdown()
 
 

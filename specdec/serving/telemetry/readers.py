@@ -1,4 +1,4 @@
-"""Reads metrics snapshots: from a Prometheus that scrapes every replica, or from the /metrics of each replica."""
+"""Readers of metrics snapshots: from a Prometheus that scrapes every replica, or from each replica's /metrics."""
 
 import json
 import re
@@ -13,7 +13,7 @@ _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
 class Prometheus:
-    """Reads the sums of the last `window` seconds."""
+    """Reads metrics of the last `window` seconds from a Prometheus."""
 
     def __init__(
         self,
@@ -23,14 +23,14 @@ class Prometheus:
         timeout: float = 5.0,
         headers: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
-        """Make a reader.
+        """Create a reader.
 
         Args:
             url: base URL of the Prometheus.
-            window: seconds over which counters are summed.
+            window: span over which counters are summed, in seconds.
             matchers: label matchers that narrow the series, such as `namespace="a"`.
-            timeout: seconds for which an answer may take.
-            headers: returns the headers of a query, which may change.
+            timeout: timeout of a response, in seconds.
+            headers: returns the headers of each query.
         """
         self._url = url.rstrip("/")
         self._window = window
@@ -39,10 +39,10 @@ class Prometheus:
         self._headers = headers
 
     def read(self) -> MetricsSnapshot:
-        """The numbers of all replicas.
+        """Return the metrics of all replicas.
 
         Raises:
-            MetricsUnreadable: it does not answer, or the answer is not one of Prometheus.
+            MetricsUnreadable: the server does not respond, or not as Prometheus does.
         """
         counters = {name: self._query(f"sum(increase({self._series(name)}[{self._window}s]))") for name in COUNTERS}
         gauges = {name: self._query(f"avg({self._series(name)} > 0)") for name in GAUGES}
@@ -70,16 +70,16 @@ class Prometheus:
 
 
 class Scraper:
-    """Reads the /metrics of each replica; from the second time on, the counts are those since the time before."""
+    """Reads each replica's /metrics. After the first read, counts cover the time since the previous read."""
 
     def __init__(self, timeout: float = 5.0) -> None:
         self._scrapes = Scrapes(timeout)
 
     def read(self, urls: Iterable[str]) -> MetricsSnapshot:
-        """The numbers of the replicas that answer.
+        """Return the metrics of the replicas that respond.
 
         Raises:
-            MetricsUnreadable: no replica answers.
+            MetricsUnreadable: no replica responds.
         """
         asked = sorted(set(urls))
         heard = self._scrapes.look(asked)
@@ -101,6 +101,6 @@ def _grown(process: ScrapedProcess, name: str) -> float:
 
 
 def _mean(processes: Iterable[ScrapedProcess], gauge: str) -> float:
-    """The mean of the processes that have measured something; 0 without any."""
+    """Return the mean over the processes with a measurement; 0 without any."""
     means = [fmean(values) for each in processes if (values := each.now.values(gauge))]
     return fmean(filter(None, means)) if any(means) else 0.0

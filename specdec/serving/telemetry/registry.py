@@ -1,4 +1,4 @@
-"""The registry of a process's metrics, with what every process of specdec tells of itself."""
+"""Registry of a process's metrics, including those common to every specdec process."""
 
 import platform
 
@@ -8,7 +8,7 @@ from specdec.serving.version import package_version
 
 
 def process_registry(service: str) -> CollectorRegistry:
-    """A new registry with `specdec_build_info` and `process_*`, and without a `_created` series beside each counter."""
+    """Create a registry with `specdec_build_info` and `process_*`, and without `_created` series for counters."""
     disable_created_metrics()  # type: ignore[no-untyped-call]  # the library has no types for it
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)

@@ -1,4 +1,4 @@
-"""The metrics of processes as they publish them at /metrics, from one look to the next."""
+"""Metrics of processes, scraped repeatedly from /metrics."""
 
 import time
 import urllib.request
@@ -13,59 +13,59 @@ from specdec.errors import SpecdecError
 
 
 class MetricsUnreadable(SpecdecError, reason="METRICS_UNREADABLE"):
-    """Metrics cannot be read."""
+    """The metrics cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """The metrics of a process at one moment."""
+    """Metrics of a process at one moment."""
 
     at: float
     samples: tuple[Sample, ...]
 
     def values(self, name: str, **labels: str) -> list[float]:
-        """The values of a series, of all samples that have these labels."""
+        """Return the values of a series, over all samples with these labels."""
         return [each.value for each in self.samples if each.name == name and labels.items() <= each.labels.items()]
 
 
 @dataclass(frozen=True, slots=True)
 class ScrapedProcess:
-    """One process, as the last two looks show it."""
+    """One process in the last two scrapes."""
 
     url: str
     now: Scrape
     before: Scrape | None = None
 
     def gauge(self, name: str, **labels: str) -> float:
-        """A value as it is now, the sum of all samples."""
+        """Return the current value, summed over all samples."""
         return sum(self.now.values(name, **labels))
 
     def grown(self, name: str, **labels: str) -> float:
-        """How much a counter has grown since the look before; since the start, where it began anew or was not seen."""
+        """Return the increase of a counter since the previous scrape, or since its start if it was reset or is new."""
         value = self.gauge(name, **labels)
         earlier = sum(self.before.values(name, **labels)) if self.before else 0.0
         return value - earlier if value >= earlier else value
 
     def rate(self, name: str, **labels: str) -> float | None:
-        """The same in a second; None at the first look."""
+        """Return the increase per second; None on the first scrape."""
         return self.grown(name, **labels) / (self.now.at - self.before.at) if self.before else None
 
     def mean(self, name: str) -> float | None:
-        """The mean of a histogram since the look before; None without a value."""
+        """Return the mean of a histogram since the previous scrape; None without observations."""
         count = self.grown(f"{name}_count")
         return self.grown(f"{name}_sum") / count if count else None
 
 
 class Scrapes:
-    """Reads the metrics of processes, again and again."""
+    """Scrapes the metrics of processes repeatedly."""
 
     def __init__(self, timeout: float, headers: Mapping[str, str] | None = None, *, direct: bool = False) -> None:
-        """Make a reader.
+        """Create a scraper.
 
         Args:
-            timeout: seconds for which an answer may take.
-            headers: of each request.
-            direct: whether to pass the environment's proxies by.
+            timeout: timeout of a response, in seconds.
+            headers: headers of each request.
+            direct: whether to bypass the environment's proxies.
         """
         self._timeout = timeout
         self._headers = headers
@@ -73,7 +73,7 @@ class Scrapes:
         self._before: dict[str, Scrape] = {}
 
     def look(self, urls: Iterable[str]) -> list[ScrapedProcess]:
-        """The processes that answer, in the order of their URLs."""
+        """Scrape the URLs. Return the processes that respond, in the order of the URLs."""
         asked = list(dict.fromkeys(urls))
         with ThreadPoolExecutor(max_workers=16) as threads:
             answers = zip(asked, threads.map(self._scrape, asked), strict=True)
@@ -90,16 +90,16 @@ class Scrapes:
 
 
 def scraped(text: str, at: float) -> Scrape:
-    """The metrics in a text that Prometheus could read; raises ValueError for any other."""
+    """Parse a text in Prometheus format; raise ValueError for any other text."""
     families = text_string_to_metric_families(text)
     return Scrape(at, tuple(sample for family in families for sample in family.samples))
 
 
 def fetch(url: str, timeout: float, headers: Mapping[str, str] | None = None, *, direct: bool = False) -> bytes:
-    """The body of the answer to a GET request, past the environment's proxies where it is `direct`.
+    """Return the body of the response to a GET request. With `direct`, bypass the environment's proxies.
 
     Raises:
-        MetricsUnreadable: the URL does not answer.
+        MetricsUnreadable: the URL does not respond.
     """
     proxies = [urllib.request.ProxyHandler({})] if direct else []
     try:

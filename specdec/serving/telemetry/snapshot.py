@@ -1,4 +1,4 @@
-"""The live numbers of running services, computed from sums of their counters over a span of time."""
+"""Live metrics of running services, computed from their counters over a span of time."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ COUNTERS = (
     "specdec_drafter_batch_size_sum",
     "specdec_drafter_batch_size_count",
 )
-"""The series that are summed over all replicas."""
+"""Series that are summed over all replicas."""
 GAUGES = ("specdec_verify_plain_seconds", "specdec_drafter_rtt_seconds")
-"""The series that are averaged over all replicas; a 0 means that a replica has measured nothing."""
+"""Series that are averaged over all replicas. A 0 means that a replica has no measurement."""
 VERIFIER = "specdec_verify_plain_seconds"
 """A series that every verifier exports once."""
 DRAFTER = "specdec_drafter_streams"
@@ -30,41 +30,42 @@ DRAFTER = "specdec_drafter_streams"
 
 @dataclass(frozen=True, slots=True)
 class MetricsSnapshot:
-    """The live numbers of all replicas; a number is None while nothing was counted for it."""
+    """Live metrics of all replicas. A metric is None without observations."""
 
     verifiers: int = 0
-    """Verifiers that answered."""
+    """Number of verifiers that responded."""
     drafters: int = 0
-    """Drafters that answered."""
+    """Number of drafters that responded."""
     alpha: float | None = None
-    """Acceptance rate, accepted / (accepted + recovered): drafts behind a rejection were never verified."""
+    """Acceptance rate, accepted / (accepted + recovered). Drafts after a rejection are never verified."""
     gamma: float | None = None
-    """Drafts that a round asks for, on average over rounds that wait for drafts."""
+    """Mean number of requested drafts, over rounds that wait for drafts."""
     starvation: float | None = None
-    """Share of these rounds that got fewer drafts."""
+    """Share of these rounds that received fewer drafts."""
     draft_step: float | None = None
-    """Seconds of one drafter step."""
+    """Mean duration of a drafter step, in seconds."""
     draft_batch: float | None = None
-    """Sessions in one drafter step."""
+    """Mean number of sessions in a drafter step."""
     verify_pass: float | None = None
-    """Seconds of one target pass."""
+    """Mean duration of a target pass, in seconds."""
     verify_batch: float | None = None
-    """Sessions in one target pass."""
+    """Mean number of sessions in a target pass."""
     plain_pass: float | None = None
-    """Seconds of one target pass without drafts."""
+    """Mean duration of a target pass without drafts, in seconds."""
     round_trip: float | None = None
-    """Seconds of a round trip from verifier to drafter."""
+    """Mean round-trip time from verifier to drafter, in seconds."""
     verify_busy: float | None = None
-    """Share of the time in which a verifier's model computes."""
+    """Share of the time that a verifier's model computes."""
     draft_busy: float | None = None
-    """Share of the time in which a drafter's model computes."""
+    """Share of the time that a drafter's model computes."""
 
     @property
     def costs(self) -> RoundCosts | None:
-        """The costs of a round, None while one is unknown; a plain pass costs a verify pass where it is not known.
+        """Costs of a round, or None while one is unknown. Without a measured plain pass, a verify pass stands in for
+        it.
 
         Raises:
-            ValueError: a number is out of range.
+            ValueError: a metric is out of range.
         """
         wanted = (self.alpha, self.gamma, self.draft_step, self.verify_pass, self.draft_batch, self.verify_batch)
         known = [value for value in wanted if value is not None]
@@ -78,9 +79,9 @@ class MetricsSnapshot:
 def snapshot_of(
     counters: Mapping[str, float], gauges: Mapping[str, float], verifiers: int, drafters: int, seconds: float | None
 ) -> MetricsSnapshot:
-    """The numbers that follow from the increase of each of COUNTERS over a span of time, and the GAUGES at its end.
+    """Compute a snapshot from the increase of each of COUNTERS over a span of time, and the GAUGES at its end.
 
-    The span is None when it is the whole life of each process.
+    `seconds` is the length of the span, or None for the whole life of each process.
     """
     (accepted, recovered, rounds, asked, starved, verified, passes, rows) = (
         counters.get(it, 0.0) for it in COUNTERS[:8]

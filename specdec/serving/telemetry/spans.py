@@ -1,4 +1,4 @@
-"""Spans as the code sees them, and what makes them."""
+"""Interfaces of spans and of the tracers that create them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -7,36 +7,36 @@ Attributes = Mapping[str, str | bool | int | float | Sequence[str]]
 
 
 class TraceSpan:
-    """A span that nobody records."""
+    """A span that is not recorded."""
 
     records = False
-    """Whether attributes are worth making."""
+    """Whether the span records attributes."""
 
     def describe(self, attributes: Attributes, name: str = "") -> None:
-        """Add attributes, and give it another name unless that is empty."""
+        """Add attributes, and rename the span if `name` is not empty."""
 
     def fail(self, error: Exception) -> None:
-        """Note the error that ends it."""
+        """Record the error that ends the span."""
 
     def end(self) -> None:
-        """End it now."""
+        """End the span now."""
 
     def headers(self) -> Mapping[str, str]:
-        """What tells another process that its work belongs to this span."""
+        """Return the trace headers that link another process's work to this span."""
         return {}
 
 
 class Tracer(Protocol):
-    """Makes spans that are recorded."""
+    """Creates recorded spans."""
 
     def start(
         self, name: str, parent: TraceSpan | Mapping[str, str], attributes: Attributes, *, began: int, served: bool
     ) -> TraceSpan:
-        """Begin a span.
+        """Start a span.
 
         Args:
-            parent: the span it is a part of, here, or by the headers that another process sent; without `traceparent`
-                in them, a trace begins.
-            began: in nanoseconds of Unix time.
-            served: whether it is what a server does for a call.
+            parent: parent span in this process, or the headers of another process's call. Headers without `traceparent`
+                start a new trace.
+            began: start in nanoseconds of Unix time.
+            served: whether the span covers a server's handling of a call.
         """

@@ -1,8 +1,8 @@
-"""Traces: what each process does for a request, as spans of one trace. Off, nothing is imported and nothing is kept.
+"""Traces: each process's work for a request, as spans of one trace. Without tracing, nothing is imported or stored.
 
-The tracer and the span that work belongs to are context variables, so that they follow the work into its tasks. They
-are passed to other processes as W3C Trace Context: in the headers of HTTP, in the metadata of gRPC, and on the stream
-of a drafter, which carries all sessions, with the session that is opened.
+The tracer and the current span are context variables, so they follow work into its tasks. Other processes receive the
+span as W3C Trace Context: in HTTP headers, in gRPC metadata, and in the message that opens a session on a drafter's
+shared stream.
 """
 
 import time
@@ -33,10 +33,10 @@ _span: ContextVar[TraceSpan] = ContextVar("span", default=_UNRECORDED)
 
 @contextmanager
 def exporting(service: str, settings: OtelSettings) -> Iterator[None]:
-    """Send the spans of what runs inside the context, where an endpoint is set; those left are sent at its end.
+    """Export the spans of work inside the context, if an endpoint is set. Remaining spans are sent at its end.
 
     Raises:
-        ConfigError: an endpoint is set, and the packages of the extra are not installed.
+        ConfigError: an endpoint is set, but the packages of the extra are not installed.
     """
     endpoint = settings.endpoint or otlp_endpoint()
     if not endpoint:
@@ -56,7 +56,7 @@ def exporting(service: str, settings: OtelSettings) -> Iterator[None]:
 
 @contextmanager
 def tracing_with(tracer: Tracer) -> Iterator[None]:
-    """Record the spans of what runs inside the context."""
+    """Record the spans of work inside the context."""
     before = _tracer.get()
     _tracer.set(tracer)
     try:
@@ -67,14 +67,14 @@ def tracing_with(tracer: Tracer) -> Iterator[None]:
 
 @contextmanager
 def served_span(name: str, headers: Mapping[str, str], *, begins: bool) -> Iterator[TraceSpan]:
-    """What this process does for one call: a part of the caller's trace.
+    """Span of this process's work for one call, as part of the caller's trace.
 
     Args:
-        begins: whether a call without a trace begins one.
+        begins: whether a call without a trace starts one.
     """
     tracer = _tracer.get()
     if tracer is None or not (begins or TRACEPARENT in headers):
-        with _current(_UNRECORDED):  # a call that came on a stream is no part of the stream's own trace
+        with _current(_UNRECORDED):  # a call on a stream does not belong to the stream's own trace
             yield _UNRECORDED
         return
     with _current(tracer.start(name, headers, {}, began=time.time_ns(), served=True)) as span:
@@ -83,7 +83,7 @@ def served_span(name: str, headers: Mapping[str, str], *, begins: bool) -> Itera
 
 @contextmanager
 def part_span(name: str) -> Iterator[TraceSpan]:
-    """A part of the work that the current span is of; without one, it is recorded nowhere."""
+    """Span of a part of the current span's work. Without a current span, it is not recorded."""
     tracer, parent = _tracer.get(), _span.get()
     if tracer is None or parent is _UNRECORDED:
         yield _UNRECORDED
@@ -93,7 +93,7 @@ def part_span(name: str) -> Iterator[TraceSpan]:
 
 
 def begin_part(name: str) -> TraceSpan | None:
-    """Begin a part of the work that the current span is of, for the caller to end; None where it is not recorded."""
+    """Start a child of the current span that the caller ends. Return None if there is no recorded span."""
     tracer, parent = _tracer.get(), _span.get()
     if tracer is None or parent is _UNRECORDED:
         return None
@@ -101,10 +101,10 @@ def begin_part(name: str) -> TraceSpan | None:
 
 
 def record_span(name: str, traceparent: str, began: int, attributes: Attributes) -> None:
-    """Record work that ends now, for a span of another process; nothing where `traceparent` is empty.
+    """Record work that ends now, as part of another process's span. Do nothing if `traceparent` is empty.
 
     Args:
-        began: in nanoseconds of Unix time.
+        began: start in nanoseconds of Unix time.
     """
     tracer = _tracer.get()
     if tracer is not None and traceparent:
@@ -112,7 +112,7 @@ def record_span(name: str, traceparent: str, began: int, attributes: Attributes)
 
 
 def trace_headers() -> Mapping[str, str]:
-    """What tells another process that its work belongs to the current span; empty without one."""
+    """Return the headers that link another process's work to the current span; empty without one."""
     return _span.get().headers()
 
 
@@ -126,5 +126,5 @@ def _current(span: TraceSpan) -> Iterator[TraceSpan]:
         span.fail(error)
         raise
     finally:
-        _span.set(before)  # not by a token: a generator may be closed in another context than it began in
+        _span.set(before)  # no token: a generator may be closed in a context other than the one it started in
         span.end()
