@@ -1,9 +1,10 @@
-"""The target on vLLM, unforked: its scheduler, its worker and its kernels; our rows, our drafts and our verdicts.
+"""Target on unmodified vLLM: vLLM's scheduler, workers and kernels with our rows, drafts and verdicts.
 
-It has a process of its own. `remote` is that process as the scheduler of this one sees it, `child` is what runs in it:
-`target` loads vLLM and `model` does the steps. Rows go there and steps come back as `messages`; what neither may wait
-for is in memory that both share, `shared_told`. A step hands the rows that wait to `row_scheduler`, vLLM's scheduler in
-a subclass: it runs the sequences that have a row and holds back the others. The rows go to the workers beside vLLM's
-own plan; there `judge` sits where vLLM's sampler would, and its verdicts come back the same way. Only this room imports
-vLLM, and only where `backend` is `vllm`; `interfaces` names all that it touches.
+The target runs in a process of its own. `remote` is its client in the verifier. `child` is its main module, in which
+`target` loads vLLM and `model` runs the steps. Both exchange `messages`, and flags in shared memory (`shared_told`).
+
+A step passes the waiting rows to `row_scheduler`, a subclass of vLLM's scheduler that runs the requests with a row and
+holds back the others. The rows travel to the workers with the scheduler's output. There, `judge` replaces vLLM's
+sampler, and its verdicts return with the worker's output. Only this package imports vLLM, and only if `backend` is
+`vllm`. `interfaces` lists every part of vLLM that it uses.
 """

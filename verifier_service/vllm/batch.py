@@ -1,4 +1,4 @@
-"""What travels beside vLLM's own messages: rows to the workers, and verdicts back; nothing here imports vLLM."""
+"""Attachments to vLLM's own messages: rows to the workers, and verdicts back. This module does not import vLLM."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,37 +8,37 @@ from specdec.rules.draft import Verdict
 from verifier_service.backends.batch_plan import Row
 
 ROWS = "specdec_rows"
-"""The attribute of a scheduler's output that has the rows of the pass."""
+"""Attribute of a scheduler's output that holds the rows of the pass."""
 VERDICTS = "specdec_verdicts"
-"""The attribute of a worker's output that has the verdicts on them."""
+"""Attribute of a worker's output that holds the verdicts of the pass."""
 
 
 @dataclass(frozen=True, slots=True)
 class PassRows:
-    """The rows that a pass judges."""
+    """Rows that a pass judges."""
 
     rows: Mapping[str, Row] = field(default_factory=dict)
-    """By vLLM's request id; a request that still reads its prompt has none."""
+    """Rows by vLLM's request id. A request whose prompt is incomplete has none."""
     vocab_size: int = 0
-    """Valid ids are below it; the model's matrix may have more rows."""
+    """Size of the vocabulary. The output matrix of the model may have more rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What became of a row."""
+    """Result of a row."""
 
     result: Verdict | InternalError
     offered: int
-    """How many of its drafts the pass computed."""
+    """Number of the row's drafts that the pass computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComputedPiece:
-    """The tokens of a request that a pass computes."""
+    """Tokens of a request that a pass computes."""
 
     start: int
-    """Tokens that had keys and values before."""
+    """Number of tokens that had KV before the pass."""
     count: int
-    """Committed tokens that it computes."""
+    """Number of committed tokens that the pass computes."""
     drafts: int
-    """Drafts behind them, placeholders of vLLM included."""
+    """Number of drafts after them, including vLLM's placeholders."""

@@ -1,6 +1,6 @@
-"""The process of a target on vLLM: `python -m verifier_service.vllm.child CONNECTION MEMORY`.
+"""Process of a target on vLLM: `python -m verifier_service.vllm.child CONNECTION MEMORY`.
 
-Both arguments are file descriptors that it has from the verifier, and it ends when the verifier does.
+Both arguments are file descriptors inherited from the verifier. The process ends when the verifier ends.
 """
 
 import os
@@ -31,14 +31,14 @@ from verifier_service.vllm.target import load_target
 
 
 class Sequences:
-    """What is known of each sequence, so that a row has to say only what is new."""
+    """Calls and tokens received for each sequence, so that a row carries only new data."""
 
     def __init__(self, told: SharedTold) -> None:
         self._told = told
         self._known: dict[str, tuple[GenerationCall, list[int]]] = {}
 
     def rows(self, order: Order) -> list[Row]:
-        """The rows of an order, behind which the sequences that have ended are forgotten."""
+        """Rebuild the rows of an order, after dropping the sequences that have ended."""
         for kv_name in order.ended:
             self._told.leave(kv_name)
             self._known.pop(kv_name, None)
@@ -58,17 +58,17 @@ class Sequences:
 
 
 class SentChanges(PendingChanges):
-    """Changes that the verifier has sent, and the orders among which they come."""
+    """Changes and orders received from the verifier over one connection."""
 
     def __init__(self, connection: "Connection[Any, Any]", sequences: Sequences) -> None:
         super().__init__()
         self._connection = connection
         self._sequences = sequences
         self.last = Changes()
-        """Those that were taken last."""
+        """Changes returned by the last `take`."""
 
     def order(self) -> tuple[Sequence[str], Sequence[Row]]:
-        """Wait for the next order: sequences that have ended, and rows; raises EOFError when the verifier has ended."""
+        """Wait for the next order; return ended sequences and rows. Raises EOFError when the verifier has ended."""
         while (order := self._received()).joins:
             self.add(order.ended, self._sequences.rows(order))
         return order.ended, self._sequences.rows(order)
@@ -87,7 +87,7 @@ class SentChanges(PendingChanges):
 
 
 def serve(connection: "Connection[Any, Any]", model: SteppedModel, told: SharedTold) -> None:
-    """Do steps as they are ordered, until the verifier ends."""
+    """Run the ordered steps until the verifier ends."""
     changes = SentChanges(connection, Sequences(told))
     model.told, model.pending = told, changes
     with suppress(EOFError):
@@ -102,9 +102,9 @@ def _send(connection: "Connection[Any, Any]", step: ModelStep, changes: Changes 
 
 
 def main(connection: "Connection[Any, Any]", told: SharedTold) -> None:
-    """Load the target and serve."""
+    """Load the target, report the result, and serve."""
     Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    for number in (signal.SIGINT, signal.SIGTERM):  # those of a terminal reach it, too, and the verifier drains first
+    for number in (signal.SIGINT, signal.SIGTERM):  # a terminal signals this process too, but the verifier drains first
         signal.signal(number, signal.SIG_IGN)
     settings = VerifierSettings.model_construct(**pickle.loads(connection.recv_bytes()))
     configure("verifier", settings.log)
@@ -118,7 +118,7 @@ def main(connection: "Connection[Any, Any]", told: SharedTold) -> None:
 
 
 def _end_with(parent: int) -> None:
-    """End this process at once when its parent has ended, whatever it does."""
+    """Exit this process at once when its parent ends."""
     select.select([os.pidfd_open(parent)], [], [])
     os._exit(1)
 

@@ -1,4 +1,4 @@
-"""Makes vLLM's engine in this process, from the settings of the verifier and the arguments that pass through."""
+"""Creates vLLM's engine in this process from the verifier's settings and the pass-through arguments."""
 
 import hashlib
 import json
@@ -17,24 +17,24 @@ from verifier_service.config import VerifierSettings
 from verifier_service.vllm.interfaces import PACKED
 
 _LORA_SEQUENCES, _LORA_BATCH_TOKENS = 64, 2048
-"""With an adapter, vLLM loads only where a pass has room for every sequence with its longest draft; its own numbers of
-sequences and of tokens do not agree with that."""
+"""Sequence and token limits with an adapter. vLLM then requires that a pass has room for every sequence with its
+longest draft, which its default limits do not satisfy."""
 
 _NEUTRAL = frozenset({
     "tensor_parallel_size", "gpu_memory_utilization", "kv_cache_memory_bytes", "max_num_seqs", "max_num_batched_tokens",
     "enforce_eager", "block_size", "distributed_executor_backend", "enable_prefix_caching", "load_format",
     "disable_custom_all_reduce", "compilation_config", "trust_remote_code", "enable_chunked_prefill",
 })  # fmt: skip
-"""Arguments that change how the model is computed, and not which model it is."""
+"""Arguments that change how the model is computed but not which model it is."""
 _ENVIRONMENT = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
-"""Of vLLM, where nobody has set it."""
+"""Defaults for vLLM's environment variables."""
 
 
 def engine_arguments(settings: VerifierSettings, *, on_cpu: bool) -> dict[str, Any]:
-    """The arguments of vLLM's engine, by their names in Python.
+    """Return the arguments of vLLM's engine, by their Python names.
 
     Raises:
-        ModelRefused: `model.products` asks for an operator that cannot be had.
+        ModelRefused: `model.products` requires an operator that is not available.
     """
     ours: dict[str, Any] = {
         "model": str(settings.model.path),
@@ -62,7 +62,7 @@ def engine_arguments(settings: VerifierSettings, *, on_cpu: bool) -> dict[str, A
 
 
 def _products(settings: VerifierSettings) -> dict[str, str]:
-    """What has the operator of `native` multiply on a CPU; nothing where weights are not of float32."""
+    """Return the arguments that select the operator of `native` on a CPU; empty if the weights are not float32."""
     model, given = settings.model, settings.vllm.engine_args
     if model.dtype != "float32" or "quantization" in given or _is_quantized(model.path):
         return {}
@@ -70,7 +70,7 @@ def _products(settings: VerifierSettings) -> dict[str, str]:
 
 
 def _is_quantized(folder: Path) -> bool:
-    """Whether the weights of a model are not its numbers, but stand for them."""
+    """Whether the weights of a model are quantized or compressed."""
     file = folder / "config.json"
     config = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     text = config.get("text_config") or {}
@@ -78,12 +78,12 @@ def _is_quantized(folder: Path) -> bool:
 
 
 def is_parallel(settings: VerifierSettings) -> bool:
-    """Whether the target runs in several worker processes; else it runs in this one."""
+    """Whether the target runs in several worker processes rather than in this one."""
     return int(settings.vllm.engine_args.get("tensor_parallel_size", 1)) > 1
 
 
 def fingerprint(facts: ModelFacts, settings: VerifierSettings) -> str:
-    """The fingerprint of the model as it is served: of the folder alone, where nothing else decides its tokens."""
+    """Return the fingerprint of the served model: that of the folder, unless an argument or adapter changes tokens."""
     changing = {name: value for name, value in settings.vllm.engine_args.items() if name not in _NEUTRAL}
     if settings.vllm.lora is not None:
         changing["lora"] = str(settings.vllm.lora)
@@ -94,11 +94,11 @@ def fingerprint(facts: ModelFacts, settings: VerifierSettings) -> str:
 
 
 def open_engine(settings: VerifierSettings) -> Any:
-    """Load the target into vLLM's engine; the calling thread owns it.
+    """Load the target into vLLM's engine. The calling thread owns it.
 
     Raises:
         ConfigError: an argument is unknown.
-        ModelRefused: vLLM does not load the model.
+        ModelRefused: vLLM cannot load the model.
     """
     parallel = is_parallel(settings)
     wanted = _ENVIRONMENT | {"VLLM_ENABLE_V1_MULTIPROCESSING": str(int(parallel))}

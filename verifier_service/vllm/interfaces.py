@@ -1,4 +1,4 @@
-"""The one version of vLLM that is served, and every part of it that this room touches: checked before anything runs."""
+"""Supported version of vLLM, and every part of it that this package uses. Both are checked before anything runs."""
 
 import importlib
 import inspect
@@ -9,10 +9,10 @@ from typing import Any
 from specdec.errors import ConfigError
 
 SERIES = "0.32."
-"""How the version begins."""
+"""Prefix of the supported versions."""
 
 PACKED = "specdec_packed"
-"""The quantization that multiplies by the operator of `native`; see `packed_products.py`."""
+"""Name of the quantization that multiplies with the operator of `native`; see `packed_products.py`."""
 
 PARTS: Mapping[str, tuple[str, ...]] = {
     "vllm.engine.arg_utils:EngineArgs": (
@@ -57,14 +57,14 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "vllm.v1.worker.gpu_worker:Worker.sample_tokens": ("grammar_output",),
     "vllm.v1.worker.gpu_worker:Worker.take_draft_token_ids": (),
 }  # fmt: skip
-"""Classes and methods by their paths, each with the parameters or fields that are used."""
+"""Paths of classes and methods, each with the parameters or fields that this package uses."""
 
 
 def check_version() -> None:
-    """Refuse every vLLM but the one that this room was made for.
+    """Check that the supported version of vLLM is installed.
 
     Raises:
-        ConfigError: there is no vLLM in this environment, or it is another version.
+        ConfigError: vLLM is not installed in this environment, or its version is not supported.
     """
     try:
         found = metadata.version("vllm")
@@ -75,10 +75,10 @@ def check_version() -> None:
 
 
 def check_interfaces(parts: Mapping[str, tuple[str, ...]] = PARTS) -> None:
-    """Refuse a vLLM that lacks a part.
+    """Check that the installed vLLM has every part in `parts`.
 
     Raises:
-        ConfigError: the version is another one, or a class, a method or a parameter is not there; it names the first.
+        ConfigError: the version is not supported, or a class, method or parameter is missing; names the first one.
     """
     check_version()
     for path, names in parts.items():
@@ -100,7 +100,7 @@ def _find(path: str) -> Any:
 
 
 def _names(part: Any, path: str) -> set[str]:
-    """The parameters of a method, or the fields of a class."""
+    """Return the parameters of a method or the fields of a class."""
     if isinstance(part, property):
         return set()
     fields = getattr(part, "__dataclass_fields__", None) or getattr(part, "__struct_fields__", None)

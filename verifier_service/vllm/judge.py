@@ -1,4 +1,4 @@
-"""Our verdicts where vLLM would sample: logits of a batch in its layout -> one verdict for each row."""
+"""Verdicts in place of vLLM's sampling: logits of a batch in vLLM's layout -> one verdict for each row."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,23 +14,23 @@ from verifier_service.backends.target_pass import NO_TOKEN, judge_batch
 from verifier_service.vllm.batch import Judged, PassRows
 
 NO_PLACE = -1
-"""Fills a line of the answer behind its last token."""
+"""Padding after the last token of a line in the answer."""
 
 _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """The logits of a batch as vLLM lays them out: for each request, one line more than it has drafts."""
+    """Layout of a batch's logits in vLLM: each request has one line more than it has drafts."""
 
     requests: Sequence[str]
     counts: Sequence[int]
-    """Drafts of each request."""
+    """Number of drafts of each request."""
     drafts: Sequence[int]
-    """The drafted ids of all requests, one request after the other."""
+    """Drafted ids of all requests, one request after the other."""
 
     def __iter__(self) -> Iterator[tuple[str, int, Sequence[int]]]:
-        """Each request, its first line and its drafts."""
+        """Yield each request with its first line and its drafts."""
         line = 0
         for index, (request, count) in enumerate(zip(self.requests, self.counts, strict=True)):
             yield request, line, self.drafts[line - index : line - index + count]
@@ -38,7 +38,7 @@ class Lines:
 
 
 def judge(batch: PassRows, lines: Lines, logits: Tensor) -> dict[str, Judged]:
-    """The verdict on each row of the batch, by request; `logits` [Σ(count + 1), at least vocab_size]."""
+    """Return the verdict on each row of the batch, by request; `logits` [Σ(count + 1), at least vocab_size]."""
     judged, kept, rows = dict[str, Judged](), list[int](), dict[str, Row]()
     for request, line, drafts in lines:
         if (row := batch.rows.get(request)) is None:
@@ -59,9 +59,9 @@ def judge(batch: PassRows, lines: Lines, logits: Tensor) -> dict[str, Judged]:
 
 
 def tokens_of(judged: Mapping[str, Judged], lines: Lines) -> Tensor:
-    """The tokens of each request as vLLM takes them, int32 [requests, most drafts + 1]; 0 where there is no verdict.
+    """Return the tokens of each request for vLLM, int32 [requests, most drafts + 1]; 0 if there is no verdict.
 
-    vLLM does not use the token of a request that still reads its prompt, and one without a verdict is ended.
+    vLLM ignores the token of a request whose prompt is incomplete. Other requests without a verdict are ended.
     """
     width, places = max(lines.counts, default=0) + 1, list[int]()
     for request in lines.requests:
@@ -72,11 +72,11 @@ def tokens_of(judged: Mapping[str, Judged], lines: Lines) -> Tensor:
 
 
 def _computed(row: Row, drafts: Sequence[int]) -> Row:
-    """The row with its draft as far as vLLM computed it.
+    """Return the row with its draft cut to the tokens that vLLM computed.
 
     Raises:
-        InternalError: vLLM computed other ids. They were not drawn by the row's q̂, so a verdict on them would bias
-            the output, and so would a plain token, for whether ids agree depends on the draft.
+        InternalError: vLLM computed other ids. They were not drawn from the row's q̂, so a verdict on them would bias
+            the output. A plain token would bias it too, because whether the ids agree depends on the draft.
     """
     own = row if len(drafts) >= len(row.draft.tokens) else replace(row, draft=row.draft.cut(len(drafts)))
     if own.draft.tokens != tuple(drafts[: len(own.draft.tokens)]):
@@ -89,10 +89,10 @@ def _size(row: Row) -> int:
 
 
 def _verdicts(rows: Sequence[Row], logits: Tensor) -> list[Verdict | InternalError]:
-    """The verdicts on all rows at once; where that fails, on each alone, so that an error stays with its row."""
+    """Return the verdicts on all rows. If the batch fails, judge each row alone, so that an error affects one row."""
     try:
         return list(judge_batch(rows, logits))
-    except Exception as error:  # noqa: BLE001 - whatever a row does, the engine and the other rows live on
+    except Exception as error:  # noqa: BLE001 - an error in one row must not affect the others
         if len(rows) == 1:
             return [_without_draft(rows[0], logits, error)]
         each = zip(rows, logits.split_with_sizes([_size(row) for row in rows]), strict=True)
@@ -100,7 +100,7 @@ def _verdicts(rows: Sequence[Row], logits: Tensor) -> list[Verdict | InternalErr
 
 
 def _without_draft(row: Row, logits: Tensor, error: Exception) -> Verdict | InternalError:
-    """The verdict without the draft, which was no good; an error where the target has no distribution."""
+    """Return the verdict on a failed row without its draft, or an error if the target has no distribution."""
     if isinstance(error, NoDistribution):
         _log.error("no_distribution", session=row.kv_name, error=str(error))
         return NoDistribution(NO_TOKEN)

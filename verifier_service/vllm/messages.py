@@ -1,4 +1,4 @@
-"""What the verifier and the process of its target send each other: rows go there, and steps come back."""
+"""Messages between the verifier and the process of its target: rows are sent, and steps are returned."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,23 +14,23 @@ from verifier_service.backends.model_step import ModelStep
 
 SentDraft = tuple[tuple[int, ...], JoinedProbs | None]
 SentResult = int | tuple[Verdict, int] | InternalError | None
-"""A plain token, a verdict and how many drafts were offered to it, an error, or nothing for a prefill."""
+"""A plain token, a verdict with the number of drafts in the pass, an error, or None for a prefill."""
 
 
 class SentRow(NamedTuple):
-    """A row, without what the other process knows of its sequence."""
+    """A row, without the data of its sequence that the other process already has."""
 
     kv_name: str
     place: int
-    """In `SharedTold`."""
+    """Cell of the sequence in `SharedTold`."""
     call: Any
-    """The message of hop 1; None behind the first row of a sequence."""
+    """Protobuf message of the call; None after the first row of a sequence."""
     rank: float
     limit: int
     start: int
-    """How many of the tokens were sent with the rows before."""
+    """Number of tokens sent with earlier rows."""
     tokens: tuple[int, ...]
-    """Those behind."""
+    """Tokens from `start` on."""
     goal: int
     draft: SentDraft
     masks: "WrittenMasks | None"
@@ -39,7 +39,7 @@ class SentRow(NamedTuple):
 
 
 class Order(NamedTuple):
-    """The rows of a step, or those that join one, and the KV names of the sequences that have ended."""
+    """Rows of a step, or rows that join a running step, and the KV names of the sequences that have ended."""
 
     ended: Sequence[str]
     rows: Sequence[SentRow]
@@ -47,25 +47,25 @@ class Order(NamedTuple):
 
 
 class Report(NamedTuple):
-    """A step, with the KV names of its rows in place of these."""
+    """A step in which KV names stand for the rows."""
 
     changes: tuple[Sequence[str], Sequence[str]] | None
-    """The sequences that end before the next step, and those whose rows join it; None where none follows unasked."""
+    """KV names of sequences that end before the next step and of those that join it; None if no step runs ahead."""
     results: Sequence[tuple[str, SentResult]]
     chunks: Sequence[tuple[str, int, int, int | None]]
     rest: ModelStep
-    """The step without these."""
+    """The step without results and chunks."""
 
     @classmethod
     def of(cls, step: ModelStep, changes: Changes | None) -> "Report":
-        """A step as it is sent, with the changes behind it where another one follows."""
+        """Create the report of a step, with the changes after it if another step follows."""
         results = [(row.kv_name, _sent_result(result)) for row, result in step.results.items()]
         chunks = [(chunk.row.kv_name, chunk.start, chunk.count, chunk.most) for chunk in step.chunks]
         sent = None if changes is None else (changes.ended, [row.kv_name for row in changes.rows])
         return cls(sent, results, chunks, replace(step, results={}, chunks=()))
 
     def step(self, rows: Mapping[str, Row]) -> ModelStep:
-        """The step over these rows."""
+        """Rebuild the step from its rows by KV name."""
         results = {rows[name]: self._result(sent) for name, sent in self.results}
         chunks = [ScheduledChunk(rows[name], start, count, most) for name, start, count, most in self.chunks]
         return replace(self.rest, results=results, chunks=chunks)
@@ -80,26 +80,26 @@ class Report(NamedTuple):
 
 
 class WrittenMasks:
-    """The masks of a row's grammar, which stays where the session is; in its place for a pass."""
+    """Precomputed masks of a row, which replace its grammar in the target's process."""
 
     def __init__(self, masks: Sequence[bytes | None] | None) -> None:
-        """The mask behind the output and behind each draft, as `GrammarState.masks`; None where these failed."""
+        """Store the masks after the output and after each draft, as from `GrammarState.masks`; None if these failed."""
         self._masks = masks
 
     def masks(self, output: Sequence[int], drafts: Sequence[int] = ()) -> list[bytes | None]:
-        """Those behind the first of the drafts; raises InternalError where there are none."""
+        """Return the masks after the output and after each of `drafts`; raise InternalError if they failed."""
         if self._masks is None:
             raise InternalError("the grammar failed")
         return list(self._masks[: len(drafts) + 1])
 
 
 def sent_draft(draft: Draft) -> SentDraft:
-    """A draft as it is sent: its q̂ in three arrays."""
+    """Return a draft in the form to send, with its q̂ in three arrays."""
     return draft.tokens, join_probs(draft.probs) if draft.probs else None
 
 
 def draft_of(sent: SentDraft) -> Draft:
-    """The draft that was sent."""
+    """Rebuild a draft from its sent form."""
     tokens, probs = sent
     if probs is None:
         return Draft(tokens) if tokens else NO_DRAFT

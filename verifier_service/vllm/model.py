@@ -1,4 +1,4 @@
-"""One step of a target on vLLM: which sequences leave, which are let in, and one pass over the rows that can run."""
+"""Steps of a target on vLLM: release and admit sequences, then run one pass over the runnable rows."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,17 +20,17 @@ Results = dict[Row, Outcome | InternalError | None]
 
 
 class VllmModel(SteppedModel):
-    """Owns vLLM's engine; its methods belong to one thread."""
+    """Owner of vLLM's engine. All methods run on one thread."""
 
     drafts_first = False
 
     def __init__(self, engine: Any, vocab_size: int, add: Callable[[Row], str]) -> None:
-        """Make a target.
+        """Create a target.
 
         Args:
             engine: vLLM's `LLMEngine`, whose scheduler is a `RowScheduler`.
-            vocab_size: valid ids are below it.
-            add: adds the sequence of a row to the engine; gives its id.
+            vocab_size: size of the vocabulary.
+            add: adds the sequence of a row to the engine and returns its request id.
         """
         super().__init__()
         core = engine.engine_core.engine_core
@@ -40,13 +40,13 @@ class VllmModel(SteppedModel):
         self._scheduler.vocab_size = vocab_size
         cache = engine.vllm_config.cache_config
         self.most_tokens = int(cache.num_gpu_blocks * self._scheduler.block_size)
-        """Tokens that fit into an empty engine."""
+        """Number of tokens that fit an empty engine."""
         self._budget = sum(tensor.size for tensor in self._scheduler.kv_cache_config.kv_cache_tensors)
         self._requests: dict[str, str] = {}
-        """vLLM's id of each sequence that was let in, by its KV name."""
+        """vLLM's request id of each admitted sequence, by KV name."""
 
     def step(self, ended: Sequence[str], rows: Sequence[Row]) -> ModelStep:
-        """Release sequences, admit those that wait, and run one pass; as `SteppedModel`."""
+        """Release sequences, admit waiting ones, and run one pass; see `SteppedModel`."""
         started, preempted = time.perf_counter(), self._scheduler.preempted
         results: Results = {}
         try:
@@ -63,7 +63,7 @@ class VllmModel(SteppedModel):
 
     @property
     def _memory(self) -> KvMemory:
-        """vLLM does not tell what it keeps for later sequences from what is free."""
+        """KV memory in use. vLLM counts cached blocks as free, so the cached size is 0."""
         live = round(self._scheduler.kv_cache_manager.usage * self._budget)
         return KvMemory(self._budget, live, 0)
 
@@ -73,10 +73,10 @@ class VllmModel(SteppedModel):
             self._engine.abort_request(requests, internal=True)
 
     def _admit(self, rows: Sequence[Row], results: Results) -> tuple[int, Mapping[str, int]]:
-        """Let sequences in, in the order of the rows, until one finds no room.
+        """Admit sequences in the order of the rows, until one does not fit.
 
         Returns:
-            Tokens of the sequences that were let in, and how many of each of them have KV already.
+            Total tokens of the admitted sequences, and the tokens found in the prefix cache for each by KV name.
         """
         queried, found = 0, {}
         for row in rows:
@@ -86,7 +86,7 @@ class VllmModel(SteppedModel):
                 break
             try:
                 request = self._add(row)
-            except Exception as error:  # noqa: BLE001 - a request that vLLM refuses; the others live on
+            except Exception as error:  # noqa: BLE001 - vLLM refuses this request; others go on
                 _log.error("admission_failed", session=row.kv_name, exc_info=error)
                 results[row] = InternalError("vllm refuses this sequence")
                 continue
@@ -97,14 +97,14 @@ class VllmModel(SteppedModel):
         return queried, found
 
     def _has_room(self, row: Row) -> bool:
-        """Whether a sequence may come in now; the first one always may."""
+        """Whether a sequence can be admitted now. The first one always can."""
         if not self._requests:
             return True
         full = len(self._requests) >= self._scheduler.max_num_running_reqs
         return not full and len(row.tokens) < self._scheduler.free_tokens
 
     def _ready(self, rows: Sequence[Row], results: Results) -> dict[str, Row]:
-        """The rows that a pass can judge, by request; vLLM cuts prompts into pieces itself, so a prefill is done."""
+        """Return the rows that a pass can judge, by request. vLLM splits prompts itself, so a prefill row is done."""
         ready: dict[str, Row] = {}
         for row in rows:
             if row.kv_name not in self._requests or row in results:
@@ -116,11 +116,11 @@ class VllmModel(SteppedModel):
         return ready
 
     def _pass(self, ready: Mapping[str, Row], results: Results, started: float) -> list[ScheduledChunk]:
-        """Run a pass; a second one where the first only made room."""
+        """Run a pass, and another one as long as a pass only preempts requests."""
         scheduler = self._scheduler
         scheduler.rows = ready
         preempted = scheduler.preempted
-        compute = self._engine.engine_core.get_output  # `step` would look at outputs, too, which nobody reads
+        compute = self._engine.engine_core.get_output  # `step` would also process outputs, which are unused
         compute()
         while not scheduler.pieces and scheduler.preempted > preempted:
             preempted = scheduler.preempted
@@ -139,5 +139,5 @@ def _outcome(judged: Judged, started: float, seconds: float) -> Outcome | Intern
 
 
 def _chunk(row: Row, piece: ComputedPiece, judged: Judged | None) -> ScheduledChunk:
-    """What a pass computed of a row, as the measurement of passes reads it."""
+    """Return the part of a row that a pass computed, for the measurement of passes."""
     return ScheduledChunk(row, piece.start, piece.count, 0 if judged is None else judged.offered)

@@ -1,7 +1,7 @@
-"""Products with weights in float32 on a CPU by the operator of `native`, in the seat of a quantization of vLLM.
+"""Matrix products with float32 weights on a CPU by the operator of `native`, registered as a quantization in vLLM.
 
-vLLM asks the quantization of a model what multiplies with each layer's weights. This one changes no weight: it keeps
-them in the order in which the operator reads them. The operator takes less time than the products of vLLM.
+A quantization in vLLM selects the method that multiplies with each layer's weights. This one does not change weights.
+It stores them in the order in which the operator reads them, and the operator is faster than vLLM's own products.
 """
 
 from typing import Any
@@ -19,13 +19,13 @@ from specdec.errors import InternalError
 from verifier_service.vllm.interfaces import PACKED
 
 _PROBES = 3
-"""Tokens for which the packed weights must give what the plain ones do."""
+"""Number of random input rows on which packed and plain weights are compared."""
 _TOLERANCE = 1e-4
-"""By how much they may differ, in parts of the largest number."""
+"""Largest allowed difference, relative to the largest output."""
 
 
 class PackedProducts(QuantizationConfig):
-    """What vLLM asks; there is nothing to configure."""
+    """Quantization config for vLLM, without options."""
 
     @override
     def get_name(self) -> Any:
@@ -58,12 +58,12 @@ class PackedProducts(QuantizationConfig):
 
 
 def register() -> None:
-    """Make the quantization known to vLLM in this process."""
+    """Register the quantization with vLLM in this process."""
     register_quantization_config(PACKED)(PackedProducts)
 
 
 class _PackedLayer(UnquantizedLinearMethod):
-    """A linear layer, whose packed weights are the only ones."""
+    """Method of a linear layer, which keeps only the packed weights."""
 
     @override
     def process_weights_after_loading(self, layer: Any) -> None:
@@ -79,7 +79,7 @@ class _PackedLayer(UnquantizedLinearMethod):
 
 
 class _PackedHead(UnquantizedEmbeddingMethod):
-    """The head, whose plain weights may be those of the embedding and stay."""
+    """Method of the output head. It keeps the plain weights, which may be shared with the embedding."""
 
     @override
     def process_weights_after_loading(self, layer: Any) -> None:
@@ -91,10 +91,10 @@ class _PackedHead(UnquantizedEmbeddingMethod):
 
 
 def pack(weight: torch.Tensor) -> PackedLinear:
-    """The weights [outputs, inputs] as the operator reads them.
+    """Pack weights [outputs, inputs] for the operator.
 
     Raises:
-        InternalError: the operator gives other products than PyTorch.
+        InternalError: the operator's products differ from PyTorch's.
     """
     packed = PackedLinear(weight)
     probes = torch.randn(_PROBES, weight.shape[1], generator=torch.Generator().manual_seed(0))
@@ -105,6 +105,6 @@ def pack(weight: torch.Tensor) -> PackedLinear:
 
 
 def multiplied(packed: PackedLinear, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """[..., inputs] -> [..., outputs]"""
+    """Multiply by packed weights and add the bias: [..., inputs] -> [..., outputs]."""
     out: torch.Tensor = packed(x)
     return out if bias is None else out + bias

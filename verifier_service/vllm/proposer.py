@@ -1,6 +1,6 @@
-"""A proposer of vLLM that proposes nothing: the sessions bring their drafts, and the scheduler takes them from them.
+"""Proposer for vLLM that proposes nothing: the scheduler takes drafts from the rows of the sessions.
 
-vLLM sets itself up for drafts only where its configuration names what drafts.
+vLLM enables speculative decoding only if its configuration names a proposer.
 """
 
 from collections.abc import Sequence
@@ -8,14 +8,14 @@ from typing import Any
 
 
 class NoProposals:
-    """vLLM's `custom_class` proposer."""
+    """Empty proposer for vLLM's method `custom_class`."""
 
     def __init__(self, vllm_config: Any) -> None:
-        """vLLM makes it with its configuration."""
+        """Accept vLLM's configuration, which is not used."""
 
     def load_model(self, target: Any) -> None:
-        """vLLM offers the target's parts to any proposer; this one needs none."""
+        """Ignore the target's parts, which vLLM offers to every proposer."""
 
     def propose(self, sampled: Sequence[Sequence[int]], *_: Any, **__: Any) -> list[list[int]]:
-        """No draft for each row."""
+        """Return an empty draft for each row."""
         return [[] for _ in sampled]

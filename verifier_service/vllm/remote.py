@@ -1,7 +1,7 @@
-"""The target on vLLM in a process of its own, as the verifier sees it.
+"""Client of the target on vLLM, which runs in a process of its own.
 
-vLLM's passes want Python's interpreter all the time. In the verifier's process they would wait for its event loop, and
-it for them.
+vLLM's passes keep Python's interpreter busy. In the verifier's process, they would compete with its event loop for the
+interpreter lock.
 """
 
 import asyncio
@@ -30,51 +30,52 @@ from verifier_service.vllm.messages import Order, Report, SentRow, WrittenMasks,
 from verifier_service.vllm.shared_told import SharedTold, shared_memory
 
 _LOOK_SECONDS = 1.0
-"""Time between two looks at whether the process lives."""
+"""Seconds between two checks that the process is alive."""
 
 _log = structlog.get_logger()
 
 
 class RemoteModel:
-    """A `BatchModel` in another process: an order of rows goes there, and the steps over them come back."""
+    """A `BatchModel` in another process. It sends orders of rows and receives the steps over them."""
 
     drafts_first = False
 
     def __init__(
         self, process: "subprocess.Popen[bytes]", connection: "Connection[Any, Any]", told: SharedTold, most_tokens: int
     ) -> None:
-        """Make a model that a process has loaded.
+        """Create the client of a process that has loaded its model.
 
         Args:
-            connection: to that process, which ends when this is closed.
-            told: shared with it.
-            most_tokens: tokens that fit into its empty engine.
+            process: process of the target.
+            connection: connection to the process, which ends when it is closed.
+            told: flags shared with the process.
+            most_tokens: number of tokens that fit the empty engine.
         """
         self.told = told
         self._process = process
         self._connection = connection
         self._most_tokens = most_tokens
         self._sent: dict[str, int] = {}
-        """How many tokens of each sequence were sent, by KV name."""
+        """Number of tokens sent for each sequence, by KV name."""
         self._joining: dict[str, Row] = {}
-        """Rows that were sent and that no step has taken yet, by KV name."""
+        """Rows sent that no step has taken, by KV name."""
         self._over: set[str] = set()
-        """KV names of the sequences that have ended since the last order; the next one may still hold rows of them."""
+        """KV names of sequences that ended since the last order. The next order may still contain their rows."""
         self._sending = Lock()
-        """The event loop sends as well."""
+        """Lock for sending, since the event loop sends as well."""
 
     def can_ever_admit(self, limit: int) -> bool:
-        """Whether a sequence that may reach `limit` tokens fits into an empty engine."""
+        """Whether a sequence of up to `limit` tokens fits an empty engine."""
         return limit <= self._most_tokens
 
     async def watch(self) -> None:
-        """Look at the process from time to time; as `BatchModel`."""
-        while self._process.poll() is None:  # noqa: ASYNC110 - nothing tells of it
+        """Poll the process; see `BatchModel`."""
+        while self._process.poll() is None:  # noqa: ASYNC110 - no event signals it
             await asyncio.sleep(_LOOK_SECONDS)
         raise TargetLost(f"the process of vllm ended with {self._process.returncode}")
 
     def run(self, ended: Sequence[str], rows: Sequence[Row], passed: Passed) -> ModelStep:
-        """Have a step done, and all that follow; as `BatchModel`."""
+        """Run a step and the steps that run ahead after it; see `BatchModel`."""
         try:
             rows = self._send(ended, rows)
             while (report := self._report()).changes is not None:
@@ -87,12 +88,12 @@ class RemoteModel:
             raise TargetLost("the process of vllm was lost") from error
 
     def join(self, ended: Sequence[str], rows: Sequence[Row]) -> None:
-        """Have the next pass take changes; as `BatchModel`."""
-        with suppress(OSError):  # whoever waits for a step learns that the process was lost
+        """Pass changes to the next pass; see `BatchModel`."""
+        with suppress(OSError):  # `run` reports that the process was lost
             self._send(ended, rows, joins=True)
 
     def _send(self, ended: Sequence[str], rows: Sequence[Row], *, joins: bool = False) -> Sequence[Row]:
-        """Send changes or an order; the rows that were sent, without those of sequences that have ended."""
+        """Send changes or an order; return the rows sent, without those of ended sequences."""
         with self._sending:
             for kv_name in ended:
                 self._sent.pop(kv_name, None)
@@ -101,7 +102,7 @@ class RemoteModel:
             if joins:
                 self._joining |= own
                 self._over.update(ended)
-            else:  # what is sent now takes the place of what waits, and who has ended waits no more
+            else:  # an order replaces waiting rows and drops those of ended sequences
                 self._over.clear()
                 left = self._sent.keys() - own.keys()
                 self._joining = {name: row for name, row in self._joining.items() if name in left}
@@ -133,12 +134,12 @@ class RemoteModel:
 
 
 def _masks(row: Row) -> WrittenMasks | None:
-    """The masks of the row's grammar; a grammar that fails does so in the judgement of its own row."""
+    """Return the masks of the row's grammar. If they fail, only the verdict on this row fails."""
     if row.grammar is None or row.goal < len(row.tokens):
         return None
     try:
         return WrittenMasks(row.grammar.masks(row.tokens[row.call.prompt_len :], row.draft.tokens))
-    except Exception as error:  # noqa: BLE001 - the other rows live on
+    except Exception as error:  # noqa: BLE001 - other rows go on
         _log.error("grammar_failed", session=row.kv_name, exc_info=error)
         return WrittenMasks(None)
 
@@ -147,7 +148,7 @@ def open_target(settings: VerifierSettings) -> tuple[ModelFacts, RemoteModel]:
     """Load the target in a process of its own.
 
     Raises:
-        ConfigError: as `target.load_target`.
+        ConfigError: see `target.load_target`.
     """
     ours, theirs = Pipe()
     memory = shared_memory()
@@ -171,11 +172,11 @@ def open_target(settings: VerifierSettings) -> tuple[ModelFacts, RemoteModel]:
 
 
 def _leave_a_processor() -> None:
-    """Leave the first of several processors to the process of the target.
+    """Reserve the first of several processors for the process of the target.
 
-    The short pieces of work of the verifier would come between the long ones of its target.
+    Otherwise the verifier's short tasks would interrupt the target's long ones.
     """
     if sys.platform == "linux" and len(cores := sorted(os.sched_getaffinity(0))) > 1:
         for thread in os.listdir("/proc/self/task"):
-            with suppress(ProcessLookupError):  # it has ended
+            with suppress(ProcessLookupError):  # the thread has ended
                 os.sched_setaffinity(int(thread), cores[1:])

@@ -1,4 +1,4 @@
-"""vLLM's scheduler that runs the sequences which have a row: their drafts, their KV, and who waits."""
+"""Subclass of vLLM's scheduler that runs only the requests with a row."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -16,10 +16,10 @@ from verifier_service.vllm.batch import ROWS, VERDICTS, ComputedPiece, Judged, P
 
 
 class RowScheduler(Scheduler):
-    """Schedules the requests that have a row, and holds back the others with their KV.
+    """Schedules the requests that have a row. The others keep their KV and are held back.
 
-    So a session that waits for its drafts, or for its reader, holds up nobody and gets no token that it did not ask
-    for. Where held requests leave no room for any other, the last of them in rank gives its KV up.
+    So a session that waits for its drafts or its reader blocks no other session and gets no token that it did not
+    request. If held requests leave no room for any other, the one with the greatest rank is preempted.
     """
 
     running: list[Any]
@@ -28,16 +28,16 @@ class RowScheduler(Scheduler):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.rows: Mapping[str, Row] = {}
-        """The rows that wait, by request."""
+        """Waiting rows, by request id."""
         self.vocab_size = 0
         self.pieces: dict[str, ComputedPiece] = {}
-        """What the last pass computed, by request."""
+        """Pieces that the last pass computed, by request id."""
         self.judged: Mapping[str, Judged] = {}
-        """The verdicts of the last pass, by request."""
+        """Verdicts of the last pass, by request id."""
         self.preempted = 0
-        """How often a request has given up its KV."""
+        """Number of preemptions."""
         self._drafted = False
-        """Whether rows of the last pass had drafts, which requests that it left out have kept."""
+        """Whether rows of the last pass had drafts. Requests that were left out still hold theirs."""
 
     @override
     def schedule(self, throttle_prefills: bool = False) -> Any:
@@ -68,19 +68,19 @@ class RowScheduler(Scheduler):
 
     @property
     def free_tokens(self) -> int:
-        """Tokens that fit into the KV that no running request holds."""
+        """Number of tokens that fit the KV blocks not held by running requests."""
         return int(self.kv_cache_manager.block_pool.get_num_free_blocks() * self.block_size)
 
     def cached(self, request: str) -> int:
-        """How many tokens of a request that has not run yet have KV already."""
+        """Return the tokens found in the prefix cache for a request that has not run."""
         return int(self.kv_cache_manager.get_computed_blocks(self.requests[request])[1])
 
     def _take_drafts(self) -> set[str]:
-        """Give the running requests the drafts of their rows, and none to those without: an older one is stale.
+        """Set the drafts of the running requests from their rows, and clear stale drafts of the others.
 
         Returns:
-            The requests that were running. Of others vLLM takes no draft: they read their tokens, maybe for the second
-            time, and where it wants a fixed shape it puts placeholders behind them.
+            Ids of the running requests. vLLM accepts no draft of others, which compute their prompt or recompute it
+            after preemption. If it needs a fixed shape, it appends placeholders to them.
         """
         requests = [request.request_id for request in self.running]
         stale, self._drafted = self._drafted, any(row.draft.tokens for row in self.rows.values())
@@ -94,7 +94,7 @@ class RowScheduler(Scheduler):
 
     @contextmanager
     def _only_rows(self) -> Iterator[list[Any]]:
-        """Hide the requests without a row; the value is those of them that hold KV."""
+        """Hide the requests without a row inside the context; yield those of them that hold KV."""
         held = [request for request in self.running if request.request_id not in self.rows]
         waiting = [request for request in self.waiting if request.request_id not in self.rows]
         self.running = [request for request in self.running if request.request_id in self.rows]

@@ -1,4 +1,4 @@
-"""`Told` in memory that the verifier and the process of its target share: neither waits for the other."""
+"""`Told` flags in memory shared by the verifier and the process of its target, without locks."""
 
 import mmap
 import os
@@ -9,14 +9,14 @@ from verifier_service.backends.batch_plan import Row
 from verifier_service.backends.told import Told
 
 _SEQUENCES = 65_535
-"""More than a verifier has, those that wait for room included."""
+"""Number of cells for sequences. A verifier has fewer, including those that wait for admission."""
 
 
 class SharedTold(Told):
-    """What one process writes and the other reads."""
+    """`Told` flags that the verifier writes and the target's process reads."""
 
     def __init__(self, memory: int) -> None:
-        """Share the memory of a file descriptor, as `shared_memory` makes it."""
+        """Map the memory of a file descriptor created by `shared_memory`."""
         self._cells = memoryview(mmap.mmap(memory, 0)).cast("q")
         self._places: dict[str, int] = {}
         self._free = list(range(1, len(self._cells)))
@@ -46,10 +46,10 @@ class SharedTold(Told):
 
     @override
     def forget(self, kv_name: str) -> None:
-        """Nothing yet: the sequence keeps its cell until the other process is told of its end."""
+        """Do nothing. The sequence keeps its cell until `free`, when its end is sent to the other process."""
 
     def place(self, kv_name: str) -> int:
-        """The cell of a sequence, which the writer chooses; 0 where there is none left, so that nothing runs ahead."""
+        """Return the cell of a sequence, allocated by the writer. 0 if none is left: then its rows do not run ahead."""
         if kv_name not in self._places:
             self._places[kv_name] = place = self._free.pop() if self._free else 0
             if place:
@@ -57,21 +57,21 @@ class SharedTold(Told):
         return self._places[kv_name]
 
     def put(self, kv_name: str, place: int) -> None:
-        """Note, where it is read, which cell the writer has chosen."""
+        """Record in the reading process which cell the writer has allocated."""
         self._places[kv_name] = place
 
     def leave(self, kv_name: str) -> None:
-        """Forget, where it is read, a sequence that has ended."""
+        """Drop an ended sequence in the reading process."""
         self._places.pop(kv_name, None)
 
     def free(self, kv_name: str) -> None:
-        """Let another sequence have the cell of one that has ended, of which the other process is told now."""
+        """Free the cell of an ended sequence. Called when its end is sent to the other process."""
         if place := self._places.pop(kv_name, 0):
             self._free.append(place)
 
 
 def shared_memory(sequences: int = _SEQUENCES) -> int:
-    """A file descriptor of memory for one `SharedTold` in each of two processes, with cells for so many sequences."""
+    """Create shared memory with cells for `sequences` sequences; return its file descriptor."""
     memory = os.memfd_create("specdec-told")
-    os.ftruncate(memory, 8 * (1 + sequences))  # integers of 64 bits: whether to stop, and one for each sequence
+    os.ftruncate(memory, 8 * (1 + sequences))  # 64-bit integers: the stop flag, and one for each sequence
     return memory

@@ -1,4 +1,4 @@
-"""Loads the target on vLLM: what is known of the model, and what the scheduler steps."""
+"""Loads the target on vLLM: the facts of the model, and the model that runs steps."""
 
 from dataclasses import replace
 from functools import partial
@@ -13,14 +13,14 @@ from verifier_service.vllm.interfaces import check_interfaces
 from verifier_service.vllm.model import VllmModel
 
 _PRIORITIES = 1000
-"""In a second of rank: vLLM's priorities are integers."""
+"""Number of vLLM priorities in one second of rank. vLLM's priorities are integers."""
 
 
 def load_target(settings: VerifierSettings) -> tuple[ModelFacts, VllmModel]:
-    """Load the target on the thread that is to own it.
+    """Load the target. The calling thread owns it.
 
     Raises:
-        ConfigError: this environment has no vLLM, or another version; or an argument is unknown.
+        ConfigError: the supported version of vLLM is not installed, or an argument is unknown.
         ModelRefused: the folder has no model that vLLM can serve.
     """
     check_interfaces()
@@ -33,21 +33,21 @@ def load_target(settings: VerifierSettings) -> tuple[ModelFacts, VllmModel]:
 
 
 def _adapter(folder: Path | None) -> Any:
-    """The LoRA adapter of every generation; None for the model as it is."""
+    """Return the LoRA adapter for all generations, or None."""
     from vllm.lora.request import LoRARequest
 
     return None if folder is None else LoRARequest(lora_name=folder.name, lora_int_id=1, lora_path=str(folder))
 
 
 def _add(engine: Any, adapter: Any, context_length: int, row: Row) -> str:
-    """Add a row's sequence, which vLLM neither samples for nor ends before the end of the context; returns its id."""
+    """Add a row's sequence to vLLM and return its request id. vLLM ends it only at the end of the context."""
     from vllm.sampling_params import RequestOutputKind, SamplingParams
 
     prompt: dict[str, Any] = {"prompt_token_ids": list(row.tokens)}
     if row.call.cache_salt:
         prompt["cache_salt"] = row.call.cache_salt
     most = context_length - len(row.tokens)
-    kind = RequestOutputKind.FINAL_ONLY  # nobody reads the output: verdicts come beside it
+    kind = RequestOutputKind.FINAL_ONLY  # the output is unused: verdicts are returned separately
     params = SamplingParams(temperature=0.0, max_tokens=most, ignore_eos=True, detokenize=False, output_kind=kind)
     priority = round(row.rank * _PRIORITIES)
     return str(engine.add_request(row.kv_name, prompt, params, lora_request=adapter, priority=priority))

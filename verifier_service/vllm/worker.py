@@ -1,4 +1,4 @@
-"""vLLM's workers with our judge in the seat of their sampler; nothing of vLLM is patched."""
+"""Subclass of vLLM's workers that replaces their sampler by our judge. vLLM itself is not patched."""
 
 from typing import Any
 
@@ -23,13 +23,13 @@ if current_platform.is_cpu():
 
 
 class JudgingWorker(_Base):
-    """A worker of this platform. The first rank judges; the others take its tokens."""
+    """Worker for this platform. The first rank judges the drafts and broadcasts the tokens to the others."""
 
     @override
     def init_device(self) -> None:
         check_interfaces()
         draw_by_operator()
-        register()  # the process may be another than that of the engine
+        register()  # the engine may run in another process
         super().init_device()
         self._batch = PassRows()
         self._judged: dict[str, Judged] = {}
@@ -39,7 +39,7 @@ class JudgingWorker(_Base):
     @override
     def execute_model(self, scheduler_output: Any) -> Any:
         self._batch = getattr(scheduler_output, ROWS, PassRows())
-        # Told to speculate, the runner prepares for drafts and asks for the next ones also where a pass has none.
+        # With a speculative config, the runner prepares for drafts and requests new ones even in passes without drafts.
         drafted = bool(scheduler_output.scheduled_spec_decode_tokens)
         self.model_runner.speculative_config = self._speculative if drafted else None
         return super().execute_model(scheduler_output)
@@ -54,10 +54,10 @@ class JudgingWorker(_Base):
 
     @override
     def take_draft_token_ids(self) -> None:
-        """No drafts come from here; what the runner would give are placeholders."""
+        """Return no drafts. Those of the runner would be placeholders."""
 
     def _sample(self, logits: torch.Tensor, metadata: Any) -> SamplerOutput:
-        """As the runner's own, with the logits of a request in one line more than it has drafts."""
+        """Replace the runner's method. Each request has one row of logits more than it has drafts."""
         requests = self.model_runner.input_batch.req_ids
         counts = [0] * len(requests) if metadata is None else list(metadata.num_draft_tokens)
         drafts = [] if metadata is None else metadata.draft_token_ids.tolist()
