@@ -1,7 +1,8 @@
-"""The verifier hosts the target model and judges drafts with it.
+"""Verifier service: hosts the target model and verifies drafts with it.
 
-A call of a gateway enters at `service` as protobuf, is checked, and becomes a sequence in `passes`. A sequence takes
-drafts from `drafts`, `speculation` chooses their length, and `backends` or `vllm` judges the rows of all sequences in
-passes. Rounds leave as protobuf messages. Blocks of keys and values come and go through `kv`. `app` makes all parts and
-joins them; imports run from `passes` to `drafts` and `speculation` to `backends`, and never back.
+`service` receives a gateway's calls as protobuf messages, and `passes` checks each call and turns it into a sequence.
+`drafts` supplies the drafts of a sequence, and `speculation` chooses their length. `backends` or `vllm` runs passes
+over the rows of all sequences and returns verdicts. Rounds are sent to the gateway as protobuf messages. `kv` exports
+and restores KV blocks. `app` creates and connects all parts. Imports run from `passes` to `drafts` and `speculation` to
+`backends`, never back.
 """

@@ -1,4 +1,4 @@
-"""`python -m verifier_service --config FILE` serves; `python -m verifier_service check --config FILE` only checks."""
+"""Entry point. `python -m verifier_service --config FILE` serves; with `check` before `--config`, it only checks."""
 
 import sys
 

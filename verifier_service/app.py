@@ -1,4 +1,4 @@
-"""The composition root: every part of a verifier is made and joined here."""
+"""Composition root: creates and connects all parts of a verifier."""
 
 import asyncio
 import socket
@@ -41,25 +41,25 @@ from verifier_service.service import SERVICE, Ready, VerifierServicer
 from verifier_service.speculation.controller import BatchSpeculation
 
 _STOP_SECONDS = 2.0
-"""How long calls that had to be ended may take to carry their last rounds and their error to the gateway."""
+"""Seconds that ended calls may take to send their last rounds and error to the gateway."""
 
 _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The target of this process, whatever computes it."""
+    """The target of this process, on any backend."""
 
     facts: ModelFacts
     model: BatchModel
     kv: KvMover
     device: str
     trees: bool
-    """Whether it judges drafts that are trees."""
+    """Whether the target judges draft trees."""
     prompt_logprobs: bool
-    """Whether it scores prompts."""
+    """Whether the target computes log probabilities of prompts."""
     encoder_decoder: bool = False
-    """Whether it reads its prompts with an encoder."""
+    """Whether the target reads prompts with an encoder."""
 
 
 async def serve(settings: VerifierSettings, stop: asyncio.Event) -> None:
@@ -76,7 +76,7 @@ async def serve(settings: VerifierSettings, stop: asyncio.Event) -> None:
 
 
 class Running:
-    """A verifier that serves."""
+    """Handle of a serving verifier."""
 
     def __init__(self, server: GrpcServer, servicer: VerifierServicer) -> None:
         self.address = server.address
@@ -84,7 +84,7 @@ class Running:
         self._servicer = servicer
 
     async def drain(self, limit: float) -> None:
-        """Refuse new calls, let running ones finish for `limit` seconds, and make the gateways move the others."""
+        """Refuse new calls, wait `limit` seconds for running ones, and end the rest so that gateways move them."""
         _log.info("draining", seconds=limit)
         await self._server.set_serving(False)
         moved = await self._servicer.drain(limit)
@@ -94,7 +94,7 @@ class Running:
 
 @asynccontextmanager
 async def verifier(settings: VerifierSettings) -> AsyncIterator[Running]:
-    """A verifier that serves inside the context; its health says so only once the model is loaded and checked."""
+    """Serve a verifier inside the context. Its health check succeeds after the model is loaded and checked."""
     registry = process_registry("verifier")
     metrics = VerifierMetrics(registry)
     servicer = VerifierServicer()
@@ -120,7 +120,7 @@ async def verifier(settings: VerifierSettings) -> AsyncIterator[Running]:
 
 @asynccontextmanager
 async def loaded(settings: VerifierSettings, metrics: VerifierMetrics, access: Access) -> AsyncIterator[Ready]:
-    """A verifier without its servers, once its model is loaded."""
+    """Load the model, and run a verifier without its servers inside the context."""
     with ThreadPoolExecutor(1, thread_name_prefix="model") as thread:
         target = await asyncio.get_running_loop().run_in_executor(thread, load_target, settings, thread)
         async with _running(settings, target, thread, metrics, access) as ready:
@@ -135,7 +135,7 @@ async def _running(
     metrics: VerifierMetrics,
     access: Access,
 ) -> AsyncIterator[Ready]:
-    """The parts behind the servicer; if one of their tasks dies, so does the process."""
+    """Run the parts that the servicer uses. If one of their tasks fails, the process ends."""
     facts, pool = target.facts, DrafterPool(expected=_expects_drafters(settings))
     source = source_of(settings.discovery, settings.drafters)
     watch_age(metrics.registry, source)
@@ -164,7 +164,7 @@ async def _running(
 
 
 def _info(settings: VerifierSettings, target: Target) -> VerifierInfo:
-    """What is known of the model and its limits once it is loaded."""
+    """Return the description of the loaded model and its limits."""
     facts = target.facts
     return VerifierInfo(
         model=settings.model.served_name,
@@ -191,10 +191,10 @@ def _expects_drafters(settings: VerifierSettings) -> bool:
 def identity_of(
     settings: VerifierSettings, facts: ModelFacts, tokenizer: str | None, name: str, access: Access
 ) -> Identity:
-    """How this verifier introduces itself to drafters as `name`.
+    """Return the identity with which this verifier connects to drafters as `name`.
 
     Raises:
-        ModelRefused: drafters are to translate, and the target's tokens are not known as bytes.
+        ModelRefused: drafters must translate, and the bytes of the target's tokens are not known.
     """
     if settings.drafter_vocabulary == "same":
         return Identity(name, facts.tokenizer_hash, access)
@@ -205,7 +205,7 @@ def identity_of(
 
 
 def load_target(settings: VerifierSettings, thread: Executor) -> Target:
-    """The target, loaded by the backend of the settings; call it on the one thread of `thread`, which owns it.
+    """Load the target on the backend of the settings. Call this on the only worker of `thread`, which owns the target.
 
     Raises:
         ConfigError: the folder has no model that can be served, or the backend is not installed.
@@ -226,7 +226,7 @@ def load_target(settings: VerifierSettings, thread: Executor) -> Target:
 
 
 def load_reference(settings: VerifierSettings) -> ReferenceEngine:
-    """The reference engine with the target; call it on the model thread.
+    """Load the target into the reference engine. Call this on the model thread.
 
     Raises:
         ConfigError: the folder has no model that can be served.
@@ -243,7 +243,7 @@ def load_reference(settings: VerifierSettings) -> ReferenceEngine:
 
 
 def load_engine(settings: VerifierSettings) -> NativeEngine:
-    """The native engine with the target; call it on the model thread, which PyTorch's thread count belongs to.
+    """Load the target into the native engine. Call this on the model thread, for which it sets PyTorch's thread count.
 
     Raises:
         ConfigError: the folder has no model that can be served.

@@ -1,4 +1,4 @@
-"""The verifier's checks for `specdec doctor`: whether its model loads, its drafters answer, and its ports are free."""
+"""Checks of a verifier for `specdec doctor`: the model loads, the drafters answer, and the ports are free."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -23,11 +23,11 @@ _MISMATCH = (
     "translate); give it this version and the same token"
 )
 _DRAFTER_SECONDS = 3.0
-"""Longest wait for the list of drafters, and for the answer of each."""
+"""Timeout of drafter discovery and of each drafter's handshake, in seconds."""
 
 
 async def check(settings: VerifierSettings, write: Callable[[str], object]) -> bool:
-    """Write a line with one JSON object for each check; returns False when something must be repaired."""
+    """Write one line of JSON for each check; return False if a check failed."""
     with ThreadPoolExecutor(1) as thread:
         lines, target = await asyncio.get_running_loop().run_in_executor(thread, _model, settings, thread)
     addresses = await _discovered(settings)

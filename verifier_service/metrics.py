@@ -1,4 +1,4 @@
-"""The metrics of a verifier."""
+"""Prometheus metrics of a verifier."""
 
 from functools import partial
 
@@ -13,14 +13,14 @@ from specdec.wire.generation import GRAMMAR, DraftPart, Fallback, Round, Timing
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _COUNTS = (0, 1, 2, 3, 4, 5, 6, 8, 12, 16, 32, 64)
 _KEEP = 0.995
-"""Factor by which each round lowers the weight of those before in c."""
+"""Decay of earlier rounds in c with each new round."""
 
 
 class VerifierMetrics:
-    """The metrics of one process.
+    """Metrics of one process.
 
-    α is accepted / judged (`specdec_spec_alpha`). Drafts after the first rejection are never judged, so the share of
-    drafts that are accepted, accepted / drafted, is lower. The mean length is 1 + accepted / rounds with a draft.
+    α is accepted / judged (`specdec_spec_alpha`). Drafts after the first rejection are not judged, so the ratio
+    accepted / drafted is lower. The mean length of rounds with a draft is 1 + accepted / rounds.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -103,13 +103,13 @@ class VerifierMetrics:
             "specdec_batch_groups_gain",
             "Tokens a second of two groups over those of one, as measured; 0 before that.",
         )
-        # To look up what a label names takes longer than to count.
+        # Cached, because looking up a label takes longer than counting.
         self._of_origin = {origin: self.tokens.labels(origin.value) for origin in Origin}
         self._of_reason = {reason.value: self.fallbacks.labels(reason.value) for reason in Fallback if reason}
         self._draft, self._queue, self._verify = (self.phases.labels(phase) for phase in ("draft", "queue", "verify"))
 
     def count(self, done: Round, awaited: int) -> None:
-        """Count one round as it is committed; it waited for `awaited` drafts, 0 when it took those that had come."""
+        """Count a committed round that waited for `awaited` drafts; 0 if it did not wait."""
         drafted = len(done.draft)
         self.gamma.observe(drafted)
         if drafted:
@@ -132,7 +132,7 @@ class VerifierMetrics:
         self._verify.observe(done.timing.verify)
 
     def judge(self, report: Judgement) -> None:
-        """Publish what the choice of drafts rests on."""
+        """Publish the estimates from which draft lengths are chosen."""
         self.alpha.set(report.alpha)
         self.c.set(report.c)
         self.beta.set(report.beta)
@@ -144,7 +144,7 @@ class VerifierMetrics:
 
 
 class KindMetrics:
-    """What each kind of drafter did: a source in this process, or a drafter that was asked."""
+    """Metrics of each kind of draft source: sources in this process and remote drafters."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         counter = partial(Counter, registry=registry, labelnames=["drafter"])
@@ -159,10 +159,10 @@ class KindMetrics:
         self._waited: dict[str, tuple[float, float]] = {}
 
     def count(self, done: Round) -> None:
-        """Count a round, each part of its draft for what drafted it."""
+        """Count a round. Each part of its draft counts for the kind that made it."""
         whole, kept = done.accepted < len(done.tokens), True
         for part in done.parts:
-            judged = part.drafted if whole else part.accepted  # what an end cuts off is no rejection
+            judged = part.drafted if whole else part.accepted  # drafts cut off by the end are not rejected
             self._count(part, judged if kept else 0)
             kept = kept and part.accepted == part.drafted
             if part.drafter != GRAMMAR:
@@ -178,7 +178,7 @@ class KindMetrics:
         self.alpha.labels(name).set(self._estimates[name].alpha)
 
     def _time(self, part: DraftPart, timing: Timing) -> None:
-        """Count the wait for a draft; tokens that a grammar forces have none."""
+        """Count the wait for a draft."""
         name = part.drafter
         self.seconds.labels(name).inc(timing.draft)
         if timing.verify:

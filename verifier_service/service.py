@@ -1,4 +1,4 @@
-"""The gRPC service of a verifier: translates messages, and refuses calls before the model is loaded and in a drain."""
+"""gRPC service of a verifier. It converts messages, and refuses calls before the model is loaded and while draining."""
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -31,10 +31,10 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The parts that answer calls once the model is loaded."""
+    """Parts that serve calls after the model is loaded."""
 
     info: VerifierInfo
-    """The model and its limits; drafters and prefill rate are not set."""
+    """Model and limits, without drafters and prefill rate."""
     generations: Generations
     pool: DrafterPool
     sources: DraftSources
@@ -43,10 +43,10 @@ class Ready:
 
 
 class VerifierServicer(verifier_pb2_grpc.VerifierServiceServicer):
-    """Refuses calls until it is made ready, and from the moment it drains."""
+    """Servicer that refuses calls before `become_ready` and after `drain`."""
 
     def __init__(self, heartbeat: float = HEARTBEAT) -> None:
-        """`heartbeat` is the time in seconds without a round after which a stream says that it goes on."""
+        """Create a servicer; a stream sends a heartbeat after `heartbeat` seconds without a round."""
         self._heartbeat = heartbeat
         self._ready: Ready | None = None
         self._draining = False
@@ -62,11 +62,11 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServiceServicer):
         verifier_pb2_grpc.add_VerifierServiceServicer_to_server(self, server)
 
     def become_ready(self, ready: Ready) -> None:
-        """Serve from now on."""
+        """Serve calls from now on."""
         self._ready = ready
 
     async def drain(self, limit: float) -> int:
-        """Refuse new calls, and give running ones `limit` seconds; returns how many had to be ended."""
+        """Refuse new calls, and wait `limit` seconds for running ones; return the number of calls ended after that."""
         self._draining = True
         ended = await self._ready.generations.drain(limit) if self._ready else 0
         for stream in self._streams:
@@ -87,7 +87,7 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServiceServicer):
     async def Serve(
         self, requests: AsyncIterator[pb.ServeRequest], context: Context
     ) -> AsyncIterator[pb.ServeResponse]:
-        """Carry all generations of one gateway."""
+        """Serve all generations of one gateway on one stream."""
         stream = GatewayStream(self._loaded().generations, _SERVE, self._heartbeat)
         self._streams.add(stream)
         stop: Any = lambda _: stream.close()  # noqa: E731 - as above
@@ -101,7 +101,7 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServiceServicer):
 
     @override
     async def GetVerifierInfo(self, request: pb.GetVerifierInfoRequest, context: Context) -> pb.GetVerifierInfoResponse:
-        """Describe the model, its limits and the drafters."""
+        """Return the model, its limits and the drafters."""
         ready = self._loaded()
         drafters, rate = tuple(ready.pool.states()), ready.prompts.per_second
         names = ready.sources.names
@@ -109,20 +109,20 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServiceServicer):
 
     @override
     async def FindKv(self, request: pb.FindKvRequest, context: Context) -> pb.FindKvResponse:
-        """Say how many tokens of a sequence have KV in this process."""
+        """Return the number of tokens of a sequence that have KV in this process."""
         held = await self._loaded().kv.find(tokens_from_bytes(request.tokens), request.cache_salt)
         return pb.FindKvResponse(held=held)
 
     @override
     async def ExportKv(self, request: pb.ExportKvRequest, context: Context) -> AsyncIterator[pb.ExportKvResponse]:
-        """Stream the value of a block."""
+        """Stream the framed value of a block."""
         tokens = tokens_from_bytes(request.tokens)
         for piece in pieces(await self._loaded().kv.export(request.start, tokens, request.cache_salt)):
             yield pb.ExportKvResponse(data=piece)
 
     @override
     async def RestoreKv(self, requests: AsyncIterator[pb.RestoreKvRequest], context: Context) -> pb.RestoreKvResponse:
-        """Take the values of blocks."""
+        """Store the framed values of blocks."""
         kv = self._loaded().kv
         first = await anext(requests, pb.RestoreKvRequest())
         span = span_from_pb(first.span)
