@@ -1,4 +1,4 @@
-"""The drafter's model card: every number in it is a measured value handed in."""
+"""The drafter's model card, filled in with measured values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,24 +8,24 @@ from models.smollm2.evaluate import Alpha
 from models.train.evaluate import StepCost
 
 ENOUGH = 0.5
-"""An α below it makes sources without a model the better default."""
+"""Acceptance rate α below which sources without a model are the better default."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What the card says."""
+    """Values shown on the card."""
 
     alphas: Mapping[str, Alpha]
     cost: StepCost
     answers: int
-    """Tokens of the target's own answers."""
+    """Number of tokens of the target's own answers."""
     batches: int
     steps: int
     seed: int
 
 
 def render(facts: Facts) -> str:
-    """The card as Markdown."""
+    """Return the card as Markdown."""
     return f"""---
 license: apache-2.0
 pipeline_tag: text-generation
@@ -71,7 +71,7 @@ def _rows(alphas: Mapping[str, Alpha]) -> str:
 
 
 def mean(alphas: Mapping[str, Alpha]) -> Alpha:
-    """The mean of the categories, each counted alike."""
+    """Return the unweighted mean over the categories."""
     rows = list(alphas.values())
     sampled, greedy = (sum(column) / len(rows) for column in zip(*((a.sampled, a.greedy) for a in rows), strict=True))
     return Alpha(sampled, greedy, sum(each.tokens for each in rows))

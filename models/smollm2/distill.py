@@ -1,4 +1,5 @@
-"""Distilling the drafter: the target's first layers, taught by the distributions behind the target's own answers."""
+"""Distillation of the drafter from the target's first layers, trained on the distributions of the target's own
+answers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from models.train.optimizer import Schedule, build_optimizers
 
 LAYERS = 2
 HEAD = 8192
-"""Ids that the head knows: the most frequent ones."""
+"""Number of ids in the drafter's head, the most frequent ones."""
 ROWS = 16
 RATE = 1e-3
 WARMUP = 50
@@ -26,7 +27,7 @@ _TOKENS_A_ROW = NEW_TOKENS
 
 @dataclass(frozen=True)
 class Job:
-    """What the distillation depends on, besides the target; `state` is where its checkpoint is kept."""
+    """Inputs of the distillation besides the target. `state` is the folder of its checkpoint."""
 
     answers: Sequence[Answers]
     steps: int
@@ -35,9 +36,9 @@ class Job:
 
 
 def frequent_ids(answers: Sequence[Answers], vocabulary: int, count: int) -> Tensor:
-    """The `count` ids with most of the target's probability over all answers, ascending, int64.
+    """Return the `count` ids with the most target probability over all answers, ascending, int64.
 
-    A tie falls to the lower id, which is the more frequent one: a tokenizer's merges are numbered by frequency.
+    The lower id wins a tie, because a tokenizer numbers its merges by frequency.
     """
     mass = torch.zeros(vocabulary, dtype=torch.float64)
     for each in answers:
@@ -47,9 +48,9 @@ def frequent_ids(answers: Sequence[Answers], vocabulary: int, count: int) -> Ten
 
 
 def distil(job: Job, target: LlamaForCausalLM, ids: Tensor, compute: Compute) -> LlamaForCausalLM:
-    """Train (or finish training) the drafter, whose head has `ids`; gives the float32 model in evaluation mode."""
+    """Train, or resume training, the drafter with `ids` in its head. Return the float32 model in evaluation mode."""
     drafter = initial_drafter(target, LAYERS)
-    drafter.get_input_embeddings().weight.requires_grad_(False)  # they are the head, too, and stay as they are
+    drafter.get_input_embeddings().weight.requires_grad_(False)  # tied to the head and frozen
     loss_of = _loss_of_step(job, drafter, ids, compute)
     run = Run("drafter", Schedule(job.steps, WARMUP, DECAY_SHARE), ROWS * _TOKENS_A_ROW, job.state / "drafter.pt")
     body = drafter.base_model
@@ -58,7 +59,7 @@ def distil(job: Job, target: LlamaForCausalLM, ids: Tensor, compute: Compute) ->
 
 
 class _Trained(torch.nn.Module):
-    """The parts that are trained, as the optimisers look at them: all but the embeddings."""
+    """The trained parts, in the form that the optimizers expect: all but the embeddings."""
 
     def __init__(self, body: torch.nn.Module) -> None:
         super().__init__()
@@ -79,7 +80,7 @@ def _loss_of_step(job: Job, drafter: LlamaForCausalLM, ids: Tensor, compute: Com
 
 
 def chosen_rows(job: Job, step: int) -> Answers:
-    """ROWS rows of one batch of answers: batches in a seeded order, and each of its rows once an epoch."""
+    """Return ROWS rows of one batch of answers. Batches come in a seeded order; each row is used once per epoch."""
     per_batch = len(job.answers[0].rows) // ROWS
     epoch, place = divmod(step, per_batch * len(job.answers))
     generator = torch.Generator().manual_seed(job.seed * 1_000_003 + epoch)
@@ -89,7 +90,7 @@ def chosen_rows(job: Job, step: int) -> Answers:
 
 
 def _cut(answers: Answers, rows: slice) -> Answers:
-    """Some rows, without the columns in which none of them has a token."""
+    """Return some rows, without the columns that are padding in all of them."""
     left = int(answers.starts[rows].min())
     return Answers(
         answers.rows[rows, left:], answers.starts[rows] - left, answers.ends[rows] - left,
@@ -98,7 +99,7 @@ def _cut(answers: Answers, rows: slice) -> Answers:
 
 
 def hidden_states(model: LlamaForCausalLM, answers: Answers) -> Tensor:
-    """The states [own tokens, hidden] from which the model predicts each token of the answers."""
+    """Return the hidden states [own tokens, hidden] from which the model predicts each answer token."""
     columns = torch.arange(answers.rows.shape[1] - 1)
     mask = (columns >= answers.starts[:, None]).long()
     positions = (mask.cumsum(-1) - 1).clamp(min=0)
@@ -110,12 +111,13 @@ def hidden_states(model: LlamaForCausalLM, answers: Answers) -> Tensor:
 
 
 def divergences(answers: Answers, places: Tensor, logits: Tensor) -> Tensor:
-    """[3] means over the answers' tokens: forward KL without its constant, and total variation, plain and sharp.
+    """Return [3] means over the answers' tokens: forward KL without its constant, total variation, sharp total
+    variation.
 
     Args:
-        answers: with the target's distributions, over its likeliest ids.
-        places: for each id its column in `logits`, -1 where the head does not have it.
-        logits: the drafter's, [own tokens, head].
+        answers: answers with the target's distributions over its most likely ids.
+        places: column of each id in `logits`; -1 for ids outside the head.
+        logits: logits of the drafter, [own tokens, head].
     """
     own = own_tokens(answers)
     at, log_p = places[answers.ids[own].long()], answers.log_probs[own].float()
@@ -130,6 +132,6 @@ def divergences(answers: Answers, places: Tensor, logits: Tensor) -> Tensor:
 
 
 def own_tokens(answers: Answers) -> Tensor:
-    """Which tokens belong to an answer, bool [rows, NEW_TOKENS]: those up to its end."""
+    """Return a mask of the tokens up to the end of each answer, bool [rows, NEW_TOKENS]."""
     columns = torch.arange(answers.ids.shape[1]) + answers.prompt
     return columns < answers.ends[:, None]

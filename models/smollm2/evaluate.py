@@ -1,4 +1,4 @@
-"""α of the drafter in each category of Spec-Bench, on the target's own answers to prompts it was not distilled on."""
+"""Acceptance rate α of the drafter per category of Spec-Bench, on the target's own answers to unseen prompts."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -18,17 +18,17 @@ _TOKENS = 96
 
 @dataclass(frozen=True)
 class Alpha:
-    """Acceptance in one category."""
+    """Acceptance rates in one category."""
 
     sampled: float
-    """At temperature 1, the mean of Σ min(p, q) over the target's 64 likeliest ids; the rest can add little."""
+    """At temperature 1: mean of Σ min(p, q) over the target's 64 most likely ids. The remaining ids add little."""
     greedy: float
-    """At temperature 0, the share of tokens at which both argmaxes are the same id."""
+    """At temperature 0: share of tokens at which both models have the same argmax."""
     tokens: int
 
 
 def questions(file: Path = QUESTIONS) -> Mapping[str, Sequence[str]]:
-    """The first turns of each category's questions."""
+    """Return the first turns of each category's questions."""
     found: dict[str, list[str]] = {}
     for line in file.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
@@ -39,7 +39,7 @@ def questions(file: Path = QUESTIONS) -> Mapping[str, Sequence[str]]:
 def alphas(
     teacher: Teacher, drafter: LlamaForCausalLM, ids: Tensor, seed: int, tokens: int = _TOKENS
 ) -> Mapping[str, Alpha]:
-    """α in each category; the drafter's head has `ids`."""
+    """Return α per category, for a drafter whose head has `ids`."""
     made = {}
     for category, texts in questions().items():
         inputs = [teacher.tokens([("user", text)]) for text in texts]
@@ -52,7 +52,7 @@ def alphas(
 
 @torch.inference_mode()
 def _judged(answers: Answers, drafter: LlamaForCausalLM, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """For each token of the answers: Σ min(p, q), and whether the argmaxes are the same."""
+    """Return Σ min(p, q) and whether the argmaxes agree, for each answer token."""
     head = drafter.get_input_embeddings().weight[ids]
     logits = (hidden_states(drafter, answers) @ head.T).float()
     own = own_tokens(answers)

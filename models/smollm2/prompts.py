@@ -1,6 +1,6 @@
-"""Prompts that the target answers for its drafter: tasks over topics, and over prose of the standard library.
+"""Prompts that the target answers to train its drafter: tasks on topics and on prose of the standard library.
 
-None of them is in benchmarks/spec_bench.jsonl, which the drafter is measured on.
+None of them is in benchmarks/spec_bench.jsonl, which measures the drafter.
 """
 
 import random
@@ -8,7 +8,7 @@ import re
 from pydoc_data.topics import topics
 
 _WORDS = range(40, 111)
-"""Lengths of a passage, in words."""
+"""Range of passage lengths, in words."""
 
 _ON_PASSAGES = (
     "Summarise this passage in two sentences:\n\n{}",
@@ -66,14 +66,14 @@ _NAMES = ("Anna", "Ben", "Carla", "David", "Ella", "Farid", "Grace", "Hugo")
 
 
 def prompts(count: int, seed: int) -> list[str]:
-    """`count` user's messages in a seeded order: a third each over passages, over topics and with sums."""
+    """Return `count` user messages in a seeded order: one third each on passages, on topics and with sums."""
     chosen = random.Random(seed)
     passages, makers = _passages(), (_on_passage, _on_topic, _sum)
     return [makers[number % len(makers)](chosen, passages) for number in range(count)]
 
 
 def _passages() -> list[str]:
-    """Paragraphs of prose of the language's reference, which comes with the interpreter."""
+    """Return prose paragraphs of the Python language reference, which ships with the interpreter."""
     paragraphs = (part for text in topics.values() for part in re.split(r"\n\s*\n", text))
     prose = (" ".join(part.split()) for part in paragraphs if not part.startswith("   "))
     return [part for part in prose if len(part.split()) in _WORDS]

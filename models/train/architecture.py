@@ -1,4 +1,4 @@
-"""The shapes of the demo pair: a deep, thin target, and a drafter shaped like the target's first layers."""
+"""Shapes of the demo pair: a deep, thin target, and a drafter shaped like the target's first layers."""
 
 import copy
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ CONTEXT = 1024
 
 @dataclass(frozen=True)
 class Shape:
-    """The numbers that make a Llama-style model; embeddings are tied."""
+    """Dimensions of a Llama-style model with tied embeddings."""
 
     layers: int
     hidden: int
@@ -26,7 +26,7 @@ DRAFTER = replace(TARGET, layers=2)
 
 
 def build(shape: Shape, vocabulary: int, seed: int) -> LlamaForCausalLM:
-    """A freshly initialised float32 model; the weights are a pure function of the arguments."""
+    """Create a newly initialized float32 model. The weights are a pure function of the arguments."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return LlamaForCausalLM(_config(shape, vocabulary))
@@ -40,11 +40,11 @@ def export(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: 
     stored.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     for file in folder.iterdir():
-        file.chmod(0o644)  # safetensors writes 0600, which another user (a container's) cannot read
+        file.chmod(0o644)  # safetensors writes mode 0600, which another user, such as a container's, cannot read
 
 
 def load(folder: Path) -> LlamaForCausalLM:
-    """The float32 model of a folder, in evaluation mode."""
+    """Load the float32 model of a folder, in evaluation mode."""
     model: LlamaForCausalLM = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
     return model.eval()
 

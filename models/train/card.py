@@ -1,4 +1,4 @@
-"""The model card: every number in it is a measured value handed in, nothing is written by hand."""
+"""The model card, filled in with measured values only."""
 
 import platform
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from models.train.evaluate import HeldOutLoss, StepCost
 
 @dataclass(frozen=True)
 class Completion:
-    """One sample of the target at a temperature."""
+    """One sample of the target at a given temperature."""
 
     prompt: str
     text: str
@@ -18,7 +18,7 @@ class Completion:
 
 @dataclass(frozen=True)
 class Facts:
-    """What the card says."""
+    """Values shown on the card."""
 
     documents: int
     train_tokens: int
@@ -45,7 +45,7 @@ def write_card(facts: Facts, folder: Path) -> None:
 
 
 def render(facts: Facts) -> str:
-    """The card as Markdown."""
+    """Return the card as Markdown."""
     sections = (_head(), _numbers(facts), _training(facts), _held_out(facts), _completions(facts))
     return "\n".join(sections)
 

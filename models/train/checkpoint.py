@@ -1,4 +1,4 @@
-"""Atomic training checkpoints: a kill at any moment leaves the old checkpoint or the new one, never half of one."""
+"""Atomic training checkpoints. A kill at any moment leaves either the old or the new checkpoint intact."""
 
 import os
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ _SUFFIX = ".partial"
 
 
 def save(path: Path, model: nn.Module, optimizers: Sequence[Optimizer], step: int) -> None:
-    """Write the state after `step` finished steps."""
+    """Write the state after `step` completed steps."""
     state = {
         "step": step,
         "model": model.state_dict(),
@@ -24,7 +24,7 @@ def save(path: Path, model: nn.Module, optimizers: Sequence[Optimizer], step: in
 
 
 def write_whole(path: Path, content: Any) -> None:
-    """Write what `torch.save` takes, and make it durable before it replaces what was there."""
+    """Write an object with `torch.save` and sync it to disk before it replaces the old file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + _SUFFIX)
     with partial.open("wb") as file:
@@ -35,7 +35,8 @@ def write_whole(path: Path, content: Any) -> None:
 
 
 def restore(path: Path, model: nn.Module, optimizers: Sequence[Optimizer]) -> int:
-    """Load the checkpoint into model and optimisers and give the number of finished steps; 0 when there is none."""
+    """Load the checkpoint into the model and optimizers. Return the number of completed steps; 0 without a
+    checkpoint."""
     if not path.exists():
         return 0
     state = torch.load(path, map_location="cpu", weights_only=True)

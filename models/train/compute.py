@@ -1,4 +1,4 @@
-"""Where and how the arithmetic runs: device, threads, mixed precision, compilation."""
+"""Compute settings: device, threads, mixed precision and compilation."""
 
 import shutil
 from collections.abc import Callable
@@ -11,22 +11,24 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Compute:
-    """The device, and whether functions are compiled."""
+    """Device of the computation, and whether functions are compiled."""
 
     device: torch.device
     compiled: bool
 
     def autocast(self) -> AbstractContextManager[None]:
-        """bfloat16 matrix products over float32 weights."""
+        """Context of bfloat16 matrix products with float32 weights."""
         return torch.autocast(self.device.type, dtype=torch.bfloat16)
 
     def compile(self, function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-        """The function with its elementwise work fused, one kernel set per input shape; as it is where that is off."""
+        """Return the function with fused element-wise operations, compiled per input shape. Without compilation, return
+        it unchanged."""
         return torch.compile(function, dynamic=False) if self.compiled else function
 
 
 def choose(device: str, threads: int | None, compiled: bool) -> Compute:
-    """`auto` takes the GPU when there is one; on the CPU compilation needs a C++ compiler and is left out without."""
+    """Select the device: `auto` uses a GPU if present. Compilation on a CPU needs a C++ compiler and is skipped without
+    one."""
     name = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
     if threads is not None:
         torch.set_num_threads(threads)

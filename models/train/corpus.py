@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 HELD_OUT_SHARE = 0.05
 _SKIPPED_FOLDERS = frozenset({"test", "tests", "idle_test", "site-packages", "__pycache__"})
-# Generated tables: they teach nothing about code, and the build configuration names paths of the building machine.
+# Generated tables teach nothing about code, and the build configuration contains paths of the build machine.
 _GENERATED_FOLDERS = frozenset({"encodings", "pydoc_data"})
 _GENERATED_PREFIXES = ("_sysconfigdata", "config-")
 
@@ -23,32 +23,32 @@ class Document:
 
 @dataclass(frozen=True)
 class Corpus:
-    """All documents, sorted by path; no file is on both sides of the split."""
+    """All documents, sorted by path. The training and held-out sets are disjoint."""
 
     train: tuple[Document, ...]
     held_out: tuple[Document, ...]
 
 
 def stdlib_root() -> Path:
-    """The folder of the running interpreter's standard library."""
+    """Return the folder of the running interpreter's standard library."""
     return Path(sysconfig.get_paths()["stdlib"])
 
 
 def is_source(path: PurePosixPath) -> bool:
-    """Whether a relative path is hand-written library code (no tests, no third-party code, no generated table)."""
+    """Whether a relative path is hand-written library code, not a test, third-party code or a generated table."""
     if set(path.parts[:-1]) & (_SKIPPED_FOLDERS | _GENERATED_FOLDERS):
         return False
     return not any(part.startswith(_GENERATED_PREFIXES) for part in path.parts)
 
 
 def is_held_out(path: str, seed: int, share: float = HELD_OUT_SHARE) -> bool:
-    """Whether a file is kept out of training: a pure function of its relative path and the seed."""
+    """Whether a file is held out of training: a pure function of its relative path and the seed."""
     digest = hashlib.sha256(f"{seed}:{path}".encode()).digest()
     return int.from_bytes(digest[:8], "big") < share * 2**64
 
 
 def read_corpus(root: Path, seed: int, share: float = HELD_OUT_SHARE) -> Corpus:
-    """Read every source file under `root`; `share` of the files (by seeded hash of the path) is held out."""
+    """Read every source file under `root`. A seeded hash of the path holds out `share` of the files."""
     documents = tuple(_documents(root))
     held_out = tuple(d for d in documents if is_held_out(d.path, seed, share))
     train = tuple(d for d in documents if not is_held_out(d.path, seed, share))
@@ -64,5 +64,5 @@ def _documents(root: Path) -> Iterator[Document]:
 
 
 def _read(path: Path) -> str:
-    # A handful of old files are not UTF-8; the replacement character is rare enough not to be learnt.
+    # A few old files are not UTF-8. The replacement character is too rare to be learned.
     return path.read_text(encoding="utf-8", errors="replace").replace("\r\n", "\n")

@@ -1,4 +1,4 @@
-"""Training windows over one long row of token ids; which windows a step sees is a pure function of (seed, step)."""
+"""Training windows over one long row of token ids. The windows of a step are a pure function of (seed, step)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from models.train.corpus import Document
 
 
 def encode(documents: Iterable[Document], tokenizer: PreTrainedTokenizerFast) -> Tensor:
-    """All documents as one int64 row, each preceded by the end-of-text token (which also opens a prompt)."""
+    """Return all documents as one int64 row, each preceded by the end-of-text token, which also opens a prompt."""
     separator: int = tokenizer.eos_token_id
     ids: list[int] = []
     for document in documents:
@@ -22,10 +22,10 @@ def encode(documents: Iterable[Document], tokenizer: PreTrainedTokenizerFast) ->
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows of `length` + 1 tokens (inputs and, shifted by one, their labels) drawn in shuffled epochs.
+    """Windows of `length` + 1 tokens, for inputs and labels shifted by one, drawn in shuffled epochs.
 
-    An epoch covers the row once: the row is cut at an epoch-specific phase, so that window borders move, and the
-    cuts are visited in an epoch-specific order. Nothing is remembered between calls.
+    An epoch covers the row once. Each epoch cuts the row at its own phase, so window borders move, and visits the
+    windows in its own order. Calls keep no state.
     """
 
     tokens: Tensor
@@ -38,11 +38,11 @@ class Windows:
 
     @property
     def per_epoch(self) -> int:
-        """Windows in one epoch; one window's worth of tokens is the room the phase moves in."""
+        """Number of windows in one epoch. The length of one window is reserved for the phase."""
         return (len(self.tokens) - 1) // self.length - 1
 
     def batch(self, step: int, rows: int) -> Tensor:
-        """The int64 [rows, length + 1] batch of a step (steps count from 0)."""
+        """Return the batch of a step, int64 [rows, length + 1]. Steps count from 0."""
         indices = range(step * rows, (step + 1) * rows)
         starts = {epoch: self._starts(epoch) for epoch in {index // self.per_epoch for index in indices}}
         return torch.stack([self._window(starts[i // self.per_epoch][i % self.per_epoch]) for i in indices])

@@ -1,4 +1,4 @@
-"""Measuring the finished pair: held-out loss, α at temperature 1 and 0, and the cost ratio c."""
+"""Evaluation of the trained pair: held-out loss, α at temperatures 1 and 0, and the cost ratio c."""
 
 import math
 import statistics
@@ -21,7 +21,7 @@ ROWS = 64
 
 @dataclass(frozen=True)
 class HeldOutLoss:
-    """Cross-entropy on text never trained on."""
+    """Cross-entropy on held-out text."""
 
     nats_per_token: float
     bits_per_byte: float
@@ -36,13 +36,14 @@ class StepCost:
 
     @property
     def c(self) -> float:
-        """Drafter step in target steps."""
+        """Duration of a drafter step relative to a target step."""
         return self.drafter_ms / self.target_ms
 
 
 @torch.inference_mode()
 def held_out_loss(model: LlamaForCausalLM, tokens: Tensor, text_bytes: int) -> HeldOutLoss:
-    """Loss over a row of tokens cut into full-context windows; every token but the first is predicted once."""
+    """Return the loss over a row of tokens cut into full-context windows. Every token but the first is predicted
+    once."""
     nats = 0.0
     for start in range(0, len(tokens) - 1, CONTEXT):
         window = tokens[start : start + CONTEXT + 1].to(model.device)
@@ -52,12 +53,12 @@ def held_out_loss(model: LlamaForCausalLM, tokens: Tensor, text_bytes: int) -> H
 
 
 def overlap(p_logits: Tensor, q_logits: Tensor) -> Tensor:
-    """α at temperature 1 of each position, Σ min(p, q); logits [..., vocabulary]."""
+    """Return α at temperature 1, Σ min(p, q), for each position; logits are [..., vocabulary]."""
     return torch.minimum(p_logits.softmax(-1), q_logits.softmax(-1)).sum(-1)
 
 
 def agreement(p_logits: Tensor, q_logits: Tensor) -> Tensor:
-    """α at temperature 0 of each position: 1 where both argmaxes are the same token, else 0."""
+    """Return α at temperature 0 for each position: 1 if both argmaxes are the same token, else 0."""
     return (p_logits.argmax(-1) == q_logits.argmax(-1)).float()
 
 
@@ -65,7 +66,7 @@ def agreement(p_logits: Tensor, q_logits: Tensor) -> Tensor:
 def alpha(
     target: LlamaForCausalLM, drafter: LlamaForCausalLM, held_out: Tensor, temperature: float, seed: int
 ) -> float:
-    """Mean α over the target's own continuations, at temperature 0 or 1, of held-out prompts."""
+    """Return the mean α over the target's own continuations of held-out prompts, at temperature 0 or 1."""
     prompts = Windows(held_out, PROMPT, seed).batch(0, ROWS)[:, :-1].to(target.device)
     generator = torch.Generator(target.device).manual_seed(seed)
     rows = continue_rows(target, prompts, CONTINUATION, temperature, generator)
@@ -79,7 +80,7 @@ def _continuation_logits(model: LlamaForCausalLM, rows: Tensor) -> Tensor:
 
 
 def step_cost(target: LlamaForCausalLM, drafter: LlamaForCausalLM, steps: int = 100) -> StepCost:
-    """Time single-token steps of the two plain models in turns, on one thread, behind a short context."""
+    """Time alternating single-token steps of the two plain models, on one thread, after a short context."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -92,7 +93,7 @@ def step_cost(target: LlamaForCausalLM, drafter: LlamaForCausalLM, steps: int = 
 
 
 class _Stepper:
-    """Decodes one token at a time behind its own KV cache."""
+    """Decodes one token at a time with its own KV cache."""
 
     def __init__(self, model: LlamaForCausalLM) -> None:
         self._model = model
@@ -100,7 +101,7 @@ class _Stepper:
         self._forward(torch.zeros(1, PROMPT, dtype=torch.int64))
 
     def step(self) -> float:
-        """Seconds of one step."""
+        """Return the duration of one step, in seconds."""
         started = time.perf_counter()
         self._forward(torch.zeros(1, 1, dtype=torch.int64))
         return time.perf_counter() - started

@@ -1,4 +1,4 @@
-"""The training loop both models share: schedule, clipping, progress bar, checkpoints, resume."""
+"""Training loop of both models: schedule, clipping, progress bar, checkpoints and resume."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ _GRADIENT_NORM = 1.0
 
 @dataclass(frozen=True)
 class Run:
-    """What a training run is called, how long it is, where and how often (seconds) it is saved."""
+    """Name, length, checkpoint path and checkpoint interval (seconds) of a training run."""
 
     name: str
     schedule: Schedule
@@ -29,10 +29,10 @@ class Run:
 
 
 def train(run: Run, model: nn.Module, optimizers: Sequence[Optimizer], loss_of: Callable[[int], Tensor]) -> None:
-    """Run the steps that are still missing; `loss_of(step)` gives the scalar loss of a step (from 0).
+    """Run the remaining steps. `loss_of(step)` returns the scalar loss of a step, counted from 0.
 
-    A killed run continues from its last checkpoint to the same weights, because a step depends on the checkpointed
-    state and its own number alone.
+    A killed run resumes from its last checkpoint and reaches the same weights, because a step depends only on the
+    checkpointed state and its number.
     """
     first = checkpoint.restore(run.checkpoint, model, optimizers)
     model.train()
@@ -78,7 +78,7 @@ def _progress() -> Progress:
 
 
 class _Report:
-    """Smoothed loss and throughput of one run; a line per checkpoint, so that a log file is readable too."""
+    """Reports smoothed loss and throughput of one run, with a line per checkpoint for log files."""
 
     def __init__(self, run: Run, bar: Progress, first: int) -> None:
         self._run = run

@@ -10,7 +10,7 @@ from torch.optim import AdamW, Muon, Optimizer
 
 @dataclass(frozen=True)
 class Schedule:
-    """Warm-up / stable / decay (WSD, arXiv 2404.06395): until the decay starts, `steps` may still be changed."""
+    """Warm-up / stable / decay schedule (WSD, arXiv 2404.06395). `steps` may change until the decay starts."""
 
     steps: int
     warmup: int
@@ -18,20 +18,21 @@ class Schedule:
 
     @property
     def decay_start(self) -> int:
-        """The first step of the decay."""
+        """First step of the decay."""
         return self.steps - round(self.steps * self.decay_share)
 
     def factor(self, step: int) -> float:
-        """What the peak learning rate is multiplied with in a step (from 0): up linearly, 1, down linearly to ~0."""
+        """Return the factor on the peak learning rate at a step, from 0: a linear rise, 1, then a linear fall to about
+        0."""
         rise = min(1.0, (step + 1) / max(1, self.warmup))
         fall = (self.steps - step) / max(1, self.steps - self.decay_start)
         return max(0.0, min(rise, fall))
 
 
 def build_optimizers(model: nn.Module, rate: float) -> tuple[Optimizer, ...]:
-    """One Muon over the 2-D hidden matrices and one AdamW over embeddings and norms.
+    """Create a Muon optimizer for the 2-D hidden matrices and an AdamW for embeddings and norms.
 
-    Both have the peak rate `rate`; Muon's is scaled to AdamW's update size.
+    Both have the peak rate `rate`; Muon's update is scaled to the size of AdamW's.
     """
     matrices, rest = split_parameters(model)
     return (
@@ -41,7 +42,7 @@ def build_optimizers(model: nn.Module, rate: float) -> tuple[Optimizer, ...]:
 
 
 def split_parameters(model: nn.Module) -> tuple[list[Parameter], list[Parameter]]:
-    """(hidden matrices, everything else); tied weights appear once."""
+    """Return (hidden matrices, other parameters). Tied weights appear once."""
     matrices: list[Parameter] = []
     rest: list[Parameter] = []
     for name, parameter in model.named_parameters():
@@ -51,7 +52,7 @@ def split_parameters(model: nn.Module) -> tuple[list[Parameter], list[Parameter]
 
 
 def set_learning_rates(optimizers: Sequence[Optimizer], factor: float) -> None:
-    """Set every group to its peak rate times `factor`; the peak is remembered in the group itself."""
+    """Set every group's rate to its peak times `factor`. The group itself stores the peak."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["lr"] = group.setdefault("peak_lr", group["lr"]) * factor

@@ -26,7 +26,7 @@ _COMPLETION_TOKENS = 96
 
 @dataclass(frozen=True)
 class Plan:
-    """How long to train, from which seed, where to write, and where to keep what a resume needs."""
+    """Training length, seed, output folder, and folder of the state for a resume."""
 
     target_steps: int
     drafter_steps: tuple[int, int, int]
@@ -36,14 +36,14 @@ class Plan:
 
 
 def run(plan: Plan, compute: Compute) -> Facts:
-    """Train what is not trained yet, export the pair, measure the exported weights and write the card."""
+    """Complete the training, export the pair, measure the exported weights and write the card."""
     corpus = read_corpus(stdlib_root(), plan.seed)
     tokenizer = train_tokenizer((document.text for document in corpus.train), CONTEXT)
     tokens = encode(corpus.train, tokenizer)
     teacher = target.train_target(
         target.TargetJob(tokens, len(tokenizer), plan.target_steps, plan.seed, plan.state / "target.pt"), compute
     )
-    # What the target's text and the drafter depend on is this target, so they live and die with its step count.
+    # The target's text and the drafter depend on this target, so their folder is named after its step count.
     job = distill.DrafterJob(tokens, plan.drafter_steps, plan.seed, plan.state / f"after-{plan.target_steps}")
     student = distill.train_drafter(job, teacher, compute)
     for model, name in ((teacher, "target"), (student, "drafter")):

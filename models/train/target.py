@@ -1,4 +1,5 @@
-"""Training the target on the corpus: next-token cross-entropy, short windows first, full-length ones in the decay."""
+"""Training of the target on the corpus: next-token cross-entropy, short windows first, full-length ones in the
+decay."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ DECAY_SHARE = 0.2
 
 @dataclass(frozen=True)
 class TargetJob:
-    """Everything the target's training depends on."""
+    """Inputs of the target's training."""
 
     tokens: Tensor
     vocabulary: int
@@ -32,7 +33,7 @@ class TargetJob:
 
 
 def train_target(job: TargetJob, compute: Compute) -> LlamaForCausalLM:
-    """Train (or finish training) the target; gives the float32 model in evaluation mode."""
+    """Train, or resume training, the target. Return the float32 model in evaluation mode."""
     model = build(TARGET, job.vocabulary, job.seed).to(compute.device)
     schedule = Schedule(job.steps, WARMUP, DECAY_SHARE)
     lengths = {length: Windows(job.tokens, length, job.seed) for length in (SHORT, CONTEXT)}
@@ -44,7 +45,7 @@ def train_target(job: TargetJob, compute: Compute) -> LlamaForCausalLM:
         return functional.cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten())
 
     def loss_of(step: int) -> Tensor:
-        # The decay sees full-length windows, so every position is trained and the cheaper ones carry the bulk.
+        # The decay uses full-length windows, so every position is trained. Cheaper short windows do most of the work.
         length = SHORT if step < schedule.decay_start else CONTEXT
         return loss_of_batch(lengths[length].batch(step, TOKENS_PER_STEP // length).to(compute.device))
 

@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerFast
 END_OF_TEXT = "<|endoftext|>"
 VOCABULARY = 2048
 
-# A code model reads instructions as comments: every system and user line becomes one, assistant turns stay code.
+# A code model reads instructions as comments. Every system and user line becomes a comment; assistant turns stay code.
 CHAT_TEMPLATE = (
     "{%- for message in messages -%}"
     "{%- if message['role'] == 'assistant' -%}"
@@ -23,7 +23,12 @@ CHAT_TEMPLATE = (
 
 
 def train_tokenizer(texts: Iterable[str], context: int, vocabulary: int = VOCABULARY) -> PreTrainedTokenizerFast:
-    """Train the BPE on `texts`; id 0 is `<|endoftext|>` (bos, eos and pad), which encoding never adds by itself."""
+    """Train the BPE on `texts`. Id 0 is `<
+
+    endoftext
+
+    >` (bos, eos and pad), which encoding never adds by itself.
+    """
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
