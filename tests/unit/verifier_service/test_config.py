@@ -1,4 +1,4 @@
-"""A verifier's settings: few are needed, wrong ones are one line."""
+"""A verifier's settings: few are required, and each error is reported on one line."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What each kind of drafter did, in numbers of its own."""
+"""Separate metrics for each kind of drafter."""
 
 from specdec.rules.speculation import Origin
 from specdec.sampling.params import FinishReason
@@ -58,6 +58,6 @@ def test_tokens_that_a_grammar_forced_are_not_the_drafters_own() -> None:
     assert value(metrics, "draft_tokens_total", "grammar") == 11
     assert value(metrics, "accepted_tokens_total", "grammar") == 4
     assert 0.74 < (value(metrics, "alpha", "model") or 0.0) < 0.76  # one rejection, of its own second token
-    assert 0.78 < (value(metrics, "alpha", "grammar") or 0.0) < 0.82  # one, where forced tokens were judged at all
+    assert 0.78 < (value(metrics, "alpha", "grammar") or 0.0) < 0.82  # one, if forced tokens were judged at all
     assert abs((value(metrics, "cost_c", "model") or 0.0) - 0.1) < 1e-9
     assert value(metrics, "cost_c", "grammar") is None

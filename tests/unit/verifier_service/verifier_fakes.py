@@ -1,4 +1,4 @@
-"""An engine whose logits are a table, a target without a queue, a source of drafts that a test writes."""
+"""Fakes: an engine with a table of logits, a target without a queue, and drafts written by a test."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -30,12 +30,12 @@ GREEDY = SamplingParams(temperature=0.0)
 
 
 def following(token: int) -> int:
-    """What the table engine says after a token."""
+    """Return the table engine's next token."""
     return (token * 3 + 1) % VOCABULARY
 
 
 def continuation(token: int, count: int) -> tuple[int, ...]:
-    """The next `count` tokens after one."""
+    """Return the next `count` tokens after one."""
     tokens: list[int] = []
     for _ in range(count):
         token = following(token)
@@ -44,19 +44,19 @@ def continuation(token: int, count: int) -> tuple[int, ...]:
 
 
 def point_mass(*tokens: int) -> Draft:
-    """A draft of certain tokens."""
+    """Return a draft whose q̂ is a point mass at each token."""
     one = torch.ones(1, dtype=torch.int64)
     return Draft(tokens, tuple(SparseProbs(torch.tensor([token]), one) for token in tokens))
 
 
 def chunk_after(prefix: Sequence[int], *tokens: int, base_len: int | None = None) -> DraftTokens:
-    """Drafts that continue the first `base_len` tokens of `prefix`, all by default."""
+    """Return drafts that continue the first `base_len` tokens of `prefix`, by default all of them."""
     base = len(prefix) if base_len is None else base_len
     return DraftTokens("s", 1, base, PrefixHash(prefix[:base]).value, point_mass(*tokens))
 
 
 def make_call(**changes: object) -> GenerationCall:
-    """A small call."""
+    """Return a small call."""
     values: dict[str, object] = {
         "session_id": "s",
         "epoch": 1,
@@ -79,12 +79,12 @@ def make_row(
     limit: int = 1000,
     **changes: object,
 ) -> Row:
-    """A row that is judged, or a prefill where the goal is less than all tokens; `changes` are those of its call."""
+    """Return a row to judge, or a prefill if `goal` is less than all tokens. `changes` apply to its call."""
     return Row(make_call(**changes), kv_name, rank, limit, tokens, len(tokens) if goal is None else goal, draft)
 
 
 class FixedGamma:
-    """Always the same γ."""
+    """A controller with a constant γ."""
 
     def __init__(self, value: int) -> None:
         self.value = value
@@ -101,7 +101,7 @@ class FixedGamma:
         return self.value
 
     def observe(self, drafted: int, accepted: int) -> None:
-        """Learn nothing."""
+        """Ignore the observation."""
 
     def speedup(self) -> Speedup:
         return Speedup(1.5, 1.25)
@@ -111,17 +111,17 @@ class FixedGamma:
 
 
 def make_speculation(gamma_max: int = 4, groups: int | Literal["auto"] = 1) -> BatchSpeculation:
-    """A judgement of drafters that say nothing of themselves."""
+    """Return a controller of drafters that report no times."""
     return BatchSpeculation(gamma_max, 512, lambda: DrafterTimes(None), groups=groups)
 
 
 def make_metrics() -> VerifierMetrics:
-    """Metrics of a registry of their own."""
+    """Return metrics with a registry of their own."""
     return VerifierMetrics(CollectorRegistry())
 
 
 class TableEngine:
-    """Says `following(token)` with certainty; fails for sessions a test poisons."""
+    """Predicts `following(token)` with certainty, and fails for sessions that a test poisons."""
 
     vocab_size = VOCABULARY
     context_length = 1000
@@ -131,7 +131,7 @@ class TableEngine:
         self.room = room
         self.limits: dict[str, int] = {}
         self.held: dict[str, int] = {}
-        """Tokens that each session has memory for."""
+        """Tokens of memory per session."""
         self.kv: dict[str, list[int]] = {}
         self.batches: list[list[Chunk]] = []
         self.poisoned: set[str] = set()
@@ -186,29 +186,29 @@ class TableEngine:
 
 
 class DirectTarget:
-    """The loop of a target that judges a row as soon as it is submitted, and remembers what it was asked.
+    """The loop of a target that judges a row as soon as it is submitted, and records its calls.
 
-    What became of the rows is concluded by `advance`, as behind a pass.
+    `advance` concludes the rows with their outcomes, as after a pass.
     """
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
-        """With the tokens of their time."""
+        """Copies of the rows, with their tokens at the time of the call."""
         self.prefills: list[int] = []
         self.admission: Row | None = None
         self.holds_kv = False
         self.held = 0
-        """Tokens that have KV when a sequence is let in."""
+        """Number of tokens with KV when a sequence is admitted."""
         self.refuses_drafts = False
         self.room = 1000
-        """For drafts, in a pass."""
+        """Maximum number of drafts in a pass."""
         self.drafts_first = True
         self.running = 0
-        """Sequences of others."""
+        """Number of other sequences."""
         self.expecting = 0
-        """How often a pass waited for a draft."""
+        """Number of times that a pass waited for a draft."""
         self.ahead = False
-        """Whether the next round of each sequence has begun before that asks."""
+        """Whether the next round of each sequence has begun before its request."""
         self.pending: list[tuple[EngineSequence, Outcome | None]] = []
         self.waiting: list[EngineSequence] = []
         """Sequences that wait for a draft."""
@@ -239,7 +239,7 @@ class DirectTarget:
             self.pending.append((sequence, self.judge(row)))
 
     def advance(self) -> bool:
-        """Conclude what is pending, then have it told; whether there was something, or a draft is waited for."""
+        """Conclude pending rows, then report them. Return whether there were any, or a sequence waits for a draft."""
         for sequence in self.waiting:
             if sequence.drafts.gathers is Gathers.NOT:  # the next pass begins
                 sequence.drafts.hurry()
@@ -270,7 +270,7 @@ class DirectTarget:
 
 
 class Collected:
-    """A reader that keeps what it is given."""
+    """A reader that keeps its rounds and errors."""
 
     def __init__(self, seen: Callable[[Round], None] = lambda done: None) -> None:
         """`seen` is called with each round."""
@@ -287,7 +287,7 @@ class Collected:
 
 
 class WrittenDrafts:
-    """Hands out the drafts a test wrote, one a round; then none, for a reason."""
+    """Returns the drafts written by a test, one per round, and then none, with `reason`."""
 
     gathers = Gathers.ALWAYS
     guesses = False
@@ -332,5 +332,5 @@ class WrittenDrafts:
 
 
 def make_link(registry: CollectorRegistry | None = None, address: str = "d:1") -> DrafterLink:
-    """A link to nobody yet."""
+    """Return a link without a connection."""
     return DrafterLink(address, 1.0, VerifierMetrics(registry or CollectorRegistry()))

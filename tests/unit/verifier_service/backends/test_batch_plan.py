@@ -1,4 +1,4 @@
-"""Decoding sessions always go; prompts share a budget; rank is arrival, moved by priority."""
+"""Decoding sessions are always in the pass and prompts share a budget. Rank is arrival, shifted by priority."""
 
 import pytest
 from hypothesis import given
@@ -116,7 +116,7 @@ def test_a_level_of_priority_is_worth_some_waiting_and_no_more() -> None:
 def test_a_turn_is_half_of_the_sessions_that_draft_and_waits_for_no_others(
     plain: int, drafted: int, ready: bool, taken: int
 ) -> None:
-    """Of 8 sessions, rows without drafts are in every turn."""
+    """Each group has half of the drafting sessions, and all rows without drafts are in every group."""
     waiting = [make_row(f"p{index}", range(5)) for index in range(plain)]
     waiting += [decoding(f"d{index}")[0] for index in range(drafted)]
     assert is_turn(waiting, 8) is ready

@@ -1,4 +1,4 @@
-"""A pass on another device than the host: the host's verdicts to the bit, and one look for all of them."""
+"""A pass on a device other than the host: verdicts match the host's to the bit, with one device sync for them all."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -37,7 +37,7 @@ MODES = [Mode.REJECTION, Mode.BLOCK, Mode.COUPLED, Mode.OFF]
 
 
 class RandomEngine(TableEngine):
-    """Logits drawn for each session and length, left on a device."""
+    """Draws logits for each session and length, and leaves them on a device."""
 
     def __init__(self, device: torch.device | str, rows: Sequence[Row]) -> None:
         super().__init__(room=10_000)
@@ -59,7 +59,7 @@ def _logits(session: str, length: int, count: int) -> Tensor:
 
 
 def drafted(mode: Mode, gamma: int, session: str) -> Draft:
-    """From what the target says without any parameters, and a bit of something else."""
+    """Draw drafts from the target's distribution without parameters, mixed with another one."""
     if mode is Mode.OFF or gamma == 0:
         return NO_DRAFT
     q = (_logits(session, len(TOKENS) + gamma, gamma + 1)[:gamma] + 0.3 * _logits("q", gamma, gamma)).softmax(-1)
@@ -69,12 +69,12 @@ def drafted(mode: Mode, gamma: int, session: str) -> Draft:
 
 
 def a_row(kv_name: str, draft: Draft, sampling: SamplingParams, speculation: Speculation) -> Row:
-    """A row whose prompt is the first three of its tokens."""
+    """Return a row whose prompt is the first three of its tokens."""
     return make_row(kv_name, TOKENS, draft=draft, prompt_len=PROMPT_LEN, sampling=sampling, speculation=speculation)
 
 
 def mixed(modes: Sequence[Mode] = MODES, params: Sequence[SamplingParams] = tuple(PARAMS.values())) -> list[Row]:
-    """Each mode with each of the parameters, drafts of 0 to 5 tokens, some of it lenient."""
+    """Return rows of each mode with each of the parameters, drafts of 0 to 5 tokens, some of them lenient."""
     rows = []
     for number, (mode, each) in enumerate((mode, each) for mode in modes for each in params):
         lenience = 0.4 if mode is Mode.REJECTION and number % 3 == 0 else 1.0

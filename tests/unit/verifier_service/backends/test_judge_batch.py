@@ -1,4 +1,4 @@
-"""The verdicts on a batch are those on each of its rows alone, and those that the distributions give."""
+"""Verdicts on a batch match those on each row alone, and those computed from the distributions."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -25,7 +25,7 @@ _TOKENS = (5, 3, 8, 1)
 
 
 def mixed(vocab_size: int) -> tuple[list[Row], Tensor]:
-    """Rows of every mode, at temperatures 0 and above, with drafts and without; and their logits."""
+    """Return rows of every mode, at temperatures 0 and above, with and without drafts; and their logits."""
     generator = torch.Generator().manual_seed(vocab_size)
     rows, logits = list[Row](), list[Tensor]()
     for index in range(60):

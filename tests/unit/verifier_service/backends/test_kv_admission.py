@@ -1,4 +1,4 @@
-"""Which sequences have KV when there is not enough for all."""
+"""Which sequences hold KV when there is not enough for all."""
 
 from tests.unit.verifier_service.verifier_fakes import TableEngine, make_row
 from verifier_service.backends.kv_admission import IDLE_SECONDS, KvAdmission

@@ -1,4 +1,4 @@
-"""Passes that hold fewer sequences than decode are shared evenly."""
+"""Passes with room for fewer sequences than decode are shared evenly."""
 
 from collections import Counter
 
@@ -35,7 +35,7 @@ def test_without_a_limit_all_go() -> None:
 @pytest.mark.parametrize("sessions", [8, 9, 11, 15, 16, 17, 19, 22, 24, 25, 30])
 @pytest.mark.parametrize("away", [0, 1])
 def test_every_session_gets_as_many_passes(sessions: int, away: int) -> None:
-    """Sessions are `away` for some passes behind each of theirs, while they wait for drafts."""
+    """Sessions are `away` for some passes after each of theirs, while they wait for drafts."""
     rotation, taken, passes = Rotation(8), Counter[str](), 30 * sessions
     drafting: list[list[str]] = [[] for _ in range(away)]
     for _ in range(passes):

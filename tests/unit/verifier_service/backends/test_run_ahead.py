@@ -1,4 +1,4 @@
-"""Passes of plain rounds follow one another before their sessions ask, and never more than one round ahead."""
+"""Passes of plain rounds follow one another before their sessions request them, at most one round ahead."""
 
 import asyncio
 import gc
@@ -33,7 +33,7 @@ def plain(name: str, tokens: Sequence[int] = (3,), limit: int = 1000, **changes:
 
 
 async def decode(scheduler: AwaitedLoop, name: str, count: int) -> tuple[int, ...]:
-    """As a session does it."""
+    """Decode like a session."""
     tokens = [3]
     for _ in range(count):
         tokens += (await scheduler.verify(plain(name, tuple(tokens)))).verdict.tokens
@@ -133,7 +133,7 @@ async def test_a_session_that_leaves_takes_nothing_from_the_others() -> None:
 
 
 class FailingModel(ModelThread):
-    """Fails in its third step, the first that nobody has asked for."""
+    """Fails in its third step, the first that no session has requested."""
 
     def __init__(self, engine: TableEngine, error: Exception) -> None:
         super().__init__(engine, SETTINGS)

@@ -1,4 +1,4 @@
-"""One pass: logits, distributions, verdicts, and KV cut back; errors stay with whom they belong to."""
+"""One pass: logits, distributions, verdicts and KV rollback. An error affects only its own session."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -100,7 +100,7 @@ def test_a_row_that_lacks_more_than_the_pass_computes_is_not_judged_yet() -> Non
 
 
 def test_penalties_see_the_drafts_before_each_position() -> None:
-    # Every token of the truth is followed by itself once more only if nothing counts it as output.
+    # Drafts before a position count as output for the parameters at that position.
     engine = engine_with("s")
     never_again = SamplingParams(temperature=0.0, logit_bias={following(3): -100.0})
     counted = SamplingParams(temperature=0.0, min_tokens=2, end_token_ids=(following(following(3)),))
@@ -109,7 +109,7 @@ def test_penalties_see_the_drafts_before_each_position() -> None:
     engine.truncate("s", 4)
     draft = point_mass(*continuation(3, 2))
     (masked,) = verify_batch(engine, [whole(make_row("s", TOKENS, draft=draft, prompt_len=5, sampling=counted))])
-    # One draft before it is not two tokens of output: the end id is masked there.
+    # With one draft before it, the output has fewer than two tokens, so the end id is masked.
     assert verdict(masked).accepted == 1
 
 
@@ -153,7 +153,7 @@ def test_a_sequence_without_a_distribution_fails_alone_and_says_so() -> None:
 
 
 class NanBehind(TableEngine):
-    """Has no distribution behind one token."""
+    """A model without a valid distribution after one token."""
 
     def __init__(self, token: int) -> None:
         super().__init__()
@@ -207,7 +207,7 @@ def test_each_row_is_scored_at_its_own_positions_and_only_when_it_asks() -> None
     assert [each.top[0][0] for each in verdict(rejected).logprobs] == list(truth[:2])
     assert all(each.logprob == each.top[0][1] > -1e-6 for each in verdict(rejected).logprobs)
     assert verdict(mute).logprobs == ()
-    # The bias decides what is drawn; what is reported are the model's own logits.
+    # The bias decides the drawn token; reported log probabilities come from the model's own logits.
     assert verdict(plain).tokens == (9,)
     assert [(each.top, each.logprob < -29) for each in verdict(plain).logprobs] == [((), True)]
 
@@ -216,7 +216,7 @@ def test_each_row_is_scored_at_its_own_positions_and_only_when_it_asks() -> None
 def test_lenience_keeps_what_exact_verification_would_not(temperature: float) -> None:
     params = SamplingParams(temperature=temperature, allowed_token_ids=(1, 2), logit_bias={1: 0.5})
     draft = Draft((2,), (SparseProbs(torch.tensor([1, 2]), torch.tensor([1, 65535])),))
-    # p(2) is 0.38 and q(2) nearly 1: exact verification keeps 38 in 100, lenience 0.3 every one.
+    # p(2) is 0.38 and q(2) nearly 1: exact verification keeps 38 in 100, lenience 0.3 keeps all.
     kept = {1.0: 0, 0.3: 0}
     for ell in kept:
         for seed in range(100):

@@ -1,4 +1,4 @@
-"""One session, its links to drafters, and what was sent over them."""
+"""One session, its links to drafters, and the messages sent over them."""
 
 import asyncio
 from collections.abc import Callable
@@ -20,7 +20,7 @@ PATIENT = DraftingSettings(timeout=60.0, probe=100.0)
 
 
 class Scene:
-    """A session, its links, and what was sent over them."""
+    """A session, its links, and the messages sent over them."""
 
     def __init__(
         self, links: int = 1, settings: DraftingSettings = PATIENT, ready: bool = True, worth: float | None = None
@@ -32,7 +32,7 @@ class Scene:
         self.pool = DrafterPool(self.links)
         call = make_call(tokens=PROMPT, speculation=Speculation(Mode.REJECTION))
         self.worth = worth
-        """Seconds for which a wait pays; None at first for a fixed γ."""
+        """Maximum time that a wait pays for, in seconds. None at first for a fixed γ."""
         patience = None if worth is None else lambda: self.worth
         self.drafts = RemoteDrafts(call, 20, 100, self.pool, settings, patience, self.clock)
 
@@ -41,13 +41,13 @@ class Scene:
         return self.links[0]
 
     async def propose(self, gamma: int = 2) -> Proposal:
-        """What a round gets behind which a pass begins at once, unless it waits for the round."""
+        """Return the draft of a round whose pass begins at once, unless it waits for the round."""
         self.round = WaitingRound(self.drafts, gamma, self.clock)
         asyncio.get_running_loop().call_soon(self.round.hurry)
         return await self.round.proposal()
 
     def caught_up(self) -> None:
-        """Let the drafter answer once, with something that is of no use any more."""
+        """Deliver one outdated draft from each drafter."""
         self.drafts.begin(2)
         for link in self.links:
             link.drafted(chunk_after((9, 9, 9)))
@@ -64,14 +64,14 @@ class Scene:
         return task
 
     async def hurried(self) -> Proposal:
-        """What a round gets that takes no draft until the next pass begins."""
+        """Return the proposal of a round that gets no draft before the next pass begins."""
         return await self.after(self._hurry)
 
     def _hurry(self) -> None:
         self.round.hurry()
 
     async def after(self, event: Callable[[], None], gamma: int = 2) -> Proposal:
-        """What a waiting round gets once `event` happens."""
+        """Return the proposal that a waiting round gets after `event` happens."""
         task = await self.waiting(gamma)
         event()
         return await task

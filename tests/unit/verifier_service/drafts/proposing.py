@@ -1,4 +1,4 @@
-"""A round that waits for its draft, as the loop lets it."""
+"""A round that waits for its draft, as in the loop."""
 
 import asyncio
 import math
@@ -9,22 +9,22 @@ from verifier_service.drafts.drafts import Drafts, Proposal
 
 
 class WaitingRound:
-    """Requests a draft, and looks for it whenever something has changed or the time is over."""
+    """Requests a draft, and checks for it after each change and at the end of the wait."""
 
     def __init__(self, drafts: Drafts, gamma: int, clock: Clock | None = None) -> None:
-        """Request the draft; `clock`, where the drafts have one, is set on when real time has passed."""
+        """Request the draft. `clock`, if given, advances after real time has passed."""
         self._drafts = drafts
         self._clock = clock
         self._stirred = asyncio.Event()
         drafts.request(gamma, self._stirred.set)
 
     def hurry(self) -> None:
-        """Let the next pass begin without waiting for the round."""
+        """Start the next pass without waiting for the round."""
         self._drafts.hurry()
         self._stirred.set()
 
     async def proposal(self) -> Proposal:
-        """The draft, once the wait is over."""
+        """Return the draft once the wait is over."""
         while (proposal := self._drafts.proposal()) is None:
             self._stirred.clear()
             patience = self._drafts.patience
@@ -38,5 +38,5 @@ class WaitingRound:
 
 
 async def proposed(drafts: Drafts, gamma: int) -> Proposal:
-    """What a round gets that asks for γ drafts."""
+    """Return the proposal for a round that requests γ drafts."""
     return await WaitingRound(drafts, gamma).proposal()

@@ -1,4 +1,4 @@
-"""A breaker opens after failures in a row, and lets one try through now and then."""
+"""A breaker opens after consecutive failures and then allows single trials at intervals."""
 
 from verifier_service.drafts.breaker import Breaker
 

@@ -1,4 +1,4 @@
-"""The chain holds nothing but drafts of the exact prefix."""
+"""The chain holds only drafts of the exact prefix."""
 
 from dataclasses import replace
 
@@ -94,7 +94,7 @@ def test_drafts_past_another_bonus_token_go() -> None:
 
 def test_drafts_that_a_verdict_saw_and_did_not_commit_are_never_used_again() -> None:
     chain = chain_of(1, 2, 3, 4)
-    # The recovered token happens to be the draft itself: what was behind it has been judged.
+    # The recovered token equals the draft, and the drafts after it have been judged.
     assert not chain.advance((1, 2), judged=4)
     assert len(chain) == 0
 

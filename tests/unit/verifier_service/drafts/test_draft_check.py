@@ -1,4 +1,4 @@
-"""Nothing that a drafter sends reaches a pass unless the pass can judge it, in any mode, as chain, tree or pushed."""
+"""A drafter's message reaches a pass only if the pass can judge it, in any mode, as chain, tree or pushed chain."""
 
 from collections.abc import Callable
 

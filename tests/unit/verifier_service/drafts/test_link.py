@@ -1,4 +1,4 @@
-"""A link is in one state, and people can see which and why."""
+"""A link has one state, and operators can see the state and its reason."""
 
 from prometheus_client import CollectorRegistry
 
@@ -10,7 +10,7 @@ from verifier_service.drafts.link import DrafterLink, LinkState
 
 
 class Ear:
-    """Remembers what it hears."""
+    """Records the messages it receives."""
 
     epoch = 1
 

@@ -1,4 +1,4 @@
-"""Sources inside the verifier: which of them drafts, what a drafter beside them learns, and by which names they go."""
+"""Sources inside the verifier: choice of the source, learning of a drafter beside them, and the reported names."""
 
 import asyncio
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ class Written:
 
 
 class Drafter(Drafts):
-    """A drafter that records what it is told."""
+    """A drafter that records its calls."""
 
     def __init__(self) -> None:
         self.commits: list[tuple[tuple[int, ...], int, int]] = []
@@ -58,7 +58,7 @@ class Drafter(Drafts):
 
 
 class Watched:
-    """A controller that always drafts four, and records what it learns."""
+    """A controller that always drafts four tokens and records its observations."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[int, int]] = []
@@ -149,7 +149,7 @@ async def test_while_a_long_prompt_is_read_no_source_is_asked_and_nothing_is_los
     assert (await proposed(drafts, 2)).draft == NO_DRAFT
     drafts.commit((4,), judged=0, gamma=2)
     await until(lambda: source.seen == [*prompt, 4])
-    await asyncio.sleep(0)  # the task that reads ends behind its last piece
+    await asyncio.sleep(0)  # the reading task ends after its last piece
     assert (await proposed(drafts, 2)).draft.tokens == (5,)
     drafts.commit((6,), judged=0, gamma=2)
     assert source.seen == [*prompt, 4, 6]

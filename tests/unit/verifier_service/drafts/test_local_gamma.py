@@ -1,4 +1,4 @@
-"""Sources of the verifier draft where that pays for all that is known, and find out at little cost whether it does."""
+"""Sources of the verifier draft if that is known to pay, and find out at low cost whether it does."""
 
 import random
 
@@ -14,7 +14,7 @@ def session(acceptance: LocalAcceptance, beta: float, *, ends_itself: bool = Fal
 
 
 def run(gamma: LocalGamma, alpha: float, rounds: int, dice: random.Random) -> int:
-    """Drafts made in so many rounds."""
+    """Return the number of drafts made in these rounds."""
     made = 0
     for _ in range(rounds):
         drafted = gamma.gamma()
@@ -61,7 +61,7 @@ def test_a_source_whose_drafts_end_by_themselves_is_asked_for_all_or_for_nothing
 
 
 def priced(price: float, rounds: int, accepted: int) -> SourceWorth:
-    """What a source is worth of which every round has four drafts, so many of them accepted."""
+    """Return a source at this price per token, after rounds of four drafts with this many accepted each."""
     worth = SourceWorth(lambda: price)
     for _ in range(rounds):
         worth.observe(4, accepted)
@@ -69,7 +69,7 @@ def priced(price: float, rounds: int, accepted: int) -> SourceWorth:
 
 
 def reads(worth: SourceWorth, goodput: float) -> int:
-    """Of 80 sessions those that a source reads for."""
+    """Return the number of sessions out of 80 for which a source reads."""
     return sum(worth.reads(goodput) for _ in range(80))
 
 

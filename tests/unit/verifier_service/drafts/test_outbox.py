@@ -1,4 +1,4 @@
-"""What was put in during a turn leaves as one frame that makes sense in order."""
+"""Messages put in during one iteration of the event loop leave as one frame, valid in order."""
 
 import asyncio
 

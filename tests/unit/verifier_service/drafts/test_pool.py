@@ -1,4 +1,4 @@
-"""Which drafter a session gets."""
+"""The choice of a session's drafter."""
 
 import math
 
@@ -15,7 +15,7 @@ SESSIONS = [f"session-{index}" for index in range(60)]
 
 
 def ready_links(*round_trips: float) -> list[DrafterLink]:
-    """Links that are ready, each with what its ping took."""
+    """Return ready links with these ping times."""
     links = [make_link(address=f"d{index}:1") for index in range(len(round_trips))]
     for link, seconds in zip(links, round_trips, strict=True):
         link.connected("small", 0.1)

@@ -1,4 +1,4 @@
-"""Chains are pushed for where what was measured says that they are worth it."""
+"""Chains are pushed where measurements show that they pay."""
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -8,7 +8,7 @@ from verifier_service.drafts.link import OUTCOMES, MeasuredLink, PushChoice, sav
 from verifier_service.speculation.costs import DraftedRounds
 
 GUESSED_WELL, GUESSED_WORSE = 0.93, 0.81
-"""Acceptance at 4.3 and at 3.4 tokens a round of four drafts."""
+"""Acceptance at 4.3 and at 3.4 tokens per round of four drafts."""
 GAMMA = 4
 PASS, STEP = 0.060, 0.004
 

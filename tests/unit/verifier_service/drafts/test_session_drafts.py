@@ -1,4 +1,4 @@
-"""One session and its drafters: what they are told, falling back, moving, fencing."""
+"""One session and its drafters: messages, fallback, moves, fences."""
 
 import pytest
 
@@ -24,7 +24,7 @@ async def test_a_session_opens_once_with_everything_the_drafter_needs() -> None:
 
 @pytest.mark.parametrize(("wanted", "offered", "asked"), [(8, 16, 8), (8, 4, 4), (8, 0, 0), (0, 16, 0)])
 async def test_chains_are_asked_for_as_far_as_the_drafter_pushes_them(wanted: int, offered: int, asked: int) -> None:
-    """A drafter of a version before that offers none."""
+    """The drafter is of an earlier version and offers no chains."""
     scene = Scene(settings=DraftingSettings(outcomes=wanted), ready=False)
     scene.link.connected("small", 0.001, outcomes=offered)
     scene.drafts.begin(4)
@@ -202,7 +202,7 @@ async def test_drafts_that_a_verdict_saw_are_drawn_anew() -> None:
     scene.link.drafted(chunk_after(PROMPT, 7, 8, 9))
     await scene.propose(3)
     await scene.sent()
-    # The recovered token equals the second draft: the drafter would go on with the third, which was judged.
+    # The recovered token equals the second draft: the drafter would continue with the third, which was judged.
     scene.drafts.commit((7, 8), 3, 3)
     await scene.propose(3)
     frame = await scene.sent()

@@ -1,4 +1,4 @@
-"""A tree counts for exactly the committed tokens, and several drafters' trees are offered as one."""
+"""A tree is valid for exactly the committed tokens, and several drafters' trees are offered as one."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -50,7 +50,7 @@ def test_a_tree_of_another_prefix_and_a_second_one_are_not_taken() -> None:
 
 
 class Scripted(Drafts):
-    """Proposes one draft, and notes what it is told."""
+    """Proposes one draft and records its calls."""
 
     def __init__(self, draft: Draft | TreeDraft, name: str, *, local: bool = False) -> None:
         self.made = Proposal(draft, Fallback.NONE if draft.tokens else Fallback.LATE, 0.5, 2, name, local)

@@ -1,4 +1,4 @@
-"""How long a round waits for its drafts, and when it does not."""
+"""How long a round waits for its drafts, and when it does not wait."""
 
 import asyncio
 import math
@@ -71,7 +71,7 @@ async def test_a_late_draft_is_not_waited_for_longer_than_it_is_worth() -> None:
     assert (await scene.propose()).fallback is Fallback.LATE
     scene.link.drafted(chunk_after(PROMPT, 7))
     assert (await scene.propose()).draft.tokens == (7,)
-    # The drafter is late, not gone: nobody else waits less for it.
+    # The drafter is late but not lost, so its breaker stays closed for other sessions.
     assert scene.link.breaker.allows(scene.clock.now)
     scene.worth = math.inf
     task = await scene.waiting()

@@ -21,10 +21,10 @@ Verdict = asyncio.Future[Outcome | None]
 
 
 class WrittenDrafts(Drafts):
-    """A draft that never comes, until the next pass begins without it."""
+    """A draft that arrives only when the next pass begins, if at all."""
 
     def __init__(self, gathers: Gathers, made: Callable[[], Proposal | None]) -> None:
-        """`made` is the draft when the pass begins; None keeps the round waiting."""
+        """`made` returns the draft when the pass begins, or None to keep the round waiting."""
         self._gathers = gathers
         self._made = made
         self._hurried = False
@@ -41,10 +41,10 @@ class WrittenDrafts(Drafts):
 
 
 class WrittenSequence:
-    """A sequence whose rows a test writes; each is concluded into a future."""
+    """A sequence whose rows a test writes. Each row's outcome resolves a future."""
 
     def __init__(self, row: Row, then: Callable[[Outcome], Row | None] = lambda _: None) -> None:
-        """`then` gives the row that follows a verdict at once; None leaves that to the test."""
+        """`then` returns the row that follows an outcome at once, or None to leave it to the test."""
         self.row = row
         self.drafts = Drafts()
         self.entered: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -52,7 +52,7 @@ class WrittenSequence:
         self.on_draft: Callable[[Proposal], None] = lambda proposal: None
         self.loop: EngineLoop | None = None
         self.first: Row | None = None
-        """The row that follows the admission at once."""
+        """Row submitted immediately after the admission."""
         self._then = then
 
     def admitted(self, found: int) -> None:
@@ -71,7 +71,7 @@ class WrittenSequence:
             verdict.set_result(outcome)
 
     def tell(self) -> None:
-        """Tell nobody."""
+        """Do nothing."""
 
     def drafted(self, proposal: Proposal) -> None:
         self.on_draft(proposal)
@@ -89,7 +89,7 @@ class WrittenSequence:
 
 
 class AwaitedLoop:
-    """The loop, with what becomes of rows as futures."""
+    """The loop, with the outcomes of rows as futures."""
 
     def __init__(self, loop: EngineLoop) -> None:
         self.engine_loop = loop
@@ -97,7 +97,7 @@ class AwaitedLoop:
 
     @asynccontextmanager
     async def admitted(self, row: Row) -> AsyncIterator[int]:
-        """A sequence that has been let in, and leaves with the context."""
+        """Admit a sequence, which leaves with the context."""
         sequence = WrittenSequence(row)
         sequence.loop = self.engine_loop
         self.engine_loop.enter(sequence)
@@ -108,14 +108,14 @@ class AwaitedLoop:
             self.engine_loop.leave(sequence)
 
     def verify(self, row: Row) -> Verdict:
-        """What becomes of a row."""
+        """Submit a row and return its outcome."""
         sequence = self.sequences[row.kv_name]
         sequence.verdict = verdict = asyncio.get_running_loop().create_future()
         self.engine_loop.submit(sequence, row)
         return verdict
 
     def begin(self, admission: Row, first: Row) -> Verdict:
-        """What becomes of the first row of a sequence that comes, which is asked for as soon as it is let in."""
+        """Enter a sequence that submits `first` as soon as it is admitted, and return the outcome of that row."""
         sequence = WrittenSequence(admission)
         sequence.loop, sequence.first = self.engine_loop, first
         sequence.verdict = verdict = asyncio.get_running_loop().create_future()
@@ -124,11 +124,11 @@ class AwaitedLoop:
         return verdict
 
     async def prefill(self, row: Row) -> None:
-        """Compute what a row asks for."""
+        """Prefill up to the goal of a row."""
         await self.verify(row)
 
     async def decode(self, first: Row, count: int) -> tuple[int, ...]:
-        """The tokens of plain rounds, at least `count`, each asked for when the one before is concluded."""
+        """Return at least `count` tokens of plain rounds, each submitted after the previous one is concluded."""
         sequence, made = self.sequences[first.kv_name], list(first.tokens)
         start = len(made)
 
@@ -144,7 +144,7 @@ class AwaitedLoop:
 
     @contextmanager
     def expected(self, gathers: Gathers, made: Callable[[], Proposal | None] = lambda: None) -> Iterator[None]:
-        """A sequence waits for its draft inside the context."""
+        """Keep a sequence waiting for its draft inside the context."""
         sequence = WrittenSequence(make_row("waits"))
         sequence.drafts = WrittenDrafts(gathers, made)
         waits = self.engine_loop._waits
@@ -155,7 +155,7 @@ class AwaitedLoop:
             waits.drop(sequence)
 
     def lingering(self, row: Callable[[], Row]) -> Verdict:
-        """What becomes of a round for which no pass waits, whose row is written when the next pass begins."""
+        """Return the outcome of a round for which no pass waits. Its row is made when the next pass begins."""
         sequence = self.sequences[row().kv_name]
         sequence.drafts = WrittenDrafts(Gathers.NOT, Proposal)
         sequence.verdict = verdict = asyncio.get_running_loop().create_future()
@@ -174,7 +174,7 @@ async def scheduling(
     chunk_tokens: int = 16,
     metrics: VerifierMetrics | None = None,
 ) -> AsyncIterator[AwaitedLoop]:
-    """A loop that runs."""
+    """Run a loop."""
     settings = VerifierSettings(
         model=ModelSettings(path=Path("model")),
         max_waiting=max_waiting,
@@ -200,7 +200,7 @@ def awaited_loop(
     groups: int = 1,
     metrics: VerifierMetrics | None = None,
 ) -> AwaitedLoop:
-    """A loop that the test runs."""
+    """Return a loop that the test runs."""
     speculation = make_speculation(groups=groups)
     return AwaitedLoop(EngineLoop(model, thread, settings, speculation, metrics or make_metrics()))
 
@@ -214,6 +214,6 @@ def admitted(loop: AwaitedLoop, session: str, tokens: int, limit: int = 10) -> A
 
 
 async def steps(count: int = 20) -> None:
-    """Let the loop and the thread work."""
+    """Give the loop and the thread time to work."""
     for _ in range(count):
         await asyncio.sleep(0.001)

@@ -1,4 +1,4 @@
-"""The cut: the earliest end wins, and counts are of what was kept."""
+"""The cut: the earliest end wins, and counts cover only the kept tokens."""
 
 import pytest
 
@@ -14,7 +14,7 @@ VERDICT = Verdict((4, 5, 6, 7), accepted=3, drafted=3)
 
 
 def kept(room: int, ends: frozenset[int]) -> Round:
-    """The round of a verdict behind 10 tokens, with room for so many."""
+    """Return the round of a verdict after 10 tokens, with this much room."""
     draft = Draft((4, 5, 6), ())
     asked = AskedRound(10, Proposal(draft), drafted=3, declined=Fallback.NONE, grounds=None)
     return asked.told(cut(VERDICT.tokens, room, ends), Outcome(VERDICT, 0.0, 0.1, offered=3), Speedup(), cached=0)

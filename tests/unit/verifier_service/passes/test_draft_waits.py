@@ -1,4 +1,4 @@
-"""The loop looks at a waiting sequence when its drafts have changed, and when its time is over."""
+"""The loop checks a waiting sequence when its drafts change and when its wait ends."""
 
 import asyncio
 import math
@@ -11,7 +11,7 @@ from verifier_service.passes.draft_waits import DraftWaits
 
 
 class Coming(Drafts):
-    """A draft that a test lets come."""
+    """A draft that arrives when a test says so."""
 
     def __init__(self, gathers: Gathers = Gathers.ALWAYS, seconds: float = math.inf) -> None:
         self.there = self.broken = False
@@ -46,7 +46,7 @@ class Coming(Drafts):
 
 
 class Waiting:
-    """A sequence that waits."""
+    """A waiting sequence."""
 
     def __init__(self, drafts: Coming) -> None:
         self.drafts: Drafts = drafts
@@ -64,7 +64,7 @@ class Waiting:
 
 
 class Waits:
-    """Waits, and how often they told that something changed."""
+    """The waits, and a count of their change notifications."""
 
     def __init__(self) -> None:
         self.changes = 0

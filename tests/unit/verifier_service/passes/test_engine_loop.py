@@ -81,7 +81,7 @@ async def test_kv_is_given_in_order_and_when_there_is_room() -> None:
         leave = {name: asyncio.Event() for name in "abc"}
         tasks = [asyncio.create_task(hold(*each)) for each in (("a", 6, leave["a"]), ("b", 6, leave["b"]))]
         await until(lambda: entered)
-        # It would fit beside the first, but the second was here before.
+        # It would fit beside the first, but the second arrived earlier.
         tasks.append(asyncio.create_task(hold("c", 2, leave["c"])))
         await steps()
         assert entered == ["a"]
@@ -156,7 +156,7 @@ async def test_an_admission_that_fails_in_the_engine_fails_alone() -> None:
 
 
 class LostModel(SteppedModel):
-    """A target that cannot go on."""
+    """A target that cannot continue."""
 
     drafts_first = True
 

@@ -1,4 +1,4 @@
-"""The highest epoch has a session, and of equal ones the latest."""
+"""The highest epoch owns a session. Among equal epochs, the latest call does."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a grammar forces is drafted without a drafter, as point masses, within γ and within the room."""
+"""Tokens forced by a grammar are drafted without a drafter, as point masses, within γ and the room."""
 
 import pytest
 

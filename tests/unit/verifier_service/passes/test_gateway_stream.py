@@ -1,4 +1,4 @@
-"""One stream of a gateway: orders in, one pass out for each turn of the event loop."""
+"""One stream of a gateway: orders in, and one pass out for each iteration of the event loop."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -35,7 +35,7 @@ class Scripted:
 
 
 class ScriptedSequence:
-    """One of them, a round each turn of the event loop."""
+    """A scripted generation with one round in each iteration of the event loop."""
 
     def __init__(self, service: Scripted, call: GenerationCall, reader: Reader, credit: float) -> None:
         self._service = service
@@ -77,7 +77,7 @@ class ScriptedSequence:
 
 
 class Gateway:
-    """Orders of a test, as they come on a stream."""
+    """Sends a test's orders over a stream."""
 
     def __init__(self, generations: Scripted, heartbeat: float = 3600.0) -> None:
         self.orders: asyncio.Queue[Orders | None] = asyncio.Queue()

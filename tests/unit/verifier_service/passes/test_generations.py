@@ -1,4 +1,4 @@
-"""Each call becomes a session with the mode, the γ and the drafts that fit it, and its rounds are counted."""
+"""Each call becomes a session with a fitting mode, γ and drafts, and its rounds are counted."""
 
 import asyncio
 import math
@@ -51,7 +51,7 @@ INFO = VerifierInfo(
 
 
 class Service:
-    """Generations over a target that answers at once, with one drafter that is ready and never drafts."""
+    """Generations over a target that answers at once, with one ready drafter that never drafts."""
 
     def __init__(self) -> None:
         settings = VerifierSettings.load(None, {"model": {"path": "m"}, "drafting": {"timeout": 0.001}})
@@ -108,7 +108,7 @@ async def test_the_first_round_may_begin_unasked_where_it_is_known_to_be_plain(
 
 
 class Guessing(Drafts):
-    """A source that is likely to have the next tokens."""
+    """A source that probably has the next tokens."""
 
     guesses = True
 
@@ -116,7 +116,7 @@ class Guessing(Drafts):
 async def test_a_session_with_a_grammar_or_a_source_that_guesses_is_asked_for_its_first_round(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A row that begins unasked has neither the masks of its grammar nor a guess."""
+    """A row that begins without a request has neither the masks of its grammar nor a guess."""
     service = Service()
     plain, grammar = make_call(speculation=Speculation(Mode.OFF)), Grammar(GrammarKind.REGEX, "a*")
     assert service.generations._sequence(plain, Collected(), math.inf).row.runs_ahead
@@ -136,7 +136,7 @@ LIKELY = 0.9
 
 
 class Random(DirectTarget):
-    """Accepts each draft with one chance, and every token may be the end."""
+    """Accepts each draft with a fixed probability. Every token may be the end."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -150,7 +150,7 @@ class Random(DirectTarget):
 
 
 class Endless(Drafts):
-    """As many drafts as are wanted."""
+    """Returns as many drafts as requested."""
 
     def request(self, gamma: int, changed: Callable[[], object]) -> None:
         self.gamma = gamma
@@ -162,8 +162,8 @@ class Endless(Drafts):
 async def test_the_published_acceptance_is_that_of_the_verdicts_and_not_of_the_cut_rounds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """At a mean length of 20 tokens, an end that counted as a rejection would lower 0.9 to 0.86."""
-    monkeypatch.setattr(speculation, "_REPORT_SECONDS", 0.0)  # however fast the machine is, the last round is in it
+    """At a mean length of 20 tokens, counting ends as rejections would lower 0.9 to 0.86."""
+    monkeypatch.setattr(speculation, "_REPORT_SECONDS", 0.0)  # include the last round on a machine of any speed
     service, target = Service(), Random()
     service.speculation.acceptance.overall = AcceptanceEstimate(decay=1.0)
     service.generations._loop = service.target = target  # type: ignore[assignment]
@@ -310,7 +310,7 @@ async def test_nothing_to_drain_is_no_wait() -> None:
 
 
 class FullTarget(DirectTarget):
-    """Lets nobody in."""
+    """A target that admits no sequence."""
 
     def enter(self, sequence: object) -> None:
         raise QueueFull("too many are waiting")

@@ -1,4 +1,4 @@
-"""For which announced rows a pass waits, and how sessions go in two groups."""
+"""The announced rows for which a pass waits, and the division of sessions into two groups."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -112,7 +112,7 @@ async def test_two_announced_rows_share_a_pass() -> None:
 
 
 async def _in_groups(engine: TableEngine, groups: int, plain: int = 0) -> list[Outcome]:
-    """What becomes of six rows that come at once, all but `plain` of which have a draft."""
+    """Return the outcomes of six simultaneous rows, all but `plain` of which have a draft."""
     names = "abcdef"
     async with scheduling(engine, groups=groups) as scheduler, AsyncExitStack() as stack:
         for name in names:

@@ -1,4 +1,4 @@
-"""Sequences that decode plainly come and end between two passes that follow one another."""
+"""Sequences in plain decoding join and leave between two consecutive passes."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -33,10 +33,10 @@ def newcomer(name: str, tokens: Sequence[int] = (3,)) -> Row:
 
 
 class Run:
-    """One run of the model, in which every session asks for its next row at once."""
+    """One run of the model, in which every session requests its next row at once."""
 
     def __init__(self, at: dict[int, Callable[[], None]], passes: int) -> None:
-        """`at` is done behind these steps, counted from 0; the run is stopped behind so many."""
+        """`at` maps step numbers, counted from 0, to actions after these steps. The run stops after `passes` steps."""
         self.engine = TableEngine()
         self.model = ModelThread(self.engine, SETTINGS)
         self.at = at
@@ -61,11 +61,11 @@ class Run:
 
     @property
     def sessions(self) -> list[list[str]]:
-        """Those of each pass."""
+        """Sessions of each pass."""
         return [[chunk.session for chunk in batch] for batch in self.engine.batches]
 
     def tokens(self, name: str) -> tuple[int, ...]:
-        """What was committed of a sequence."""
+        """Return the committed tokens of a sequence."""
         results = (item for step in self.steps for item in step.results.items())
         outcomes = [result for row, result in results if row.kv_name == name and isinstance(result, Outcome)]
         return tuple(token for outcome in outcomes for token in outcome.verdict.tokens)
@@ -171,7 +171,7 @@ def test_rows_join_that_need_nothing_of_the_loop_and_are_soon_handed_over(row: R
 
 
 async def decode(scheduler: AwaitedLoop, name: str, count: int) -> tuple[int, ...]:
-    """As a session does it that never drafts."""
+    """Decode like a session that never drafts."""
     tokens = [3]
     async with scheduler.admitted(newcomer(name)):
         for _ in range(count):

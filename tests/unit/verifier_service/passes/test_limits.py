@@ -1,4 +1,4 @@
-"""What would hurt the process is refused by name."""
+"""Requests that would harm the process are refused by name."""
 
 import pytest
 

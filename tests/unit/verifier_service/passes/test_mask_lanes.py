@@ -1,4 +1,4 @@
-"""Masks are computed beside the passes: no pass waits for an expensive grammar, and no cheap one waits behind it."""
+"""Masks are computed beside the passes: an expensive grammar delays neither a pass nor a cheap grammar."""
 
 import asyncio
 import threading
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.asyncio
 
 
 class WrittenGrammar:
-    """A grammar that allows everything, whose masks take as long as a test lets them."""
+    """A grammar that allows everything, whose masks take as long as a test decides."""
 
     def __init__(self, seconds: float = 0.0, *, held: bool = False) -> None:
         self.seconds = seconds

@@ -1,4 +1,4 @@
-"""Many sessions over little memory: nothing is lost, nobody starves, and the loop stays free."""
+"""Many sessions over little memory: nothing is lost, no session starves, and the loop stays responsive."""
 
 import asyncio
 import threading
@@ -30,12 +30,12 @@ crowded = partial(scheduling, max_waiting=64, chunk_tokens=4)
 
 
 def admission(kv_name: str, tokens: Sequence[int], limit: int, rank: float = 0.0) -> Row:
-    """The first row of a session."""
+    """Return the first row of a session."""
     return make_row(kv_name, tokens, 0, limit=limit, rank=rank)
 
 
 async def generate(scheduler: AwaitedLoop, first: Row, drafted: int = 0, pause: float = 0.0) -> list[int]:
-    """Every token up to the limit, with drafts whose last is wrong."""
+    """Return every token up to the limit, with drafts whose last token is wrong."""
     tokens = list(first.tokens)
     async with scheduler.admitted(first):
         while len(tokens) < first.limit:
@@ -141,7 +141,7 @@ async def test_a_right_to_kv_that_is_known_already_costs_no_pass() -> None:
 
 
 class SlowEngine(TableEngine):
-    """A pass takes until the test says so."""
+    """An engine whose passes end when the test allows it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -160,7 +160,7 @@ async def test_the_loop_is_free_while_a_pass_runs_and_the_model_has_a_thread_of_
     async with crowded(engine) as scheduler, scheduler.admitted(admission("a", [1], 10)):
         verdict = scheduler.verify(make_row("a", [1]))
         assert await asyncio.to_thread(engine.began.wait, 60)
-        # All of this happens inside the pass.
+        # all of this happens during the pass
         other = asyncio.create_task(scheduler.admitted(admission("b", [2], 10, 1.0)).__aenter__())
         await asyncio.sleep(0)
         assert not verdict.done()

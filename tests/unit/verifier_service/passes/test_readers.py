@@ -1,4 +1,4 @@
-"""A call of its own reads its rounds from a queue, which holds the generation back when nobody takes them."""
+"""A separate call reads its rounds from a queue, which holds the generation back while no round is read."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""A sequence proposes, is verified, cuts, commits and tells."""
+"""A sequence drafts, is verified, cuts, commits and reports."""
 
 import math
 from collections.abc import Callable
@@ -30,7 +30,7 @@ TRUTH = continuation(3, 8)
 
 
 def ignored(done: Round, awaited: int) -> None:
-    """Counts nothing."""
+    """Count nothing."""
 
 
 def make_sequence(

@@ -1,4 +1,4 @@
-"""A sequence whose next round begins before it asks for it, and one that asks before it tells of the last one."""
+"""A sequence whose next round begins before its request, and one that requests a round before it reports the last."""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +25,7 @@ TRUTH = continuation(3, 8)
 
 
 class AheadOnce(DirectTarget):
-    """Begins the fourth round before it is asked for."""
+    """Begins the fourth round before the sequence requests it."""
 
     def submit(self, sequence: Sequence, row: Row) -> None:
         self.ahead = len(self.rows) == 2
@@ -85,7 +85,7 @@ def test_a_round_whose_source_may_guess_is_always_asked_for() -> None:
 
 
 class Guessing(WrittenDrafts):
-    """A source of the verifier, which has the next two tokens from the fourth round on."""
+    """A source in the verifier that guesses the next two tokens from the fourth round on."""
 
     def guess(self) -> Proposal:
         self.asked.append(0)
@@ -117,14 +117,14 @@ def test_a_first_round_that_has_begun_reads_the_whole_prompt(ahead: bool, prefil
 
 
 class Guesses(WrittenDrafts):
-    """A source of the verifier that always has the next token; the drafter beside it never answers."""
+    """A source in the verifier that always has the next token. The drafter beside it never answers."""
 
     def guess(self) -> Proposal:
         return Proposal(point_mass(TRUTH[0]), local=True)
 
 
 class Waiting(DirectTarget):
-    """Notes the drafts that are waited for, which never come."""
+    """Counts the drafts waited for, which never arrive."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -153,7 +153,7 @@ def test_a_round_whose_draft_is_known_is_asked_for_before_the_last_one_is_told(
 def test_the_sequences_of_a_pass_ask_for_the_next_before_any_of_them_tells() -> None:
     target, told = DirectTarget(), list[int]()
     admission = Row(make_call(), "s#1", 0.0, 11, (1, 2, 3), goal=0)
-    count = lambda *_: told.append(len(target.rows))  # noqa: E731 - how many rows there are when a round is told
+    count = lambda *_: told.append(len(target.rows))  # noqa: E731 - number of rows at the report of a round
     for _ in range(3):
         parts: Any = target, WrittenDrafts(), FixedGamma(0), count, Collected()
         target.enter(Sequence(admission, 512, *parts))

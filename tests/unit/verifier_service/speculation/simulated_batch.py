@@ -1,4 +1,4 @@
-"""A batch in simulated time: sessions whose drafts are accepted by dice, passes and waits of a known cost."""
+"""A batch in simulated time: sessions with randomly accepted drafts, passes and waits of known cost."""
 
 import math
 import random
@@ -14,10 +14,10 @@ from verifier_service.speculation.session_gamma import SessionGamma
 
 GAMMA_MAX = 16
 RUNS_AHEAD_BEHIND = 3
-"""Plain rounds behind which passes run ahead."""
+"""Number of consecutive plain rounds after which passes run ahead."""
 SILENT = DrafterTimes(None)
 WARM, LONG = 300, 1200
-"""Rounds behind which a batch is known, and rounds that show its speed."""
+"""Rounds until a batch is known, and rounds that show its speed."""
 
 
 @dataclass
@@ -26,33 +26,33 @@ class SimulatedBatch:
 
     alphas: list[float]
     costs: RoundSeconds
-    """What rounds really take."""
+    """True costs of rounds."""
     told: DrafterTimes = SILENT
-    """What drafters say of themselves."""
+    """Times reported by drafters."""
     silent: float = 0.0
     """Share of a session's rounds for which its drafter sends nothing."""
     loop: float = 0.0
-    """Seconds between two passes that nothing waits for, unless the second runs ahead."""
+    """Seconds between two passes without waits, unless the second runs ahead."""
     reading: int = 0
-    """Rounds with drafts that come to nothing first, because the drafter reads the sessions; nothing waits for it."""
+    """First rounds without drafts or waits, because the drafter still reads the sessions."""
     noise: float = 0.0
-    """Standard deviation of a pass, as a share of it."""
+    """Standard deviation of a pass's duration, relative to it."""
     prompts: int = 0
-    """Tokens of a prompt that is computed before every pass, in one that waits for no drafts."""
+    """Prompt tokens computed before every pass, in a pass that waits for no drafts."""
     timeout: float = math.inf
-    """Longest wait, in seconds; a draft that is not complete then is not there at all."""
+    """Longest wait, in seconds. A draft that is incomplete after it is missing entirely."""
     source: str | None = "model"
     clock: Clock = field(default_factory=Clock)
     spent: float = 0.0
-    """Seconds that the thread which judges has computed."""
+    """Processor time of the judging thread, in seconds."""
     dice: random.Random = field(default_factory=lambda: random.Random(1))
     tokens: int = 0
     drafted_tokens: int = 0
     """Tokens of rounds in which a session drafted."""
     plain_rounds: int = 0
-    """Those at the end."""
+    """Consecutive plain rounds up to now."""
     gammas: list[int] = field(default_factory=list)
-    """Those of the last pass."""
+    """Draft lengths of the last pass."""
 
     def __post_init__(self) -> None:
         clocks = self.clock, lambda: self.spent
@@ -60,14 +60,14 @@ class SimulatedBatch:
         self.sessions: list[SessionGamma] = [self.speculation.session(lambda: self.source) for _ in self.alphas]
 
     def run(self, rounds: int, fixed: int | None = None) -> float:
-        """Tokens a second over so many rounds; with a γ of its own where one is fixed."""
+        """Return tokens per second over these rounds, with γ set to `fixed` if given."""
         tokens, started = self.tokens, self.clock.now
         for _ in range(rounds):
             self._round(fixed)
         return (self.tokens - tokens) / (self.clock.now - started)
 
     def burst(self, rows: int, prompt: int, left: int = 0) -> None:
-        """Compute a piece of the prompts that came together, beside the first `rows` sessions, which draft nothing.
+        """Compute a piece of a burst of prompts, in one pass with the first `rows` sessions, which do not draft.
 
         `left` prompts wait for the next pass.
         """
@@ -105,11 +105,11 @@ class SimulatedBatch:
             session.observe(gamma, count)
 
     def _prompt_pass(self, *, drafting: bool) -> None:
-        """Compute a prompt, while sessions that draft wait for their drafts."""
+        """Compute a prompt, while drafting sessions wait for their drafts."""
         self._over_prompts(0 if drafting else len(self.alphas), self.prompts, reading=1)
 
     def _over_prompts(self, rows: int, prompt: int, reading: int, left: int = 0) -> None:
-        """A pass over so many sessions, and over the prompts of others."""
+        """Run a pass over these sessions and over the prompts of others."""
         started, computed = self.clock.now, rows + prompt
         seconds = self.costs.base + self.costs.token * computed
         self.clock.now += seconds
@@ -130,11 +130,11 @@ class SimulatedBatch:
 
 
 def plain_rate(batch: SimulatedBatch) -> float:
-    """Tokens a second without drafts."""
+    """Return tokens per second without drafts."""
     sessions = len(batch.alphas)
     return sessions / (batch.costs.base + batch.costs.token * sessions)
 
 
 def costs(sessions: int, c: float, beta: float, wait: float) -> RoundSeconds:
-    """Costs in milliseconds of a machine whose plain pass over that many sessions takes 10."""
+    """Return the costs of a machine whose plain pass over that many sessions takes 10 ms."""
     return RoundSeconds(0.010 * (1 - beta), 0.010 * beta / sessions, 0.010 * wait, 0.010 * c)

@@ -1,4 +1,4 @@
-"""While prompts are known to fill the next pass, sessions draft beside it where two passes then make more tokens."""
+"""While prompts are known to fill the next pass, sessions draft beside it if two passes then commit more tokens."""
 
 import pytest
 
@@ -9,12 +9,12 @@ from verifier_service.speculation.round_tally import BatchRound
 
 SESSIONS = 8
 SLOW = RoundSeconds(0.004, 0.006 / SESSIONS, 0.050, 0.010)
-"""A plain pass of 10 ms, and drafts that take so long that they do not pay."""
+"""Plain passes of 10 ms, and drafts too slow to pay."""
 PROMPT = 512
 
 
 def _plain(alpha: float) -> SimulatedBatch:
-    """A batch that does not draft, and knows how likely drafts are accepted."""
+    """Return a batch that does not draft and has estimated its acceptance rate."""
     batch = SimulatedBatch([alpha] * SESSIONS, SLOW)
     batch.run(300)
     for session in batch.sessions:

@@ -1,4 +1,4 @@
-"""In simulated time, the judgement never loses to plain decoding and comes near the best fixed draft length."""
+"""In simulated time, the controller never loses to plain decoding and comes near the best fixed draft length."""
 
 import random
 from statistics import mean
@@ -43,7 +43,7 @@ def test_it_comes_near_the_best_fixed_draft_length(
 def test_drafts_that_bring_little_are_not_given_up_because_passes_and_acceptance_are_noisy(
     alpha: float, sessions: int, c: float, beta: float
 ) -> None:
-    """At most a fifth is to be gained, a pass differs by a third from the next, and nothing is known at first."""
+    """The gain is at most a fifth, pass durations vary by a third, and nothing is known at first."""
 
     def fresh(seed: int) -> SimulatedBatch:
         truth, told = costs(sessions, c, beta, 0.4), DrafterTimes(0.010 * c)
@@ -73,7 +73,7 @@ def test_what_a_drafter_says_of_itself_is_not_believed_for_long() -> None:
 
 
 def test_a_prediction_that_is_wrong_is_corrected_by_what_is_measured() -> None:
-    """The source is right whenever it says something, and it hardly ever does: acceptance alone promises too much."""
+    """The source is always right but rarely drafts, so acceptance alone predicts too much."""
     batch = SimulatedBatch([0.95] * 4, costs(4, 0.3, 0.4, 0.8), silent=0.9)
     batch.run(WARM)
     assert batch.run(LONG) >= 0.975 * plain_rate(batch)
@@ -164,7 +164,7 @@ def test_a_report_is_of_the_batch_as_it_is() -> None:
     batch = SimulatedBatch([0.9], costs(1, 0.05, 0.4, 0.1), source=None)
     batch.run(300)
     assert batch.speculation.report().plain_seconds == pytest.approx(0.010)
-    for _ in range(3):  # each adds 0.02 of a pass, as long as none of another size has been measured
+    for _ in range(3):  # each adds 0.02 of a pass while no other size has been measured
         batch.speculation.session(lambda: None)
     assert batch.speculation.report().plain_seconds == pytest.approx(0.0106)
 
@@ -223,7 +223,7 @@ def test_a_burst_is_judged_at_the_size_it_has() -> None:
 
 
 def test_rounds_that_did_not_wait_for_their_drafts_do_not_show_how_long_drafts_take() -> None:
-    """The drafter never says anything, and its sessions do not wait for it."""
+    """The drafter never answers, and its sessions do not wait for it."""
     batch = SimulatedBatch([0.7], RoundSeconds(0.009, 0.001, 0.0, 0.0), told=DrafterTimes(0.05), silent=1.0)
     batch.run(WARM)
     assert batch.drafted_tokens > 0
@@ -232,7 +232,7 @@ def test_rounds_that_did_not_wait_for_their_drafts_do_not_show_how_long_drafts_t
 
 @pytest.mark.parametrize("token", [0.0, 0.02])
 def test_prompts_whose_passes_leave_out_the_sessions_that_draft_are_a_cost_of_drafts(token: float) -> None:
-    """They are so also where the prompts take most of such a pass, and nobody else is in it."""
+    """This holds even if prompts take most of such a pass and no session shares it."""
     costs = RoundSeconds(1.0, token, 0.0, 0.02)
     batch = SimulatedBatch([0.4] * 4, costs, prompts=64)
     batch.run(2 * WARM)
@@ -260,7 +260,7 @@ def test_a_session_that_has_ended_does_not_count() -> None:
 
 
 def _planned(monkeypatch: pytest.MonkeyPatch, waited: float, spent: float) -> tuple[int, float]:
-    """How often 5000 rounds are planned where that takes so many seconds, and how long the rounds take."""
+    """Return the number of plans in 5000 rounds with plans of this duration, and the rounds' total seconds."""
     batch, plans = SimulatedBatch([0.02] * 4, costs(4, 1.0, 0.5, 1.0)), list[float]()
     batch.run(WARM)
     plan = batch.speculation._plan
@@ -279,7 +279,7 @@ def _planned(monkeypatch: pytest.MonkeyPatch, waited: float, spent: float) -> tu
 
 def test_judging_takes_a_thousandth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     plans, seconds = _planned(monkeypatch, waited=0.0, spent=0.005)
-    assert 0.0 < plans * 0.005 <= 0.003 * seconds  # a trial's beginning and end have plans of their own
+    assert 0.0 < plans * 0.005 <= 0.003 * seconds  # a trial's start and end each make a plan
 
 
 def test_a_judgement_that_waited_for_other_threads_holds_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:

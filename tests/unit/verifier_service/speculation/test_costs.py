@@ -1,4 +1,4 @@
-"""Costs come out of measurements as they went in."""
+"""Costs estimated from measurements equal the costs that generated them."""
 
 import pytest
 

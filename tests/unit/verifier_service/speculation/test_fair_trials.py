@@ -1,4 +1,4 @@
-"""What trials compare: plain passes as they are where nothing is drafted, and batches of the same size."""
+"""Baselines of trials: plain passes as they run without drafts, and batches of the same size."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from verifier_service.speculation.round_tally import BatchRound
 
 
 def test_trials_compare_drafts_with_plain_passes_that_run_ahead() -> None:
-    """Those that do not run ahead take half as long again."""
+    """Passes that do not run ahead take half as long again."""
     batch = SimulatedBatch([0.7] * 4, costs(4, 0.05, 0.3, 0.1), loop=0.005)
     batch.run(WARM)
     gain = batch.run(LONG) / plain_rate(batch)
@@ -20,7 +20,7 @@ def test_trials_compare_drafts_with_plain_passes_that_run_ahead() -> None:
 def test_a_second_of_plain_decoding_is_worth_the_same_whatever_the_size_of_the_batch(
     sessions: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both sizes are of one class, and their rounds are compared with one another."""
+    """Both sizes are of one class, so their rounds are compared with one another."""
     batch, seen = SimulatedBatch([0.02] * sessions, costs(sessions, 3.0, 0.3, 10.0)), list[BatchRound]()
     batch.run(WARM)
     monkeypatch.setattr(batch.speculation.trials, "observe", seen.append)

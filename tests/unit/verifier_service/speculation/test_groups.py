@@ -1,4 +1,4 @@
-"""Two groups come to be where they are measured to be faster, and become one where they are not."""
+"""Two groups form if measurements show them to be faster, and merge if they are not."""
 
 import pytest
 
@@ -7,11 +7,11 @@ from verifier_service.speculation.pass_sample import PassSample
 
 SESSIONS = 16
 BASE, TOKEN, DRAFTED = 0.02, 0.005, 0.06
-"""Seconds of a pass, of each of its sessions beside that, and until drafts have come."""
+"""Seconds of a pass without sessions, additional seconds per session, and seconds until drafts arrive."""
 
 
 TOKENS = 3
-"""Tokens of a verdict on a draft."""
+"""Tokens committed by a verdict on a draft."""
 
 
 def _pass(groups: int, rows: int, drafting: int, committed: int, seconds: float) -> PassSample:
@@ -19,7 +19,7 @@ def _pass(groups: int, rows: int, drafting: int, committed: int, seconds: float)
 
 
 def _observe(groups: Groups, base: float, token: float, drafted: float, longer: int = 0) -> None:
-    """A pass; with two groups drafts are made during the pass of the other one, and may be `longer`."""
+    """Observe a pass. With two groups, drafts are made during the other group's pass and may be `longer`."""
     rows = SESSIONS // groups.count
     seconds = base + token * rows
     gap = drafted if groups.count == 1 else max(drafted - seconds, 0.0)
@@ -28,7 +28,7 @@ def _observe(groups: Groups, base: float, token: float, drafted: float, longer: 
 
 
 def _run(groups: Groups, passes: int, base: float, token: float, drafted: float, longer: int = 0) -> list[int]:
-    """The number of groups in each pass."""
+    """Return the number of groups in each pass."""
     counts = []
     for _ in range(passes):
         counts.append(groups.count)
@@ -67,7 +67,7 @@ def test_two_groups_dissolve_when_the_costs_change() -> None:
 
 
 def test_both_trials_have_about_as_many_verdicts() -> None:
-    """Passes of one group that were as many as those of two would cost twice the time, where that is the slower way."""
+    """A trial with as many passes of one group as of two would take twice the time if one group is slower."""
     groups = Groups("auto")
     counts = _run(groups, 1000, BASE, TOKEN, DRAFTED)
     first = counts.index(2)
@@ -84,7 +84,7 @@ def test_a_setting_holds(setting: int) -> None:
 
 
 def test_tokens_count_and_not_verdicts() -> None:
-    """Two groups have a fifth fewer verdicts here, and each of them has two thirds more tokens."""
+    """Two groups have a fifth fewer verdicts here, and each verdict commits two thirds more tokens."""
     base = 0.1
     assert _run(Groups("auto"), 400, base, 0.001, 0.1)[-1] == 1
     assert _run(Groups("auto"), 400, base, 0.001, 0.1, longer=2)[-1] == 2
@@ -106,7 +106,7 @@ def test_a_trial_that_errs_is_outweighed_by_those_behind_it() -> None:
     while groups.count == 1:
         _observe(groups, BASE, TOKEN, DRAFTED)
     while groups.count == 2:
-        groups.observe(_pass(2, 8, 8, 16, 0.06), 0.06, 0.0)  # by chance a third fewer tokens
+        groups.observe(_pass(2, 8, 8, 16, 0.06), 0.06, 0.0)  # a third fewer tokens by chance
     assert groups.gain is not None
     assert groups.gain < 1.0
     assert _run(groups, 400, BASE, TOKEN, DRAFTED)[-1] == 2

@@ -1,4 +1,4 @@
-"""What guesses of sources cost is what their rounds take beyond rounds without."""
+"""The cost of a source's guesses is the additional time of rounds with them."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def sample(seconds: float, *, guessed: int = 0, rows: int = ROWS) -> PassSample:
 
 
 def observe(guesses: GuessCosts, rounds: int, *, guessed: int = 4) -> None:
-    """Rounds with and without guesses, in turns: a guess costs 8 ms, and passes with one begin 6 ms later."""
+    """Observe rounds with and without guesses in turns: a guess costs 8 ms, and passes with one begin 6 ms later."""
     for _ in range(rounds):
         guesses.observe(sample(0.150), 0.0005, TOKEN)
         guesses.observe(sample(0.150 + 0.008 * guessed, guessed=guessed), 0.0065, TOKEN)
@@ -23,7 +23,7 @@ def observe(guesses: GuessCosts, rounds: int, *, guessed: int = 4) -> None:
 def test_a_guess_costs_what_a_token_does_until_more_is_known() -> None:
     guesses = GuessCosts()
     assert guesses.seconds(TOKEN) == TOKEN
-    guesses.observe(sample(0.182, guessed=4), 0.0065, TOKEN)  # beside nothing
+    guesses.observe(sample(0.182, guessed=4), 0.0065, TOKEN)  # baseline of zero
     assert guesses.seconds(TOKEN) == TOKEN
 
 
@@ -58,7 +58,7 @@ def test_guesses_that_have_become_too_dear_are_tried_again() -> None:
 
 
 def rounds_with_guesses(batch: SimulatedBatch, rounds: int, gap: float, *, follows: bool) -> None:
-    """As many rounds without guesses, and as many with four tokens, two of which are accepted, that begin late."""
+    """Observe rounds without guesses and as many late ones with four guessed tokens, two of them accepted."""
     for _ in range(rounds):
         batch.run(1)
         for session in batch.sessions:
@@ -70,7 +70,7 @@ def rounds_with_guesses(batch: SimulatedBatch, rounds: int, gap: float, *, follo
 
 def test_the_price_of_a_guess_is_what_its_rounds_show() -> None:
     batch = SimulatedBatch([0.9] * ROWS, costs(ROWS, 0.05, 0.4, 0.1), source=None)
-    rounds_with_guesses(batch, 300, 1.0, follows=False)  # others than the sessions of the rounds before
+    rounds_with_guesses(batch, 300, 1.0, follows=False)  # other sessions than in the rounds before
     report = batch.speculation.report()
     assert report.price <= report.goodput * batch.costs.token
     rounds_with_guesses(batch, 300, 0.004, follows=True)

@@ -1,4 +1,4 @@
-"""A plan holds by what it took to make it, and ten times shorter while drafts follow it."""
+"""A plan's lifetime is proportional to its cost, and ten times shorter while it leads to drafts."""
 
 import pytest
 

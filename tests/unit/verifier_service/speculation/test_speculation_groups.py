@@ -1,4 +1,4 @@
-"""What the judgement of a batch makes of two groups: from which passes it learns of them, and when there is one."""
+"""The controller's use of two groups: passes from which it learns about them, and when it keeps one."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +12,7 @@ from verifier_service.speculation.pass_sample import PassSample
 
 
 def _grouping(fixed: int | None, prompt: int) -> float | None:
-    """What two groups are found to bring 8 sessions whose drafts take as long as half of a pass."""
+    """Return the gain of two groups for 8 sessions whose drafts take half as long as a pass."""
     clock = Clock()
     speculation = BatchSpeculation(4, 64, lambda: DrafterTimes(0.01), clock, lambda: 0.0, groups="auto")
     sessions = [speculation.session(lambda: "model", fixed) for _ in range(8)]

@@ -1,4 +1,4 @@
-"""Trials are short, cost what they may, and correct the prediction by what both ways brought."""
+"""Trials are short, stay within their budget, and correct the prediction by the measured ratio."""
 
 import pytest
 
@@ -9,7 +9,7 @@ PLAIN_SECONDS = 0.01
 
 
 class Play:
-    """Rounds of four sessions whose drafts bring `gain` and are predicted to bring `predicted`."""
+    """Rounds of four sessions with a true gain from drafts of `gain` and a predicted gain of `predicted`."""
 
     def __init__(self, gain: float, predicted: float) -> None:
         self.trials = Trials()
@@ -67,7 +67,7 @@ def test_trials_of_drafting_cost_a_token_in_a_hundred_with_their_lost_time() -> 
 
 
 def test_a_trial_ends_early_once_it_is_surely_lost() -> None:
-    """Three rounds err by 0.06 at least, so three errors below 1.05 are 0.88."""
+    """Three rounds have an error of at least 0.06, so three errors below 1.05 are 0.88."""
     poor, little = Play(0.85, 0.5), Play(0.95, 0.5)
     poor.run(20)
     little.run(20)
@@ -76,7 +76,7 @@ def test_a_trial_ends_early_once_it_is_surely_lost() -> None:
 
 
 def _varied(seconds: float) -> list[bool]:
-    """Of 20 rounds, which draft where drafts commit 1 and 9 tokens in turn, in so many seconds."""
+    """Return which of 20 rounds draft, if drafts commit 1 and 9 tokens in turn and take this many seconds."""
     trials, ways = Trials(), list[bool]()
     for turn in range(20):
         drafting = trials.drafts(0.5)
@@ -87,12 +87,12 @@ def _varied(seconds: float) -> list[bool]:
 
 
 def test_a_trial_whose_rounds_differ_is_not_surely_lost_behind_a_few() -> None:
-    """Three of them bring 0.76 of plain decoding, all eight 1.04."""
+    """The first three rounds yield 0.76 of plain decoding, all eight 1.04."""
     assert sum(_varied(1.2 * PLAIN_SECONDS)) == 8
 
 
 def test_a_trial_ends_early_once_it_has_cost_as_much_as_all_its_rounds_may_bring() -> None:
-    """Three of them bring 0.2, which is not sure to be a loss for how much they differ, and have cost 43 tokens."""
+    """Three rounds yield 0.2 and have cost 43 tokens, but vary too much to show a loss."""
     assert sum(_varied(4.5 * PLAIN_SECONDS)) == 3
 
 
@@ -113,7 +113,7 @@ def test_rounds_in_which_a_drafter_catches_up_are_not_compared_for_a_while() -> 
 
 
 def read_then_drafted(reading: int) -> Trials:
-    """Plain rounds, then drafts that gain 1.5 behind so many rounds in which drafters read the sessions."""
+    """Run plain rounds, then this many rounds in which drafters read, then drafts with a gain of 1.5."""
     trials = Trials()
     while trials.measured is None:
         drafting = trials.drafts(0.9)
@@ -132,7 +132,7 @@ def test_a_trial_waits_for_drafters_that_read_the_sessions() -> None:
 
 
 def test_rounds_in_which_drafters_read_cost_a_trial_no_token() -> None:
-    """Eight rounds of 8 tokens are earned by 1600 plain rounds, however long the drafters read before them."""
+    """1600 plain rounds earn eight rounds of 8 tokens, however long the drafters read before them."""
     trials = read_then_drafted(50)
     waited = 0
     while not trials.drafts(0.01):
@@ -148,7 +148,7 @@ def test_drafts_that_are_predicted_to_bring_nothing_are_tried_all_the_same() -> 
 
 
 def correction_after_one_trial(gain: float, spread: int) -> float:
-    """Of drafts predicted to bring 1.5 that bring `gain`, in rounds that commit 8 tokens, more or less by `spread`."""
+    """Return the correction of a prediction of 1.5 by a trial with this gain, in rounds of 8 ± `spread` tokens."""
     trials, rounds = Trials(), 0
     while trials.measured is None:
         drafting = trials.drafts(1.5)
@@ -176,7 +176,7 @@ def test_what_may_pay_is_tried_again_before_a_trial_is_earned(gain: float, trial
 
 
 def begins(shown: float, at: float, predicted: float) -> bool:
-    """Whether drafting begins at a prediction, behind a trial that showed `shown` where `at` was predicted."""
+    """Whether drafting begins at a prediction, after a trial that measured `shown` for a prediction of `at`."""
     play = Play(shown, at)
     while play.trials.measured is None:
         play.run(1)
@@ -194,7 +194,7 @@ def test_drafts_that_a_trial_has_shown_not_to_pay_begin_where_clearly_more_is_pr
 
 
 def test_once_drafts_have_come_rounds_without_them_count_although_drafters_read() -> None:
-    """So short answers, whose drafters read again and again, are measured as they are."""
+    """Short answers, whose drafters read again and again, are thus measured with this cost."""
     play = Play(1.5, 1.5)
     play.run(20)
     assert play.ways[-1]
@@ -204,7 +204,7 @@ def test_once_drafts_have_come_rounds_without_them_count_although_drafters_read(
 
 
 def test_drafts_are_to_be_better_than_guesses() -> None:
-    """What is predicted is a gain over plain rounds, and rounds in which sources guess are faster than these."""
+    """Predictions are gains over plain rounds, and rounds with guesses are faster than plain rounds."""
     trials, ways = Trials(), list[bool]()
     for _ in range(400):
         ways.append(trials.drafts(1.4))

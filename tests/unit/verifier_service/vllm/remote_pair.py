@@ -1,4 +1,4 @@
-"""A target that is told of rows as in another process, which is a thread of this one here."""
+"""A target connected as if in another process, which here is a thread of this process."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ SETTINGS = VerifierSettings(model=ModelSettings(path=Path("model")))
 
 
 class SeenModel(ModelThread):
-    """Remembers its rows, with the tokens of their time."""
+    """Records its rows, with their tokens at the time of the call."""
 
     def __init__(self, engine: TableEngine) -> None:
         super().__init__(engine, SETTINGS)
@@ -37,7 +37,7 @@ class SeenModel(ModelThread):
 
 @dataclass
 class Pair:
-    """The model as the verifier sees it, and what runs it."""
+    """The model as the verifier sees it, and the thread that runs it."""
 
     remote: RemoteModel
     model: SeenModel

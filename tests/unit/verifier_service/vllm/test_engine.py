@@ -1,4 +1,4 @@
-"""What vLLM's engine is made with, and when two verifiers serve the same model."""
+"""Arguments of vLLM's engine, and when two verifiers serve the same model."""
 
 from pathlib import Path
 from typing import Any

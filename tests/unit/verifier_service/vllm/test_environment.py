@@ -1,4 +1,4 @@
-"""The environment of vLLM: what is installed, and the distribution that vLLM looks itself up as."""
+"""The environment of vLLM: its installed packages, and the distribution name that vLLM looks itself up by."""
 
 from pathlib import Path
 

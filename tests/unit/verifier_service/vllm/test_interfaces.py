@@ -1,4 +1,4 @@
-"""Only the vLLM that this was made for is served, and what it lacks is named."""
+"""Only the supported version of vLLM is served, and missing interfaces are named."""
 
 from importlib import metadata
 

@@ -1,4 +1,4 @@
-"""Our verdicts on vLLM's batches: whose logits are whose, and which drafts are judged at all."""
+"""Verdicts on vLLM's batches: assignment of logits to rows, and which drafts are judged."""
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ def greedy(name: str, *draft: int) -> Row:
 
 
 def likely(*tokens: int, width: int = VOCABULARY) -> torch.Tensor:
-    """Logits whose line i has its greatest at tokens[i]."""
+    """Return logits whose line i has its maximum at tokens[i]."""
     return torch.nn.functional.one_hot(torch.tensor(tokens), width).float() * 9.0
 
 
@@ -43,7 +43,7 @@ def test_each_row_is_judged_by_its_own_logits() -> None:
 
 
 def test_placeholders_of_a_row_without_a_draft_are_not_judged() -> None:
-    """vLLM pads with ids that the target may well agree with: as drafts, they would pass."""
+    """vLLM pads with ids that the target may agree with. As drafts, they would be accepted."""
     batch = PassRows({"a": greedy("a")}, VOCABULARY)
     judged = judge(batch, Lines(("a",), (2,), (0, 0)), likely(0, 0, 3))
     assert verdict(judged, "a").tokens == (0,)

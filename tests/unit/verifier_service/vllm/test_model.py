@@ -1,4 +1,4 @@
-"""Steps over vLLM's engine: who is let in, who runs, what comes back, and when the process must end."""
+"""Steps over vLLM's engine: admission, running sequences, results, and errors that end the process."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ BLOCKS = 8
 
 @dataclass
 class WrittenScheduler:
-    """As the scheduler in vLLM's engine, with verdicts that the test writes."""
+    """Stands for the scheduler in vLLM's engine, with verdicts that the test writes."""
 
     free_tokens: int = BLOCK * BLOCKS
     block_size: int = BLOCK

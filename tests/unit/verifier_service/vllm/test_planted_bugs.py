@@ -1,4 +1,4 @@
-"""The law of a token judged in vLLM's layout, by G-tests; each bug that the glue could have is planted, and caught."""
+"""G-tests of the distribution of tokens judged in vLLM's layout detect each bug planted in the adapter."""
 
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -23,20 +23,20 @@ P_VALUE = 1e-6
 LAWS = torch.tensor([[0.1, 0.2, 0.3, 0.4], [0.4, 0.1, 0.2, 0.3]], dtype=torch.float64)
 """p of each of two rows, at every position."""
 QS = ({0: 3, 1: 1}, {0: 1, 1: 3})
-"""Weights that the drafts of each row are drawn by."""
+"""Weights from which the drafts of each row are drawn."""
 
 Sent = Callable[[list[Draft]], list[int]]
 
 
 def drawn(seed: int) -> Draft:
-    """One token drawn from the q of a row, with its q̂."""
+    """Return one token drawn from the q of a row, with its q̂."""
     q = QS[seed % 2]
     (token,) = random.Random(seed).choices(list(q), list(q.values()))
     return Draft((token,), (SparseProbs(torch.tensor(list(q)), torch.tensor(list(q.values()))),))
 
 
 def sampled(mode: Mode, sent: Sent, layout: type[Lines]) -> list[list[tuple[int]]]:
-    """First tokens of two rows, many times in one batch; `sent` are the ids that vLLM computed, of all drafts."""
+    """Return first tokens of two rows, many times in one batch. `sent` gives the ids that vLLM computed."""
     drafts = [drawn(seed) for seed in range(2 * SAMPLES)]
     rows = {
         str(seed): make_row(
@@ -55,7 +55,7 @@ def sampled(mode: Mode, sent: Sent, layout: type[Lines]) -> list[list[tuple[int]
 
 
 def worst(mode: Mode, sent: Sent, layout: type[Lines] = Lines) -> float:
-    """The lower p-value of the two rows."""
+    """Return the lower p-value of the two rows."""
     return min(g_test(tokens, law, 4) for tokens, law in zip(sampled(mode, sent, layout), LAWS, strict=True))
 
 
@@ -68,7 +68,7 @@ def placeholders(drafts: list[Draft]) -> list[int]:
 
 
 def exchanged(drafts: list[Draft]) -> list[int]:
-    """Each row has the id that was drafted for the other."""
+    """Give each row the id drafted for the other row."""
     return [drafts[place ^ 1].tokens[0] for place in range(len(drafts))]
 
 
@@ -78,17 +78,17 @@ def test_the_law_is_the_targets(mode: Mode) -> None:
 
 
 def trusting(row: Row, computed: Sequence[int]) -> Row:
-    """Whatever ids were computed are the draft: placeholders, a stale chain, those of another row."""
+    """Trust any computed ids as the draft: placeholders, a stale chain, another row's ids."""
     return replace(row, draft=replace(row.draft, tokens=tuple(computed)))
 
 
 def dropping(row: Row, computed: Sequence[int]) -> Row:
-    """A draft is dropped where other ids were computed, which happens more often for some drafts than for others."""
+    """Drop a draft if other ids were computed, which happens more often for some drafts than for others."""
     return row if row.draft.tokens == tuple(computed) else replace(row, draft=NO_DRAFT)
 
 
 def another_q(row: Row, _: Sequence[int]) -> Row:
-    """The verdict takes a q that the draft was not drawn by."""
+    """Judge with a q that the draft was not drawn from."""
     return replace(row, draft=replace(row.draft, probs=(SparseProbs(torch.arange(4), torch.ones(4).long()),)))
 
 
@@ -105,7 +105,7 @@ def test_a_planted_bug_is_caught(
 
 
 class ExchangedLines(Lines):
-    """Each request has the logits of another one."""
+    """Gives each request the logits of another one."""
 
     def __iter__(self) -> Iterator[tuple[str, int, Sequence[int]]]:
         each = list(super().__iter__())

@@ -1,4 +1,4 @@
-"""A target in another process is told of rows, and what it does comes back; here it is a thread of this one."""
+"""A target in another process, here a thread of this one, receives rows and returns results."""
 
 import asyncio
 import os
@@ -97,7 +97,7 @@ def test_a_row_that_fails_comes_back_with_its_error(pair: Pair) -> None:
 
 
 class WrittenState:
-    """Stands where every id below its limit may follow, or fails."""
+    """A state that allows all ids below its limit, or fails."""
 
     def __init__(self, *masks: bytes | None) -> None:
         self._masks = masks

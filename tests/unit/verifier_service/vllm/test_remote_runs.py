@@ -1,4 +1,4 @@
-"""Passes of a target in another process follow one another there, and sequences come and end between them."""
+"""Passes of a target in another process follow one another there, and sequences join and leave between them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -26,7 +26,7 @@ def test_passes_follow_one_another_until_nobody_has_asked(pair: Pair) -> None:
 @pytest.mark.parametrize(("stopped", "passes"), [(False, 2), (True, 1)])
 def test_what_is_asked_and_what_stops_is_read_from_shared_memory(stopped: bool, passes: int, pair: Pair) -> None:
     pair.admit("a")
-    pair.remote.told.ask(replace(make_row("a", (3, 10))))  # the row behind the next one, before it is under way
+    pair.remote.told.ask(replace(make_row("a", (3, 10))))  # the row after the next one, before it is in progress
     if stopped:
         pair.remote.told.stop()
     pair.run(replace(make_row("a", (3,)), runs_ahead=True))
@@ -45,7 +45,7 @@ def newcomer(name: str) -> Row:
 
 
 class Asking:
-    """Asks for every row that is under way, and does something behind the first step."""
+    """Requests every row in progress, and runs an action after the first step."""
 
     def __init__(self, pair: Pair, at_first: Callable[[], None] = lambda: None) -> None:
         self.pair, self.at_first = pair, at_first
@@ -57,7 +57,7 @@ class Asking:
     def _passed(self, step: ModelStep, following: Sequence[Row]) -> None:
         self.steps.append(step)
         for row in following:
-            if row.unasked and row.kv_name in self.pair.remote._sent:  # one that has ended may have had a part in it
+            if row.unasked and row.kv_name in self.pair.remote._sent:  # the step may include an ended sequence
                 self.pair.remote.told.ask(row)
         if len(self.steps) == 1:
             self.at_first()

@@ -1,4 +1,4 @@
-"""What one process tells the other in shared memory."""
+"""Flags that one process writes for another in shared memory."""
 
 import os
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from verifier_service.vllm.shared_told import SharedTold, shared_memory
 
 @contextmanager
 def both(sequences: int = 2) -> Iterator[tuple[SharedTold, SharedTold]]:
-    """The one that writes, and the one that reads."""
+    """The writer and the reader."""
     memory = shared_memory(sequences)
     yield SharedTold(memory), SharedTold(memory)
     os.close(memory)
