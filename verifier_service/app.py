@@ -63,7 +63,7 @@ class Target:
 
 
 async def serve(settings: VerifierSettings, stop: asyncio.Event) -> None:
-    """Run a verifier until `stop` is set, then let running generations finish.
+    """Run a verifier until `stop` is set, then drain it.
 
     Raises:
         ConfigError: an address is taken, the model cannot be served, or traces cannot be sent.

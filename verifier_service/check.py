@@ -72,7 +72,7 @@ async def _drafters(settings: VerifierSettings, facts: ModelFacts, addresses: It
 
 
 async def _drafter(address: str, identity: Identity) -> Check:
-    """Connect to the drafter as a serving verifier does."""
+    """Check a drafter by a connection like that of a serving verifier."""
     name = f"drafter {address}"
     link = DrafterLink(address, probe=_DRAFTER_SECONDS, metrics=VerifierMetrics(CollectorRegistry()))
     client = DrafterClient(link, identity, LinkTimes(hello=_DRAFTER_SECONDS))

@@ -179,7 +179,7 @@ def plan(waiting: Sequence[tuple[Row, int]], chunk_tokens: int, draft_tokens: in
 
 
 def _one_scored(waiting: Sequence[tuple[Row, int]]) -> Iterator[tuple[Row, int]]:
-    """Yield the rows, except that of those with scored prompts only the first is kept."""
+    """Yield the rows, with at most one whose prompt is scored: the first."""
     scoring = False
     for row, start in waiting:
         if row.scores is None or not scoring:

@@ -67,7 +67,7 @@ class KvAdmission:
             self._engine.release(kv_name)
 
     def reserve(self, kv_name: str, length: int) -> bool:
-        """Reserve KV for `length` tokens of a sequence. If memory is short, preempt sequences from the greatest rank.
+        """Reserve KV for `length` tokens of a sequence. If memory is short, preempt sequences, greatest rank first.
 
         Returns:
             False if the sequence itself had the greatest rank and was preempted.

@@ -19,7 +19,7 @@ _log = structlog.get_logger()
 
 
 class ModelThread(SteppedModel):
-    """Owner of the engine. All methods run on one thread, except `can_ever_admit` and `join`."""
+    """Owner of the engine, on one thread. The event loop may call `can_ever_admit`, `join` and `watch`."""
 
     drafts_first = True
 

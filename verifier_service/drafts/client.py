@@ -199,7 +199,7 @@ class DrafterClient:
 
 
 def _check_architecture(ack: pb.HelloAck, mine: Identity) -> None:
-    """Raise DrafterMismatch if one of drafter and target is an encoder-decoder and the other is not."""
+    """Raise DrafterMismatch if a model drafter is an encoder-decoder and the target is not, or the reverse."""
     if ack.kind in ("", "model", "hybrid") and ack.encoder_decoder is not mine.encoder_decoder:
         kinds = {True: "an encoder-decoder", False: "decoder-only"}
         name = ack.model or "the drafter"

@@ -63,7 +63,7 @@ class DraftBuffer:
         return len(self) >= gamma
 
     def add(self, chunk: DraftTokens) -> bool:
-        """Add the new tokens of a chunk. The first tokens of a late chunk may be committed already.
+        """Add the new tokens of a chunk. A late chunk may begin with tokens that are committed already.
 
         A chunk for a longer, unknown prefix is kept until the next verdict, which may commit that prefix.
 

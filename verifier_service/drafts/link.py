@@ -123,12 +123,12 @@ class DrafterLink:
         return min(self._round_trips, default=0.0)
 
     def wanted_outcomes(self, setting: int | Literal["auto"], rounds: DraftedRounds, gamma: int) -> int:
-        """Outcomes of its verdicts that a session which opens now asks chains for.
+        """Return the number of verdict outcomes to request chains for in a session that opens now.
 
         Args:
-            setting: how many at most; `auto` asks for some where they are worth it.
-            rounds: what rounds with drafts of this link are like.
-            gamma: the session's next draft length.
+            setting: most outcomes; `auto` requests them only if pushing pays.
+            rounds: acceptance and plain round time for this link's drafts.
+            gamma: next draft length of the session.
         """
         most = setting
         if most == "auto":

@@ -29,12 +29,12 @@ class LocalSource:
     kind: str
     source: DraftSource
     gamma: FixedGamma | LocalGamma
-    """Chooses the longest draft of the source."""
+    """Chooses the largest draft length."""
     worth: SourceWorth | None = None
     """Worth of the source over all sessions. None if the request fixes γ, so that the source always drafts."""
 
     def observe(self, drafted: int, accepted: int) -> None:
-        """Learn from a round."""
+        """Update the estimates from a round."""
         self.gamma.observe(drafted, accepted)
         if self.worth is not None:
             self.worth.observe(drafted, accepted)

@@ -65,8 +65,8 @@ class RemoteDrafts(Drafts):
             patience: returns the seconds for which a wait pays now. None if γ is fixed: such a session waits
                 up to the timeout.
             clock: returns the time in seconds.
-            plan: shape of the trees, of which the drafter makes one a round and none ahead of a verdict. None
-                requests chains.
+            plan: shape of the trees; None requests chains. The drafter makes one tree a round, never ahead of a
+                verdict.
         """
         self._call = call
         self._max_len = max_len
@@ -201,7 +201,7 @@ class RemoteDrafts(Drafts):
             self._changed()
 
     def ended(self, length: int) -> None:
-        """Note that no drafts follow a prefix of `length` tokens. A wait ends when all drafts up to it have arrived."""
+        """Record that no drafts follow a prefix of `length` tokens. A wait ends when the drafts up to it are there."""
         self._answers.ended(length)
         self._changed()
 

@@ -245,7 +245,7 @@ class EngineLoop:
 
     @property
     def _prompts(self) -> int:
-        """Number of prompts of which a pass could compute a part now, without those that wait for admission."""
+        """Number of admitted sequences whose prompts are incomplete and could be computed by the next pass."""
         return sum(row.goal > 0 and len(row.tokens) == len(row.call.tokens) for row in self._rows)
 
     async def _step(self) -> bool:

@@ -21,7 +21,8 @@ from verifier_service.passes.conclude import AskedRound, Cut, cut, with_forced
 from verifier_service.speculation.session_gamma import SessionGamma
 
 _STEADY = 3
-"""Consecutive plain rounds after which the next pass may start before γ is chosen; it could have had drafts."""
+"""Number of consecutive plain rounds after which the next pass may start before γ is chosen. A draft could then arrive
+too late for that pass."""
 
 _log = structlog.get_logger()
 
@@ -253,7 +254,7 @@ class Sequence:
         self.on_end()
 
     def _explained(self, error: Exception) -> Exception:
-        """Return the error to report. A sequence without distribution whose masks take too long has a bad grammar."""
+        """Return the error to report. A missing distribution becomes FieldInvalid if the grammar is too complex."""
         grammar = self.row.grammar
         if isinstance(error, NoDistribution) and grammar is not None and grammar.too_complex:
             return FieldInvalid("the grammar is too complex: its masks take too long", "sampling.grammar")

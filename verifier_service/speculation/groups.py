@@ -2,8 +2,9 @@
 
 With one group, the target idles while drafts are made, and the drafter idles while they are verified. With two, the
 drafter serves one group while the target verifies the other. That takes two passes instead of one. It pays if drafting
-is slow and a pass over half of the sessions is clearly shorter than a pass over all: if the pass is compute-bound, not
-bound by reading the weights. Short trials of the alternative measure which setting is faster for the current batch.
+is slow and a pass over half of the sessions is clearly shorter than a pass over all. So the pass must be bound by
+compute, not by reading the weights. Short trials of the alternative measure which setting is faster for the current
+batch.
 """
 
 import math
@@ -80,7 +81,7 @@ class Groups:
         return self._used if self._trial is None else 3 - self._used
 
     def among(self, sessions: int, plain: int) -> int:
-        """Return the number of groups for `sessions` sessions of which `plain` do not draft; 1 if few draft."""
+        """Return the number of groups for a batch in which `plain` of the sessions do not draft; 1 if few draft."""
         return 1 if sessions < _LEAST_SESSIONS or 2 * plain >= sessions else self.count
 
     def observe(self, sample: PassSample, seconds: float, gap: float) -> None:

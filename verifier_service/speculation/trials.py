@@ -41,7 +41,7 @@ _RETRIES = 4
 _FIRST_RETRY = 24
 """Plain rounds before the first such trial. The number quadruples for each further trial."""
 _PLAUSIBLE = 2.0
-"""Standard deviations by which the expected speed-up may be too low in the check whether drafts may pay."""
+"""Standard deviations added to the expected speed-up to decide whether drafts may still pay."""
 _FURTHEST = math.log(5.0)
 """Largest logarithmic deviation of one trial from the prediction."""
 
@@ -163,7 +163,7 @@ class Trials:
             self._conclude(self._trial)
 
     def _is_lost(self, trial: RoundTally) -> bool:
-        """Whether a trial of drafting is a clear loss, or has lost the time of a full trial's plain rounds."""
+        """Whether a trial of drafting is a clear loss, or has lost as much as `_DRAFTED_ROUNDS` plain rounds bring."""
         if self._drafting or trial.rounds < _LEAST_ROUNDS:
             return False
         lost = trial.seconds * self._use.rate - trial.worth

@@ -38,7 +38,7 @@ class PackedProducts(QuantizationConfig):
     @classmethod
     @override
     def get_min_capability(cls) -> int:
-        return -1  # of a GPU
+        return -1  # no GPU needed
 
     @staticmethod
     @override
@@ -67,7 +67,7 @@ class _PackedLayer(UnquantizedLinearMethod):
 
     @override
     def process_weights_after_loading(self, layer: Any) -> None:
-        if getattr(layer, "_cpu_skip_gemm_dispatch", False):  # a model of vLLM that reads the weights itself
+        if getattr(layer, "_cpu_skip_gemm_dispatch", False):  # a model in vLLM that reads the weights directly
             super().process_weights_after_loading(layer)
             return
         layer.packed = pack(layer.weight)
