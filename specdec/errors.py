@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 MESSAGE_BYTES = 1024
-"""Maximum length of an error message, in bytes of UTF-8. It may repeat input of a caller, and goes to logs and
-trailers."""
+"""Maximum length of an error message, in bytes of UTF-8. It may repeat a caller's input in logs and trailers."""
 PARAM_BYTES = 256
 """Maximum length of a field name in an error, in bytes of UTF-8."""
 

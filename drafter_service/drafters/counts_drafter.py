@@ -84,8 +84,7 @@ class CountsDrafter:
         return int(ids[token]), SparseProbs(ids[probs.ids], probs.weights)
 
     def candidates(self, last: int) -> tuple[Tensor, Tensor]:
-        """Return the candidate ids after `last`, ascending, and their mass: its top followers and the most frequent
-        ids."""
+        """Return the ids that may follow `last`, ascending, and their mass: its top followers and frequent ids."""
         if self._counts.order == 1:
             ids = self._common.sort().values
             return ids, self._unigram[ids]

@@ -40,8 +40,7 @@ class TranslatedModel:
         self.tokenizer_hash = translation.target.digest
         self._sequences: dict[str, _Sequence] = {}
         self._places = torch.full((self.vocab_size,), model.vocab_size)
-        """Column of each target id's logit, int64 [V]; ids without a drafter token point to the column after the
-        model's own."""
+        """Column of each target id's logit, int64 [V]. Ids unknown to the model point one column past its own."""
         same = translation.same
         self._places[list(same)] = torch.tensor(list(same.values()), dtype=torch.int64)
 
@@ -121,8 +120,7 @@ class TranslatedModel:
         return rows
 
     def _limit(self, limit: int) -> int:
-        """Return the model's limit for a sequence of up to `limit` target tokens: more than `limit` if that fits in
-        memory."""
+        """Return the model's limit for a sequence of up to `limit` target tokens: more than `limit` if that fits."""
         own = min(limit, self.context_length)
         more = min(_LONGER * limit + len(self._translation.tokenizer.beginning), self.context_length)
         return more if self._model.can_ever_admit(more) else own

@@ -1,5 +1,4 @@
-"""Drafts the next level of several trees from a model's logits: q after each node, its number of children, their
-draws."""
+"""Drafts the next level of several trees from logits: q after each node, its number of children, and their draws."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -50,7 +49,7 @@ def next_levels(sessions: Sequence[TreeSession], logits: Sequence[Tensor], suppo
 
 
 def _draw(sessions: Sequence[TreeSession], q: Tensor, support: int, widths: Sequence[int]) -> Iterator[Drawn]:
-    """Draw after each row of q, with the row's session, as many tokens as the row's width."""
+    """Draw tokens after each row of q: as many as the row's width, with the parameters of its session."""
     groups: dict[tuple[Siblings, bool, int], list[int]] = defaultdict(list)
     for row, session in enumerate(sessions):
         siblings = Siblings.of(session.mode, replacement=session.plan.replacement)

@@ -30,8 +30,7 @@ from specdec.wire.session import DraftEnd, Load, Nack, NackReason
 _SMOOTHING = 0.1
 """Weight of the latest step in the moving average of sessions per step."""
 _SPREAD = 0.25
-"""Minimum spread of step sizes around the mean, as a share of the mean, to estimate the cost of a token. Below it the
-cost is 0."""
+"""Minimum spread of step sizes, relative to their mean, to estimate the cost of a token. Below it the cost is 0."""
 
 _log = structlog.get_logger()
 
@@ -57,8 +56,7 @@ class DraftRunner:
 
     @property
     def _step_seconds(self) -> float:
-        """Duration, in seconds, of a step that drafts one token for each session and reads none: the cost of one more
-        draft token."""
+        """Seconds of a step that drafts one token per session and reads none: the cost of one more draft token."""
         tokens, _ = self._steps.mean
         base, token = self._steps.fit(0.0, _SPREAD * tokens)
         return base + token * self._sessions

@@ -45,8 +45,7 @@ class ScheduledSession:
 
     session: DraftSession
     count: int
-    """Number of the session's tokens to compute in this step. The step that computes the last of them drafts one
-    more."""
+    """Number of the session's tokens to compute in this step. Computing the last of them drafts one more."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,8 +100,7 @@ class Drafter(Protocol):
     """Memory of the sequences that are drafted for, keyed by `DraftSession.key`."""
 
     def step(self, batch: Sequence[ScheduledSession]) -> Sequence[StepResult]:
-        """Compute the scheduled tokens in one pass. Draft one token, or one tree level, for each session that this
-        completes.
+        """Compute the scheduled tokens in one pass. Each session that this completes gets a token or a tree level.
 
         Raises:
             Exception: the pass failed as a whole; nothing was computed.

@@ -48,8 +48,7 @@ class Outcomes:
         self._of: dict[DraftSession, list[OutcomeSession]] = {}
 
     def prepare(self, session: DraftSession) -> list[OutcomeSession]:
-        """Return the outcomes of a session with a complete draft, created on the first call; empty if none are
-        wanted."""
+        """Return the outcomes of a session with a complete draft, created on the first call; empty if unwanted."""
         budget = min(self._most, session.outcomes)
         if not (budget and session.admitted and session.drafted) or session.verifier_waits:
             return []

@@ -145,8 +145,8 @@ class SessionTable:
     def _make_room(self, stream: Stream) -> None:
         """Make room for one more session of a verifier. At its session limit, the verifier loses an idle session.
 
-        Otherwise, sessions of a stream that broke silently would count until the drafter detects its end. At the limit
-        of all sessions, the verifier with the most sessions gives one up to a verifier with fewer.
+        Without this eviction, sessions of a stream that broke silently would count until the drafter detects its end.
+        At the limit of all sessions, the verifier with the most sessions gives one up to a verifier with fewer.
 
         Raises:
             SessionRefused: no session can be evicted.
@@ -242,8 +242,11 @@ def _held(session: DraftSession) -> int:
 
 
 def least_recent(sessions: Iterable[DraftSession], before: float) -> DraftSession | None:
-    """Return the least recently used session, idle since `before`, that holds memory and has no pending request, or
-    None."""
+    """Return the least recently used session that holds memory and has no pending request, or None.
+
+    Args:
+        before: latest time of its last message, in seconds of the table's clock.
+    """
     candidates = [
         session
         for session in sessions

@@ -1,5 +1,4 @@
-"""Distillation of the drafter from the target's first layers, trained on the distributions of the target's own
-answers."""
+"""Distillation of the drafter: the target's first layers, trained on the distributions of the target's own answers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -35,8 +35,7 @@ def write_whole(path: Path, content: Any) -> None:
 
 
 def restore(path: Path, model: nn.Module, optimizers: Sequence[Optimizer]) -> int:
-    """Load the checkpoint into the model and optimizers. Return the number of completed steps; 0 without a
-    checkpoint."""
+    """Load the checkpoint into the model and optimizers. Return the number of completed steps, or 0 without one."""
     if not path.exists():
         return 0
     state = torch.load(path, map_location="cpu", weights_only=True)

@@ -21,14 +21,12 @@ class Compute:
         return torch.autocast(self.device.type, dtype=torch.bfloat16)
 
     def compile(self, function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-        """Return the function with fused element-wise operations, compiled per input shape. Without compilation, return
-        it unchanged."""
+        """Return the function with fused element-wise operations, compiled per input shape if compilation is on."""
         return torch.compile(function, dynamic=False) if self.compiled else function
 
 
 def choose(device: str, threads: int | None, compiled: bool) -> Compute:
-    """Select the device: `auto` uses a GPU if present. Compilation on a CPU needs a C++ compiler and is skipped without
-    one."""
+    """Select the device; `auto` uses a GPU if present. Without a C++ compiler, a CPU does not compile."""
     name = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
     if threads is not None:
         torch.set_num_threads(threads)

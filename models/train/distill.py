@@ -114,8 +114,7 @@ def total_variation(p: Tensor, q: Tensor) -> Tensor:
 
 
 def blend(progress: float) -> Tensor:
-    """Return [3] weights of the divergences: only KL in the first third, mainly both total variations in the second
-    half."""
+    """Return [3] weights of the divergences: only KL in the first third, mainly total variation in the second half."""
     variation = min(0.9, max(0.0, 0.9 * (6 * progress - 2)))
     return torch.tensor([1 - variation, variation, variation])
 

@@ -42,8 +42,7 @@ class StepCost:
 
 @torch.inference_mode()
 def held_out_loss(model: LlamaForCausalLM, tokens: Tensor, text_bytes: int) -> HeldOutLoss:
-    """Return the loss over a row of tokens cut into full-context windows. Every token but the first is predicted
-    once."""
+    """Return the loss over a row of tokens in full-context windows, predicting every token but the first once."""
     nats = 0.0
     for start in range(0, len(tokens) - 1, CONTEXT):
         window = tokens[start : start + CONTEXT + 1].to(model.device)

@@ -22,8 +22,7 @@ class Schedule:
         return self.steps - round(self.steps * self.decay_share)
 
     def factor(self, step: int) -> float:
-        """Return the factor on the peak learning rate at a step, from 0: a linear rise, 1, then a linear fall to about
-        0."""
+        """Return the factor on the peak learning rate at a step, from 0: a linear rise, 1, then a linear fall."""
         rise = min(1.0, (step + 1) / max(1, self.warmup))
         fall = (self.steps - step) / max(1, self.steps - self.decay_start)
         return max(0.0, min(rise, fall))

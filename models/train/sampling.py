@@ -30,8 +30,7 @@ def continue_rows(
 
 @dataclass(frozen=True)
 class SampleJob:
-    """Batches of `rows` texts of `length` tokens, each opened by corpus text. Batches cycle through the
-    temperatures."""
+    """Batches of `rows` texts of `length` tokens, each opened by corpus text, cycling through the temperatures."""
 
     prompts: Windows
     rows: int

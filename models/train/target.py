@@ -1,5 +1,4 @@
-"""Training of the target on the corpus: next-token cross-entropy, short windows first, full-length ones in the
-decay."""
+"""Training of the target on the corpus: next-token cross-entropy on short windows, then on full-length ones."""
 
 from dataclasses import dataclass
 from pathlib import Path

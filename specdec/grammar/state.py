@@ -106,8 +106,8 @@ class GrammarState:
         return done
 
     def forced(self, output: Sequence[int], most: int) -> tuple[int, ...]:
-        """Return up to `most` tokens that spell the text forced after `output`. Other spellings may be valid, so the
-        result is only a guess."""
+        """Return up to `most` tokens that spell the text forced after `output`: a guess, as other spellings may be
+        valid."""
         if most <= 0 or self.expensive or self.too_complex or not self._move_to(output):
             return ()
         return tuple(self._matcher.compute_ff_tokens()[:most])
@@ -117,8 +117,7 @@ class GrammarState:
         return mask if self._matcher.is_accepting() else self._without_ends(mask)
 
     def _without_ends(self, mask: bytes) -> bytes:
-        """Return the mask without end ids. The library also allows an end id in the middle of a text that nothing can
-        complete."""
+        """Return the mask without end ids, which the library also allows inside a text that nothing can complete."""
         bits = bytearray(mask)
         for end in self._end_ids:
             bits[end // 8] &= ~(1 << end % 8)

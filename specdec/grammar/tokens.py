@@ -45,8 +45,7 @@ class GrammarTokens:
         self._no_text = frozenset(self.special_token_ids)
 
     def __call__(self, text: str | bytes) -> list[int]:
-        """Return tokens that spell the text: the tokenizer's own if they spell exactly that, else the longest
-        matches."""
+        """Return tokens that spell the text: the tokenizer's own if they spell it exactly, else the longest matches."""
         written = text if isinstance(text, str) else text.decode()
         ids = self._encode(written)
         if self._spell(ids, written):

@@ -28,8 +28,7 @@ class Check:
     remedy: str = ""
     """Suggested fix; empty if the check passed."""
     source: str = ""
-    """Origin of the check: the name of a service's configuration file, or `specdec`. Set by the doctor, not by a
-    service."""
+    """Origin of the check, set by the doctor: the name of a service's configuration file, or `specdec`."""
 
     @classmethod
     def ok(cls, name: str, detail: str, source: str = "") -> "Check":

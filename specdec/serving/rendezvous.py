@@ -5,8 +5,7 @@ from collections.abc import Iterable
 
 
 def ranking(key: str, members: Iterable[str]) -> list[str]:
-    """Return the members by descending hash with `key`. The key belongs to the first, and to the next if that is
-    gone."""
+    """Return the members by descending hash with `key`. The first owns the key; the next one is its fallback."""
     return sorted(members, key=lambda member: _weight(key, member), reverse=True)
 
 

@@ -22,8 +22,7 @@ class PromptLookup:
         self._forgotten = 0
         """Number of tokens dropped from the start of the sequence."""
         self._places: dict[int, int] = {}
-        """End of the latest occurrence of each token run, by hash of the run, counted from the start of the
-        sequence."""
+        """End of each token run's latest occurrence, by hash of the run, counted from the sequence's start."""
 
     def read(self, tokens: Sequence[int]) -> None:
         for token in tokens:

@@ -39,8 +39,7 @@ class EnumCodec(Generic[V]):
     """Translation between enum members and the protobuf numbers with the same names, so a new member needs no code."""
 
     def __init__(self, members: type[Enum], numbers: EnumDescriptor, unknown: V) -> None:
-        """Create the codec. `unknown` is the value of a number without a member; unless it is a member, it is sent as
-        0."""
+        """Create the codec. `unknown` is the value of a number without a member; as a non-member it is sent as 0."""
         prefix = numbers.values[0].name.removesuffix("UNSPECIFIED")
         self._numbers: dict[Any, Any] = {
             member: numbers.values_by_name[prefix + member.name].number for member in members

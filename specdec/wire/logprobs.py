@@ -12,8 +12,7 @@ _BYTES = 4
 
 
 def logprobs_to_pb(logprobs: Sequence[TokenLogprobs]) -> pb.Logprobs | None:
-    """Return the message of log probabilities; None if there are none. All positions have equally many likely
-    tokens."""
+    """Return the message of log probabilities, or None without any. All positions have equally many likely tokens."""
     if not logprobs:
         return None
     return pb.Logprobs(

@@ -94,8 +94,7 @@ def orders_from_pb(message: pb.ServeRequest) -> Orders:
 
 
 def pass_to_pb(done: Pass) -> pb.ServeResponse:
-    """Return the message of a pass. A round has at most 65,535 tokens, and all rounds with a speed-up share its
-    value."""
+    """Return the message of a pass. A round has at most 65,535 tokens; all speed-ups in a pass are equal."""
     rounds, names = [each for _, each in done.rounds], {"": 0}
     drafters = bytes(names.setdefault(each.drafter, len(names)) for each in rounds)
     fallbacks = bytes(names.setdefault(each.fallback, len(names)) for each in rounds)

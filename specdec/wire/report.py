@@ -35,8 +35,7 @@ class ReportedDraft:
     u: float | None = None
     """Uniform random number of the token's position."""
     threshold: float | None = None
-    """Bound that u must be below: min(1, p/(lenience·q)) in mode rejection, the height of the block rule in mode
-    block."""
+    """Bound that u must be below: min(1, p/(lenience·q)) in mode rejection, the block rule's height in mode block."""
     h_norm: float | None = None
     """For `egag`: normalized entropy of the distribution that the token was drawn from, in [0, 1]."""
     gamma: int | None = None

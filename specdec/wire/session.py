@@ -121,8 +121,7 @@ class Load:
     sessions: int
     """Number of open sessions."""
     step_seconds: float
-    """Expected duration, in seconds, of a step that drafts one token for each session of a recent batch and reads
-    none."""
+    """Expected seconds of a step that drafts one token for each session of a recent batch and reads none."""
 
 
 _REASON = EnumCodec[NackReason](NackReason, pb.Nack.Reason.DESCRIPTOR, unknown=NackReason.MALFORMED)

@@ -36,8 +36,7 @@ NO_TOKEN = SecretStr("")
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Credentials that a process presents to other services and requires of them. Without any, it accepts every
-    call."""
+    """Credentials that a process presents to other services and requires of them. Without any, all calls pass."""
 
     certificates: Certificates | None = None
     token: SecretStr = NO_TOKEN

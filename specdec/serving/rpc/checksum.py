@@ -46,8 +46,7 @@ def encoder(encode: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
 
 
 def decoder(decode: Callable[[bytes], _Message]) -> Callable[[bytes], "_Message | MessageCorrupted"]:
-    """Return a deserializer that returns a MessageCorrupted for a corrupted message, since gRPC allows no exception
-    here."""
+    """Return a deserializer that returns a MessageCorrupted for a corrupted message, as it must not raise in gRPC."""
 
     def decoded(raw: bytes) -> _Message | MessageCorrupted:
         if not is_intact(raw):
@@ -95,8 +94,7 @@ class CheckedChannel:
         await self._channel.close(grace)
 
     def __getattr__(self, name: str) -> Any:
-        """Return `unary_unary` or another of the four call kinds, with the arguments of stubs. Other attributes are the
-        channel's."""
+        """Return one of the four call kinds, such as `unary_unary`, for stubs, or another attribute of the channel."""
         make = getattr(self._channel, name)
         if name not in _KINDS:
             return make

@@ -86,14 +86,12 @@ def status_of(error: SpecdecError) -> ErrorStatus:
 
 
 def logged_error(error: SpecdecError) -> dict[str, str]:
-    """Return the log fields of an error. The message of a RequestError is left out, because it may repeat the caller's
-    input."""
+    """Return the log fields of an error, without the message of a RequestError, which may repeat input."""
     return {"reason": error.reason} | ({} if isinstance(error, RequestError) else {"message": error.message})
 
 
 def rich_status(error: SpecdecError, request_id: str = "") -> status_pb2.Status:
-    """Return the error as a gRPC status with details: ErrorInfo, BadRequest for a wrong field, RetryInfo for a
-    retry."""
+    """Return the error as a gRPC status with ErrorInfo, BadRequest for a wrong field, and RetryInfo for a retry."""
     shown = status_of(error)
     status = status_pb2.Status(code=code_pb2.Code.Value(shown.grpc.name), message=error.message)
     for detail in _details(error, shown, request_id):

@@ -49,8 +49,7 @@ class OtlpTracer:
     """Sends spans in the background. `OTEL_*` variables such as `OTEL_TRACES_SAMPLER` configure it further."""
 
     def __init__(self, service: str, endpoint: str) -> None:
-        """Create the tracer. `OTEL_SERVICE_NAME` overrides `service`; an empty endpoint takes the variables'
-        endpoint."""
+        """Create the tracer. `OTEL_SERVICE_NAME` overrides `service`; an empty `endpoint` defers to `OTEL_*`."""
         named = {SERVICE_NAME: os.environ.get("OTEL_SERVICE_NAME", f"specdec-{service}")}
         self._provider = TracerProvider(
             resource=Resource.create(named | {SERVICE_VERSION: package_version()}), shutdown_on_exit=False

@@ -61,8 +61,7 @@ class MetricsSnapshot:
 
     @property
     def costs(self) -> RoundCosts | None:
-        """Costs of a round, or None while one is unknown. Without a measured plain pass, a verify pass stands in for
-        it.
+        """Costs of a round, or None while one is unknown. An unmeasured plain pass costs as much as a verify pass.
 
         Raises:
             ValueError: a metric is out of range.
