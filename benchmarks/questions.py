@@ -1,7 +1,7 @@
-"""Spec-Bench's six categories, with questions of this project's own, as conversations of a chat model.
+"""Spec-Bench's six categories, with this project's own questions, as conversations of a chat model.
 
-`spec_bench.jsonl` has Spec-Bench's layout (`question_id`, `category`, `turns`), which `vllm bench serve --dataset-name
-spec_bench --dataset-path benchmarks/spec_bench.jsonl` reads too.
+`spec_bench.jsonl` has Spec-Bench's layout (`question_id`, `category`, `turns`), so it also works with `vllm bench serve
+--dataset-name spec_bench --dataset-path benchmarks/spec_bench.jsonl`.
 """
 
 import json
@@ -24,7 +24,7 @@ class Question:
 
 
 def questions(count: int, file: Path = FILE) -> Mapping[str, Sequence[Question]]:
-    """The first `count` questions of each category."""
+    """Return the first `count` questions of each category."""
     rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     asked = [Question(row["category"], tuple(row["turns"])) for row in rows]
     return {name: [each for each in asked if each.category == name][:count] for name in CATEGORIES}
@@ -37,7 +37,7 @@ class Conversation:
         self._tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
 
     def prompt(self, question: Question, answers: Sequence[Sequence[int]]) -> tuple[int, ...]:
-        """The ids before the next answer, once `answers` are given to the first turns."""
+        """Return the ids before the next answer, given the `answers` to earlier turns."""
         messages = []
         for number, text in enumerate(question.turns[: len(answers) + 1]):
             messages.append({"role": "user", "content": text})

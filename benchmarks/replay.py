@@ -1,6 +1,6 @@
-"""Sources of drafts at work: the target computes every pass, and is made to say what was written before.
+"""Draft sources on replayed texts: the target computes every pass but outputs the tokens of a given text.
 
-So the time of a round is the real one, and whether a draft is accepted depends on the text alone.
+The time of a round is real, and the acceptance of a draft depends on the text alone.
 """
 
 import asyncio
@@ -30,11 +30,11 @@ from verifier_service.speculation.pass_sample import PassSample
 
 _NAME = "bench"
 _CERTAIN = 50.0
-"""Logit of the token that is replayed; those of all others are 0."""
+"""Logit of the replayed token. All other logits are 0."""
 
 
 class ReplayEngine:
-    """An engine that computes what it is asked for, and answers with the tokens of a text."""
+    """An engine that computes each pass and answers with the tokens of a text."""
 
     def __init__(self, engine: NativeEngine) -> None:
         self._engine = engine
@@ -66,7 +66,7 @@ class Tally:
     accepted: int = 0
     rejected: int = 0
     seconds: float = 0.0
-    """CPU time after the prompt's pass, plus the time in which a source reads the prompt."""
+    """CPU seconds after the prompt's pass, plus the time in which a source reads the prompt."""
 
     @property
     def alpha(self) -> float:
@@ -74,10 +74,10 @@ class Tally:
 
 
 class Replayer:
-    """One source, or none, over all turns of a workload: what it has stored in one turn is there in the next."""
+    """One source, or none, over all turns of a workload. Its store persists between turns."""
 
     def __init__(self, engine: NativeEngine, source: str) -> None:
-        """`source` is its name; empty for plain decoding."""
+        """Set the name of the source, or "" for plain decoding."""
         self._engine = engine
         self._replay = ReplayEngine(engine)
         self._source = source

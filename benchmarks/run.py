@@ -1,4 +1,4 @@
-"""One generation, as every peer reports it."""
+"""One generation, in the form reported by every peer."""
 
 import math
 import secrets
@@ -15,20 +15,20 @@ from specdec.wire.generation import GenerationCall
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A generation to make; it goes on past the model's end, unless that is in `stop`."""
+    """A generation to request. It continues past the model's end tokens, unless they are in `stop`."""
 
     prompt: tuple[int, ...]
     tokens: int
     temperature: float = 0.0
     seed: int = 0
     gamma: int | None = None
-    """Draft length; 0 is plain decoding, None the peer's own choice."""
+    """Draft length. 0 is plain decoding, None the peer's own choice."""
     stop: tuple[int, ...] = ()
-    """Ids that end it; only the engine in process looks at them."""
+    """Ids that end the generation. Only the in-process engine uses them."""
     policy: GammaPolicy = AUTO
-    """How the system chooses where there is no length."""
+    """Policy of the system if no draft length is given."""
     drafter: str = ""
-    """Drafter that a verifier is asked to use; empty for that of its settings."""
+    """Drafter requested from a verifier, or "" for that of its settings."""
 
 
 MIXED = "mixed"
@@ -36,43 +36,43 @@ MIXED = "mixed"
 
 
 def at_temperature(asks: Sequence[Ask], temperature: str) -> list[Ask]:
-    """The asks at a temperature, or in turn at those of MIXED."""
+    """Return the asks at a temperature, or alternating between those of MIXED."""
     chosen = (0.0, 1.0) if temperature == MIXED else (float(temperature),)
     return [replace(ask, temperature=chosen[number % len(chosen)]) for number, ask in enumerate(asks)]
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One generation as the caller saw it; times are in seconds."""
+    """One generation as observed by the caller. Times are in seconds."""
 
     tokens: tuple[int, ...]
     seconds: float
     first: float = 0.0
     """Seconds to the first token."""
     opening: int = 1
-    """Number of tokens that came first, together."""
+    """Number of tokens in the first piece."""
     rounds: int = 0
     accepted: int = 0
     rejected: int = 0
-    """Number of rounds that kept less than the whole draft."""
+    """Number of rounds with a rejected draft token."""
     gaps: tuple[float, ...] = ()
-    """Seconds between one round, as the caller saw it, and the next."""
+    """Seconds between successive rounds, as observed by the caller."""
     verdicts: tuple[tuple[int, int], ...] = ()
-    """Tokens drafted and accepted in each round, of the engine in process."""
+    """Tokens drafted and accepted in each round, reported by the in-process engine."""
 
     def after(self, seconds: float) -> int:
-        """Number of tokens that came more than so many seconds after the request."""
+        """Return the number of tokens received more than `seconds` after the request."""
         times = accumulate(self.gaps, initial=self.first)
         return sum(at > seconds for at in times) + (self.opening - 1) * (self.first > seconds)
 
     @property
     def speed(self) -> float:
-        """Tokens a second, the prompt's time included."""
+        """Tokens a second, including the prompt's time."""
         return len(self.tokens) / self.seconds
 
     @property
     def pace(self) -> float:
-        """Tokens per second after the first round, which is mostly the prompt's."""
+        """Tokens a second after the first round, which is mostly the prompt's."""
         return (len(self.tokens) - self.opening) / sum(self.gaps)
 
     @property
@@ -83,22 +83,25 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Generations that were asked for at once, or by streams that ask again when an answer has ended."""
+    """Generations requested at once, or by streams that send the next request when an answer has ended."""
 
     seconds: float
-    """From the first request to the last token, or from when each stream had a token until one had nothing to ask."""
+    """Seconds from the first request to the last token.
+
+    With streams: from the time all of them had a token until one had no more asks.
+    """
     runs: Sequence[Run]
     outside: int = 0
-    """Tokens that came before or after that."""
+    """Number of tokens outside that time."""
 
     @property
     def speed(self) -> float:
-        """Tokens a second of all together."""
+        """Tokens a second of all generations together."""
         return (sum(len(run.tokens) for run in self.runs) - self.outside) / self.seconds
 
 
 def call_of(ask: Ask) -> GenerationCall:
-    """RPC 1 of the ask, without use of the prefix cache."""
+    """Return the call of RPC 1 for the ask, without use of the prefix cache."""
     mode = Mode.OFF if ask.gamma == 0 else Mode.REJECTION
     return GenerationCall(
         session_id=secrets.token_hex(8),
@@ -114,17 +117,17 @@ def call_of(ask: Ask) -> GenerationCall:
 
 
 class Peer(Protocol):
-    """Something that generates."""
+    """A system that generates."""
 
     def generate(self, ask: Ask) -> Run:
         """Generate an answer while nothing else runs."""
 
 
 def gaps_of(times: Sequence[float]) -> tuple[float, ...]:
-    """Differences of neighbours."""
+    """Return the differences of neighbouring times."""
     return tuple(after - before for before, after in pairwise(times))
 
 
 def pace(times: Sequence[float], counts: Sequence[int]) -> float:
-    """Tokens per second after the first round, by the time and the number of tokens of each round."""
+    """Return the tokens a second after the first round, from the time and the number of tokens of each round."""
     return sum(counts[1:]) / (times[-1] - times[0]) if len(times) > 1 else math.inf

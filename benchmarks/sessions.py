@@ -38,12 +38,12 @@ WARM_UP = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """One row; milliseconds."""
+    """Commit latencies in one configuration, in milliseconds."""
 
     instances: int
     """Redis servers."""
     kv_mib: float
-    """Size of the values that another process writes and reads meanwhile; 0 for none."""
+    """Size of the values that another process writes and reads meanwhile, or 0 for no such traffic."""
     commits: int
     p50: float
     p99: float
@@ -52,7 +52,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """What a session of so many output tokens takes in Redis."""
+    """Redis memory of a session, by its number of output tokens."""
 
     tokens: int
     rounds: int
@@ -60,15 +60,15 @@ class Weight:
 
     @property
     def per_token(self) -> float:
-        """Bytes, against the 4 of a bare id."""
+        """Bytes per token, compared with 4 for a bare id."""
         return self.bytes / self.tokens
 
 
 class Servers:
-    """A session store and a KV store, configured as each should be."""
+    """A session store and a KV store, each with its usual configuration."""
 
     def __init__(self, folder: Path, children: Children) -> None:
-        """Start both and wait until they answer."""
+        """Start both servers and wait until they answer."""
         binary = valkey.resolve()
         self.sessions, self.kv = (self._start(binary, folder / name, children) for name in ("s", "k"))
 
@@ -90,7 +90,7 @@ class Servers:
 
 @contextmanager
 def servers() -> Iterator[tuple[Servers, Children, Path]]:
-    """Both servers, until the context ends."""
+    """Run both servers until the context ends."""
     with tempfile.TemporaryDirectory(prefix="specdec-") as name, Children(grace=3) as children:
         yield Servers(Path(name), children), children, Path(name)
 
@@ -128,7 +128,7 @@ async def _write(store: RedisSessionStore, commits: int, pause: float) -> list[f
 
 
 async def weight(url: str, tokens: int) -> Weight:
-    """Write a session of that many output tokens, and ask the server what its keys take."""
+    """Write a session of that many output tokens, and query the memory of its keys from the server."""
     store, redis = RedisSessionStore.at(url), Redis.from_url(url)
     session, rounds = secrets.token_hex(16), tokens // len(ROUND)
     try:
@@ -144,7 +144,7 @@ async def weight(url: str, tokens: int) -> Weight:
 
 
 def measure(options: argparse.Namespace) -> tuple[list[Latency], list[Weight]]:
-    """Every row."""
+    """Return every row."""
     rows = [_beside(options, 1, 0.0)]
     for mib in options.kv_mib:
         rows += [_beside(options, instances, mib) for instances in (1, 2)]
@@ -154,7 +154,7 @@ def measure(options: argparse.Namespace) -> tuple[list[Latency], list[Weight]]:
 
 
 def _beside(options: argparse.Namespace, instances: int, mib: float) -> Latency:
-    """One row on fresh servers, so that nothing is left over from the one before."""
+    """Measure one row on new servers, so that no data of the previous row remains."""
     with servers() as (started, children, folder):
         if mib:
             busy = started.sessions if instances == 1 else started.kv
@@ -165,7 +165,7 @@ def _beside(options: argparse.Namespace, instances: int, mib: float) -> Latency:
 
 
 def report(rows: Sequence[Latency], weights: Sequence[Weight]) -> Report:
-    """The times of commits, and the weights of sessions."""
+    """Return the times of commits, and the memory of sessions."""
     commits = [
         (
             str(row.instances),
@@ -185,7 +185,7 @@ def report(rows: Sequence[Latency], weights: Sequence[Weight]) -> Report:
 
 
 def main() -> None:
-    """Measure, show and keep."""
+    """Measure, print and store."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--commits", type=int, default=8000, help="of each row, over 8 sessions")
     parser.add_argument("--pause", type=float, default=0.01, help="seconds between the commits of a session")

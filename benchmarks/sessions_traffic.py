@@ -1,4 +1,4 @@
-"""Writes and reads large values for ever, as a KV store's clients would: `URL BYTES` are its arguments."""
+"""Write and read large values forever, like clients of a KV store. The arguments are `URL BYTES`."""
 
 import itertools
 import os

@@ -74,12 +74,15 @@ SCHEMAS: Sequence[Schema] = (
         "maxItems": 3,
     },
 )
-"""Twenty kinds of JSON."""
+"""Twenty kinds of JSON schemas."""
 MODES = ("rejection", "block", "coupled", "off")
 
 
 def body(number: int, max_tokens: int) -> dict[str, Any]:
-    """The request of a generation: schemas and modes in turn, hot enough that a model without a mask would stray."""
+    """Return a generation's request.
+
+    Schemas and modes rotate, and the temperature is high enough for errors without a mask.
+    """
     name = {"name": "answer", "strict": True, "schema": SCHEMAS[number % len(SCHEMAS)]}
     return {
         "prompt": f"value_{number % 7} = ",
@@ -92,7 +95,7 @@ def body(number: int, max_tokens: int) -> dict[str, Any]:
 
 
 def verdict(schema: Schema, answer: Mapping[str, Any]) -> str:
-    """`valid`, `length` for an answer that was cut, or what is wrong."""
+    """Return `valid`, `length` for a truncated answer, or the error."""
     from jsonschema import Draft202012Validator
 
     (choice,) = answer["choices"]
@@ -107,7 +110,7 @@ def verdict(schema: Schema, answer: Mapping[str, Any]) -> str:
 
 
 def run(url: str, numbers: Sequence[int], at_once: int, max_tokens: int) -> Counter[str]:
-    """How often there was each verdict; an interrupt ends it with those that there were."""
+    """Count the verdicts. An interrupt ends the run and returns the counts so far."""
 
     def one(number: int) -> str:
         content = json.dumps(body(number, max_tokens)).encode()
@@ -120,13 +123,13 @@ def run(url: str, numbers: Sequence[int], at_once: int, max_tokens: int) -> Coun
     try:
         for found in threads.map(one, numbers):
             verdicts[found] += 1
-    except KeyboardInterrupt:  # what was counted is worth showing
+    except KeyboardInterrupt:  # the counts so far are worth showing
         threads.shutdown(cancel_futures=True)
     return verdicts
 
 
 def main() -> int:
-    """Print the verdicts; the exit status is 1 when one is invalid."""
+    """Print the verdicts. Return 1 if one is invalid."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", default="http://127.0.0.1:8000")
     parser.add_argument("--generations", type=int, default=10_000)

@@ -39,12 +39,12 @@ ALONE, ALLOWED, FLOOD = "alone", "beside what the key allows", "beside the flood
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """The quiet tenant's requests of one phase, and the answers to the loud one meanwhile."""
+    """The quiet tenant's requests of one phase, and the answers to the loud tenant meanwhile."""
 
     seconds: Sequence[float]
-    """From each request to the end of its answer."""
+    """Seconds from each request to the end of its answer."""
     statuses: Counter[int]
-    """Status codes of the loud tenant; empty without it."""
+    """Status codes of the loud tenant's answers. Empty without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +55,12 @@ class Loudness:
     """Requests a second."""
     connections: int
     awaited: int
-    """The status with which a phase begins."""
+    """The status after which a phase begins."""
 
 
 @contextmanager
 def beside(address: str, loudness: Loudness) -> Iterator[Counter[int]]:
-    """The loud tenant inside the context; the value has the statuses of its requests afterwards."""
+    """Run the loud tenant inside the context. The value holds the statuses of its requests afterwards."""
     asked = [loudness.rate, loudness.connections, loudness.awaited]
     command = [sys.executable, "-m", "benchmarks.tenants_flood", address, _LOUD, *map(str, asked)]
     statuses: Counter[int] = Counter()
@@ -78,7 +78,7 @@ def beside(address: str, loudness: Loudness) -> Iterator[Counter[int]]:
 
 
 def phase(address: str, count: int, loudness: Loudness | None) -> Phase:
-    """Measure the quiet tenant's requests, beside the loud one or alone."""
+    """Measure the quiet tenant's requests, with the loud tenant or alone."""
     if loudness is None:
         return Phase(quiet(address, count), Counter())
     with beside(address, loudness) as statuses:
@@ -87,7 +87,7 @@ def phase(address: str, count: int, loudness: Loudness | None) -> Phase:
 
 
 def quiet(address: str, count: int) -> list[float]:
-    """The seconds of so many requests, one after another; raises RuntimeError when one is refused."""
+    """Return the seconds of `count` requests, one after another. Raises RuntimeError if one is refused."""
     caller, seconds = Caller(address, _QUIET), []
     for _ in range(count):
         began = time.perf_counter()
@@ -98,7 +98,7 @@ def quiet(address: str, count: int) -> list[float]:
 
 
 def key_file(folder: Path, options: argparse.Namespace) -> Path:
-    """The keys of both tenants."""
+    """Write the keys of both tenants."""
     limits = f"requests={options.limit} concurrency={options.concurrency}"
     keys = {"quiet": (_QUIET, ""), "loud": (_LOUD, limits)}
     lines = [f"{name}: sha256:{hashlib.sha256(key.encode()).hexdigest()} {told}" for name, (key, told) in keys.items()]
@@ -108,7 +108,7 @@ def key_file(folder: Path, options: argparse.Namespace) -> Path:
 
 
 def measure(options: argparse.Namespace) -> dict[str, list[Phase]]:
-    """The phases of each kind."""
+    """Return the phases of each kind."""
     kinds = {
         ALONE: None,
         ALLOWED: Loudness(options.limit / 60, 1, GOOD),
@@ -127,7 +127,7 @@ def measure(options: argparse.Namespace) -> dict[str, list[Phase]]:
 
 
 def report(phases: dict[str, list[Phase]], options: argparse.Namespace) -> Report:
-    """Times of the quiet tenant, and status codes of the loud one."""
+    """Return the times of the quiet tenant, and the status codes of the loud one."""
     times = {name: [each for one in of_kind for each in one.seconds] for name, of_kind in phases.items()}
     statuses = sum((each.statuses for each in phases[FLOOD]), Counter[int]())
     rows = [
@@ -157,7 +157,7 @@ def _ratio(times: Sequence[float], others: Sequence[float], share: float) -> flo
 
 
 def main() -> None:
-    """Measure, show and keep."""
+    """Measure, print and store."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--requests", type=int, default=100, help="of the quiet tenant in each phase")
     parser.add_argument("--phases", type=int, default=5, help="of each kind")

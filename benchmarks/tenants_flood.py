@@ -1,7 +1,6 @@
 """The loud tenant of `benchmarks.tenants`: `python -m benchmarks.tenants_flood ADDRESS KEY RATE CONNECTIONS STATUS`.
 
-It writes a line when STATUS comes for the first time. When its input ends, it ends, and writes how often each status
-came.
+It writes a line at the first answer with STATUS. At the end of its input, it writes the count of each status and ends.
 """
 
 import http.client
@@ -13,7 +12,7 @@ from collections import Counter
 
 GOOD = 200
 TOO_MANY = 429
-"""The status of a request over the limits of its key."""
+"""Status of a request over the limits of its key."""
 _BODY = {"prompt": "def main(", "max_tokens": 32, "temperature": 0}
 
 
@@ -26,7 +25,7 @@ class Caller:
         self._headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
 
     def ask(self) -> int:
-        """The status of the answer to one completion, once all of it has come."""
+        """Request one completion, and return its status after the whole answer has arrived."""
         self._connection.request("POST", "/v1/completions", json.dumps(_BODY), self._headers)
         answer = self._connection.getresponse()
         answer.read()
@@ -34,7 +33,7 @@ class Caller:
 
 
 def main(address: str, key: str, rate: float, connections: int, awaited: int) -> None:
-    """Send `rate` requests a second on so many connections until the input ends; tell when `awaited` first came."""
+    """Send `rate` requests a second over `connections` connections until the input ends. Report the first `awaited`."""
     statuses: Counter[int] = Counter()
     end = threading.Event()
 

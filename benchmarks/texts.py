@@ -1,4 +1,4 @@
-"""Texts for sources of drafts: prompts with the output that is replayed after each, in the order of the requests."""
+"""Texts for draft sources: prompts, each with its replayed output, in the order of the requests."""
 
 import json
 import random
@@ -17,14 +17,14 @@ _TOOLS = ("read_file", "search", "run_tests", "list_folder")
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """One turn: a prompt, and the output that the target is made to give."""
+    """One turn: a prompt, and the output that the target must produce."""
 
     prompt: tuple[int, ...]
     output: tuple[int, ...]
 
 
 def workloads(pair: Pair, turns: int, tokens: int) -> Mapping[str, Sequence[Replayed]]:
-    """Turns of each kind of work, of `tokens` tokens of output at most."""
+    """Return turns of each kind of work, with at most `tokens` tokens of output."""
     loaded = AutoTokenizer.from_pretrained(pair.target, local_files_only=True)
 
     def ids(text: str) -> tuple[int, ...]:
@@ -43,24 +43,24 @@ def workloads(pair: Pair, turns: int, tokens: int) -> Mapping[str, Sequence[Repl
 
 
 def _halves(texts: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """The beginning of a text as a prompt, and its rest as the output: text that no source has seen."""
+    """Yield the beginning of a text as a prompt and its rest as the output. No source has seen the text."""
     return ((text[:600], text[600:4000]) for text in texts)
 
 
 def _code(count: int) -> list[str]:
-    """Held-out files of the standard library."""
+    """Return held-out files of the standard library."""
     long = [document.text for document in read_corpus(stdlib_root(), seed=0).held_out if len(document.text) > 3000]
     return long[:count]
 
 
 def _prose(count: int) -> list[str]:
-    """Pages of the documentation, as the answers of an assistant."""
+    """Return pages of the documentation, as answers of an assistant."""
     pages = [(ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in _PAGES]
     return [f"User: explain this system, part {number}\nAssistant: {page}" for number, page in enumerate(pages)][:count]
 
 
 def _edits(count: int, length: int) -> Iterator[tuple[str, str]]:
-    """A file of `length` characters that is written anew in every turn, with a name changed and a line more."""
+    """Yield a file of `length` characters, rewritten in every turn with a name changed and a line added."""
     text, rng = _code(1)[0][:length], random.Random(0)
     for turn in range(count):
         words = sorted({word for word in text.replace("(", " ").replace(".", " ").split() if word.isidentifier()})
@@ -73,7 +73,7 @@ def _edits(count: int, length: int) -> Iterator[tuple[str, str]]:
 
 
 def _calls(count: int) -> Iterator[tuple[str, str]]:
-    """An agent that calls tools in JSON, each time with other arguments, and sums up what it found."""
+    """Yield an agent's tool calls in JSON with different arguments, and summaries of the results."""
     rng = random.Random(0)
     for turn in range(count):
         calls = []

@@ -10,14 +10,14 @@ __all__ = ["ahead", "divergence", "expected_tokens", "operations_factor", "oracl
 
 
 def divergence(p: Tensor, q: Tensor) -> Tensor:
-    """D_LK(p, q) = Σ |p - M| with M = (p + q) / 2, Definition 3.2; 1 - D_LK is the acceptance rate β (Theorem 3.5)."""
+    """D_LK(p, q) = Σ |p - M| with M = (p + q) / 2, Definition 3.2. The acceptance rate β is 1 - D_LK (Theorem 3.5)."""
     return (p - (p + q) / 2).abs().sum(-1)
 
 
 def oracle(alpha: float, c: float, beta: float = 0.0) -> float:
-    """The most that drafts could bring, §3.5: each round drafts exactly the tokens that will be accepted.
+    """Return the largest possible speed-up, §3.5, in which each round drafts exactly the tokens that are accepted.
 
-    Those are α / (1 - α) on average, and the round commits one more.
+    These are α / (1 - α) on average, and the round commits one more token.
     """
     if alpha >= 1.0:
         return math.inf if c + beta <= 0.0 else 1.0 / (c + beta)
@@ -26,10 +26,11 @@ def oracle(alpha: float, c: float, beta: float = 0.0) -> float:
 
 
 def ahead(alpha: float, gamma: int, c: float, r: float = 0.0, beta: float = 0.0) -> float:
-    """Tokens per target step where the drafter drafts on, elsewhere, while the target verifies.
+    """Return the tokens per target step if the drafter continues on another device while the target verifies.
 
-    A round whose drafts are all kept, and whose last token was the next draft too (α^(γ+1)), waits only for what of the
-    next draft is not done when its pass is.
+    If all drafts of a round are kept and its last token equals the next draft (α^(γ+1)), the next round waits only for
+    the
+    part of its draft that is unfinished at the end of the pass.
     """
     drafting, verifying = r + gamma * c, 1.0 + gamma * beta
     hit = alpha ** (gamma + 1)

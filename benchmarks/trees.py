@@ -1,4 +1,4 @@
-"""The in-process engine with a tree in each round: of the draft model, or of it and of n-grams of the sequence."""
+"""The in-process engine with a tree in each round, from the draft model or from it and n-grams of the sequence."""
 
 import time
 from dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ class Work:
     tokens: int = 0
     rounds: int = 0
     seconds: float = 0.0
-    """CPU time, the prompts' included."""
+    """CPU seconds, including the prompts."""
 
     @property
     def pace(self) -> float:
@@ -39,7 +39,7 @@ class Work:
 
     @property
     def each_round(self) -> float:
-        """Tokens a round."""
+        """Tokens per round."""
         return self.tokens / self.rounds
 
 
@@ -49,10 +49,10 @@ class Way:
 
     name: str
     gamma: int = 0
-    """Length of its chains."""
+    """Length of chains."""
     tree: TreeOptions | None = None
     ngrams: bool = False
-    """Whether n-grams of the sequence draft beside the model, each for half of the nodes."""
+    """Whether n-grams of the sequence draft in addition to the model, each for half of the nodes."""
 
 
 class TreeDecoder:
@@ -81,7 +81,7 @@ class TreeDecoder:
         return Work(ask.tokens, rounds, time.process_time() - started)
 
     def _decode(self, drafts: "TreeDrafts", ask: Ask) -> int:
-        """The number of rounds that the tokens took."""
+        """Return the number of rounds that the tokens took."""
         tokens, computed, rounds = list(ask.prompt), 0, 0
         while len(tokens) < len(ask.prompt) + ask.tokens:
             row = target_row(_NAME, ask, tuple(tokens), drafts.draft())
@@ -98,7 +98,7 @@ class TreeDecoder:
 
 
 class TreeDrafts:
-    """The drafters' side of one generation, without a wire."""
+    """The drafters' side of one generation, without a connection."""
 
     def __init__(self, drafter: Drafter, ask: Ask, tree: TreeOptions, *, ngrams: bool) -> None:
         self._drafter = drafter
@@ -115,7 +115,7 @@ class TreeDrafts:
         self._read(ask.prompt)
 
     def draft(self) -> TreeDraft:
-        """The tree of one round."""
+        """Return the tree of one round."""
         session = self._session
         while session.verifier_waits:
             pending = len(session) - self._drafter.sequences.length(_NAME)
@@ -130,7 +130,7 @@ class TreeDrafts:
         return side_by_side(trees).cut(max(0, room))
 
     def commit(self, base_len: int, tokens: tuple[int, ...]) -> None:
-        """Take a verdict."""
+        """Apply a verdict."""
         left = self._limit - base_len - len(tokens)
         if left > 0:
             message = Commit(_NAME, 1, base_len, tokens, min(self._nodes, left - 1))

@@ -48,13 +48,13 @@ class Sent:
     rounds: int
 
     def row(self) -> list[str]:
-        """The cells of the row."""
+        """Return the cells of the row."""
         per_token, per_round = self.sent / self.drafted, self.sent / self.rounds
         return [self.kind, f"{per_token:,.0f}", f"{per_round:,.0f}", f"{self.drafted / self.rounds:.1f}"]
 
 
 async def measure(kind: str, mode: Mode, support: int, gamma: int, tokens: int) -> Sent:
-    """Generate with eight seeds at once and count."""
+    """Generate with eight concurrent seeds, and count the bytes."""
     model = {"path": DEMO / "drafter", "device": "cpu"}
     settings = DrafterSettings.load(None, {"model": model, "support": support, **ANY_PORT})
     async with drafter(settings) as running:
@@ -71,13 +71,13 @@ async def measure(kind: str, mode: Mode, support: int, gamma: int, tokens: int) 
 
 
 async def _met(stub: Any) -> None:
-    """Wait until the verifier has its drafter."""
+    """Wait until the verifier has met its drafter."""
     while (await stub.GetVerifierInfo(pb.GetVerifierInfoRequest(), wait_for_ready=True)).drafters[0].state != "ready":  # noqa: ASYNC110
         await asyncio.sleep(0.01)
 
 
 async def _rounds(stub: Any, mode: Mode, seed: int, gamma: int, tokens: int) -> int:
-    """How many rounds of a generation had a draft."""
+    """Return the number of rounds of a generation with a draft."""
     request = pb.GenerateRequest(
         session_id=str(seed),
         epoch=1,
@@ -97,7 +97,7 @@ def _counters(http: str) -> dict[str, float]:
 
 
 async def report(gamma: int, tokens: int) -> Report:
-    """Every support."""
+    """Measure every support."""
     sent = [await measure(f"{ids:,} ids", Mode.REJECTION, ids, gamma, tokens) for ids in (8, 64, 2048)]
     sent.append(await measure("coupled: no q̂", Mode.COUPLED, 64, gamma, tokens))
     head = ("draft", "bytes a drafted token", "bytes a round", "tokens sent a round")

@@ -49,7 +49,7 @@ def _speeds(inside: Inside, slices: Sequence[Sequence[Ask]]) -> list[float]:
 
 
 def measure(setup: Setup) -> Iterator[Report]:
-    """Both ways at each number of streams."""
+    """Measure both arrangements at each number of streams."""
     pair, streams = setup.padded(), (1, 2) if setup.quick else (1, 16)
     turns, tokens = (1, 24) if setup.quick else (3, 128)
     slices = [

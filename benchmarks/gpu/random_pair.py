@@ -1,4 +1,4 @@
-"""Target and drafter of any size with random weights, and how to time work on a device."""
+"""Target and drafter of any size with random weights, and timing of work on a device."""
 
 import time
 from collections.abc import Callable
@@ -41,7 +41,7 @@ class Bench:
     device: torch.device
 
     def seconds(self, work: Callable[[], object]) -> float:
-        """Seconds of `work`, with the kernels that it launches."""
+        """Return the seconds of `work`, including the kernels that it launches."""
         self._wait()
         started = time.perf_counter()
         work()
@@ -54,7 +54,7 @@ class Bench:
 
 
 def build(shape: str, device: torch.device, *, compiled: bool) -> Bench:
-    """Both models with random bfloat16 weights on the device; `compiled` as in `NativeEngine.load`."""
+    """Build both models with random bfloat16 weights on the device. `compiled` is as in `NativeEngine.load`."""
     sizes = _SHAPES[shape]
     target, drafter = ({**sizes["both"], **sizes[which]} for which in ("target", "drafter"))
     model, small = _model(target, device), _model(drafter, device)
@@ -80,6 +80,6 @@ def _engine(model: Any, compiled: bool) -> NativeEngine:
 
 
 def _bytes(model: Any) -> int:
-    """Weights that a step reads: all but the table of embeddings, of which it reads one row."""
+    """Return the weights that a step reads: all but the table of embeddings, of which it reads one row."""
     table = model.get_input_embeddings().weight
     return int(sum(weight.nbytes for weight in model.parameters()) - table.nbytes)

@@ -1,4 +1,4 @@
-"""Sizes and places of one run of `make gpu`, and the models that its phases share."""
+"""Sizes and folders of one run of `make gpu`, and the models that its phases share."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,25 +20,25 @@ _SIZES = {
 _KV_BYTES = {"8b": 2**34, "tiny": 2**28}
 _DEMO = machine.ROOT / "models" / "demo"
 _DONE = "done"
-"""File that says that the pair of a folder is whole."""
+"""File that marks the pair of a folder as complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """Options that every phase is run with."""
+    """Options of every phase."""
 
     shape: Shape
     device: Device
     quick: bool
-    """Whether only to show that it runs."""
+    """Whether the run only shows that the code works."""
     resume: bool
-    """Whether cells that were measured at this commit are left out."""
+    """Whether to skip cells already measured at this commit."""
     compiled: bool
     models: str
     """Folder of the padded pair, which is made when a phase first needs it."""
 
     def padded(self) -> Pair:
-        """The demo pair padded with weights that change nothing, 19 GB for the shape `8b`."""
+        """Return the demo pair padded with weights that change nothing, 19 GB for the shape `8b`."""
         root = Path(self.models) / f"large-{self.shape}"
         pair = Pair(root / "target", root / "drafter")
         if not (root / _DONE).exists():
@@ -57,5 +57,5 @@ class Setup:
 
     @property
     def variables(self) -> dict[str, str]:
-        """Environment of each `specdec up`: room for the keys and values of all streams."""
+        """Environment of each `specdec up`, with room for the keys and values of all streams."""
         return {f"SPECDEC_{role}_KV_BYTES": str(_KV_BYTES[self.shape]) for role in ("VERIFIER", "DRAFTER")}

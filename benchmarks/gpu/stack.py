@@ -1,6 +1,6 @@
-"""The whole system on one GPU, the demo pair at the cost of an 8B and a 1B model: host path, and draft length.
+"""The whole system on one GPU, with the demo pair at the cost of an 8B and a 1B model: host path and draft length.
 
-Nothing is downloaded: both models are padded, and compute what they do without it.
+Nothing is downloaded: both models are padded, which does not change what they compute.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,15 +30,15 @@ one pass of the target; what passes allow is a token of each stream a pass. The 
 are the medians of {turns} slices of {seconds:g} s."""
 _VARYING = 3
 _GOALS = {("0", 1): 1.5, ("0", 4): 1.5, ("0", 16): 1.2}
-"""Auto / off to reach, by temperature and streams."""
+"""Goals for auto / off, by temperature and streams."""
 _PASS = "specdec_verify_pass_seconds"
 _HOST_STREAMS = (1, 16, 32, 64, 256)
 _HOST_GOALS = (32, 256)
-"""Streams at which the share of what passes allow has a goal."""
+"""Numbers of streams with a goal for the share of what passes allow."""
 
 
 def measure(setup: Setup) -> Iterator[Report]:
-    """Measure plain decoding against its passes; then auto, off and a fixed draft length."""
+    """Measure plain decoding against its passes, then auto, off and a fixed draft length."""
     pair = setup.padded()
     scale = replace(
         Scale(pair), grid_drafters=("model",), grid_temperatures=("0", "1"), grid_gammas=(4,), grid_turns=3,
@@ -57,17 +57,17 @@ def measure(setup: Setup) -> Iterator[Report]:
 
 @dataclass(frozen=True, slots=True)
 class HostCell:
-    """Plain decoding of so many streams, in several slices."""
+    """Plain decoding of a number of streams, in several slices."""
 
     streams: int
     speeds: Sequence[float]
-    """Tokens per second."""
+    """Tokens a second of each slice."""
     passes: Sequence[float]
     """Mean seconds of a pass."""
 
     @property
     def share(self) -> Ratio:
-        """Tokens per second over what passes allow, which is also the share of the pass in a step."""
+        """Tokens a second divided by what passes allow, which is also the share of the pass in a step."""
         pairs = zip(self.speeds, self.passes, strict=True)
         return spread([speed * seconds / self.streams for speed, seconds in pairs])
 
@@ -95,7 +95,7 @@ def _host_path(scale: Scale, system: Stack, streams: Sequence[int]) -> Report:
 
 
 def _host_cell(scale: Scale, system: Stack, streams: int) -> HostCell:
-    """Measure one cell; its first slice warms up."""
+    """Measure one cell. Its first slice is a warm-up."""
     speeds, passes = list[float](), list[float]()
     for turn in range(scale.grid_turns + 1):
         asks = scale.pair.asks(4 * streams, scale.prompt, scale.grid_tokens, first=4 * turn * streams)
@@ -108,7 +108,7 @@ def _host_cell(scale: Scale, system: Stack, streams: int) -> HostCell:
 
 
 def _passes(system: Stack) -> tuple[float, float]:
-    """Seconds of all passes so far, and their number."""
+    """Return the seconds of all passes so far, and their number."""
     samples = system.metrics("verifier")
     return samples.get(f"{_PASS}_sum", 0.0), samples.get(f"{_PASS}_count", 0.0)
 

@@ -1,4 +1,4 @@
-"""vLLM on the same device with the same weights, beside ours and beside our backend on vLLM."""
+"""vLLM on the same device with the same weights, compared with our engine and our backend on vLLM."""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -32,7 +32,7 @@ _WAYS: Mapping[str, Mapping[str, Any]] = {BASE: {}, "ours, off": _NO_DRAFTS, "ou
 
 
 def interpreter() -> Path | None:
-    """The interpreter that has vLLM: that of `make vllm`, or else this one; None where there is none."""
+    """Return the interpreter with vLLM, from `make vllm` or this one, or None if there is none."""
     if PYTHON.is_file():
         return PYTHON
     return Path(sys.executable) if find_spec("vllm") is not None else None
@@ -40,7 +40,7 @@ def interpreter() -> Path | None:
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """The systems that take turns."""
+    """The systems that run in turn."""
 
     pair: Pair
     servers: Servers[HttpServer]
@@ -49,7 +49,7 @@ class Contest:
     turns: int
 
     def speeds(self, streams: int) -> tuple[dict[str, list[float]], dict[str, str]]:
-        """Tokens per second of each system in each turn but the first, and why those without any have none."""
+        """Return each system's tokens a second in every turn but the first, and the reasons of systems without any."""
         speeds, failed = {name: list[float]() for name in _WAYS}, dict[str, str]()
         for turn in range(self.turns + 1):
             for name in speeds if turn % 2 else reversed(speeds):
@@ -75,7 +75,7 @@ class Contest:
 
 
 def measure(setup: Setup) -> Iterator[Report]:
-    """Every number of streams; without vLLM, the reason."""
+    """Measure every number of streams, or report the reason if vLLM is missing."""
     turns, tokens, streams = 2, 96, (1, 16, 64, 256) if setup.shape == "8b" else (1, 2)
     text, python = _TEXT.format(tokens=tokens, turns=turns), interpreter()
     if python is None or setup.quick:

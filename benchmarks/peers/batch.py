@@ -1,4 +1,4 @@
-"""An engine with its scheduler in a process of its own and no network around it: a JSON value a line in, one out."""
+"""An engine and its scheduler in a separate process without a network: one JSON value a line in, one out."""
 
 import asyncio
 import json
@@ -14,36 +14,36 @@ from benchmarks.run import Ask
 from benchmarks.systems.steady import rate
 
 Heard = Callable[[int, Sequence[int]], None]
-"""Takes the next tokens of the ask of that number."""
+"""Receives the next tokens of the ask with that number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Answers that were made together."""
+    """Answers generated together."""
 
     outputs: Sequence[Sequence[int]]
-    """The tokens of each."""
+    """The tokens of each answer."""
     speed: float
-    """Tokens a second, from when all answers have begun until the first has ended, so that all are in every pass."""
+    """Tokens a second, from the time all answers have begun until the first ends, so that all are in every pass."""
 
 
 class Engine(LineProcess):
-    """An engine in a process of its own."""
+    """An engine in its own process."""
 
     def together(self, asks: Sequence[Ask]) -> Batch:
-        """Answer all at once."""
+        """Answer all asks at once."""
         return Batch(**self.ask([asdict(ask) for ask in asks]))
 
 
 def answers() -> TextIO:
-    """Stream for this process's answers; output of libraries is redirected to stderr."""
+    """Return the stream for this process's answers. Output of libraries is redirected to stderr."""
     told = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return told
 
 
 async def serve(answer: Callable[[Sequence[Ask], Heard], Awaitable[None]], told: TextIO) -> None:
-    """Answer every line of the input until that ends."""
+    """Answer every line of the input until it ends."""
     told.write("ready\n")
     told.flush()
     while line := await asyncio.to_thread(sys.stdin.readline):
@@ -55,7 +55,7 @@ async def serve(answer: Callable[[Sequence[Ask], Heard], Awaitable[None]], told:
 
 
 async def timed(answer: Callable[[Sequence[Ask], Heard], Awaitable[None]], asks: Sequence[Ask]) -> Batch:
-    """The answers, and how fast they came once all had begun."""
+    """Return the answers, and their speed once all have begun."""
     outputs: list[list[int]] = [[] for _ in asks]
     times, began, ended = list[float](), 0.0, 0.0
 

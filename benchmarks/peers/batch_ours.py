@@ -21,7 +21,7 @@ _LOOK_SECONDS = 0.1
 
 
 async def main() -> None:
-    """Serve once the drafters that are named are there."""
+    """Serve once all configured drafters are connected."""
     told, settings = answers(), VerifierSettings.load()
     configure("verifier", settings.log)
     access = Access.of(settings.tls, settings.token)

@@ -30,7 +30,7 @@ def main() -> None:
 
 
 async def _answer(engine: Any, asks: Sequence[Ask], heard: Heard) -> None:
-    """Step by step; vLLM's engine blocks."""
+    """Answer step by step. vLLM's engine blocks."""
     for number, ask in enumerate(asks):
         sampling = SamplingParams(
             temperature=ask.temperature,

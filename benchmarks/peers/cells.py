@@ -7,17 +7,17 @@ from benchmarks.reports.statistics import Ratio, paired, percentile, spread
 from benchmarks.run import Slice
 
 BASE = "vLLM plain"
-"""The peer that the others' speeds are ratios to."""
+"""The peer to which all speeds are compared."""
 HEAD = (
     "model", "temperature", "streams", "peer", f"speed / {BASE}", "tokens/s", "first token, ms: p50",
     "between tokens, ms: p99", "memory, MiB",
 )  # fmt: skip
 _REASON = 120
-"""Characters of a reason."""
+"""Largest number of characters of a reason."""
 
 
 def reason_of(failure: str) -> str:
-    """A failure as one short line of a table: of several lines, the first that names an error."""
+    """Return a failure as one short line of a table. Of several lines, take the first that names an error."""
     lines = failure.strip().splitlines() or [""]
     named = next((each for each in lines if "error:" in each.lower()), lines[0])
     line = " ".join(named.split()).replace("|", "/")
@@ -26,16 +26,16 @@ def reason_of(failure: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Figures of one peer in a cell, or the reason that there are none."""
+    """Figures of one peer in a cell, or the reason for having none."""
 
     speeds: Sequence[float] = ()
-    """Tokens a second of all streams together, of each turn."""
+    """Tokens a second of all streams together, for each turn."""
     first: float = 0.0
     """Median seconds to the first token."""
     gap: float = 0.0
-    """Seconds between tokens that 99 of 100 do not exceed; tokens that come together have none between them."""
+    """99th percentile of the seconds between tokens. The gap between tokens that arrive together is 0."""
     memory: int = 0
-    """Bytes."""
+    """Bytes of memory."""
     reason: str = ""
 
     @classmethod
@@ -52,7 +52,7 @@ class Outcome:
 
     @classmethod
     def failed(cls, reason: str) -> "Outcome":
-        """Without figures, for that reason."""
+        """Return an outcome without figures, for that reason."""
         return cls(reason=reason_of(reason))
 
 
@@ -66,12 +66,12 @@ class Cell:
     outcomes: Mapping[str, Outcome]
 
     def ratio(self, one: str, other: str = BASE) -> Ratio | None:
-        """Speed of `one` over that of `other` in the same turn; None where one of them has no figures."""
+        """Return the speed of `one` divided by that of `other` in the same turn, or None if one has no figures."""
         mine, theirs = (self.outcomes.get(name, Outcome()).speeds for name in (one, other))
         return paired(mine, theirs) if mine and theirs else None
 
     def rows(self) -> list[list[str]]:
-        """A table's row for each peer."""
+        """Return a table's row for each peer."""
         head = [self.model, f"{self.temperature:g}", str(self.streams)]
         return [[*head, name, *self._figures(name, each)] for name, each in self.outcomes.items()]
 

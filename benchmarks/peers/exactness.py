@@ -1,4 +1,4 @@
-"""Whether each peer's drafts leave its distribution as it is: the tests of `specdec prove`, on what peers answered."""
+"""Tests whether each peer's drafts keep its distribution: the tests of `specdec prove`, on the peers' answers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -9,7 +9,7 @@ from specdec.cli.commands.prove import p_value
 HEAD = ("peer", "compared with", "greedy answers identical", "sampled: p", "sequences a side", "verdict")
 _GREEDY_TOKENS = 48
 _SAMPLED_TOKENS = 5
-"""The first comes from the prompt's own pass; the others are the ones that drafts could spoil."""
+"""Sampled tokens. The first comes from the prompt's pass; drafts could change the others."""
 _AT_ONCE = 8
 _ALPHA = 0.001
 _PERMUTATIONS = 1999
@@ -18,7 +18,7 @@ Answers = Sequence[tuple[int, ...]]
 
 
 def answers(ask: Callable[[Sequence[Ask]], Answers], prompts: Sequence[Ask], samples: int) -> tuple[Answers, Answers]:
-    """A peer's greedy answers to each prompt, and sampled beginnings of its answer to the first, none with a seed."""
+    """Return greedy answers to each prompt, and sampled beginnings of the answer to the first, without seeds."""
     greedy = [replace(each, tokens=_GREEDY_TOKENS, temperature=0.0) for each in prompts]
     sampled = [replace(prompts[0], tokens=_SAMPLED_TOKENS, temperature=1.0)] * samples
     return _in_batches(ask, greedy), _in_batches(ask, sampled)
@@ -30,7 +30,7 @@ def _in_batches(ask: Callable[[Sequence[Ask]], Answers], asks: Sequence[Ask]) ->
 
 
 def row(peer: str, other: str, found: Mapping[str, tuple[Answers, Answers] | str]) -> list[str]:
-    """A table's row; a peer that failed has a reason in place of answers."""
+    """Return a table's row. A peer that failed has a reason instead of answers."""
     mine, theirs = found[peer], found[other]
     if isinstance(mine, str) or isinstance(theirs, str):
         return [peer, other, "–", "–", "–", mine if isinstance(mine, str) else str(theirs)]

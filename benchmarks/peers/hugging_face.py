@@ -1,4 +1,4 @@
-"""The peer: `generate()` of transformers on the same folder, plain, with an assistant model, or with prompt lookup."""
+"""The peer `generate()` of transformers on the same folder: plain, with an assistant model, or with prompt lookup."""
 
 import time
 from pathlib import Path
@@ -12,17 +12,17 @@ from transformers.utils import logging
 from benchmarks.run import Ask, Run, gaps_of
 
 _LOOKED_UP = 10
-"""Tokens of a draft that is looked up, where an ask has no γ."""
+"""Tokens of a draft by prompt lookup if an ask has no γ."""
 
 
 class HuggingFace:
-    """A model and its assistants, batch 1; an ask without a γ gets an assistant at its defaults."""
+    """A model and its assistants, with batch size 1. An ask without a γ uses an assistant at its defaults."""
 
     def __init__(self, target: Path, drafter: Path | None) -> None:
-        """Without a drafter, an ask's drafts are looked up in its own text."""
+        """Load the models. Without a drafter, the drafts of an ask come from prompt lookup."""
         logging.set_verbosity_error()
         logging.disable_progress_bar()
-        torch.seed()  # processes that are compared must not draw the same numbers
+        torch.seed()  # compared processes must not draw the same numbers
         self._model = _load(target)
         self._drafter = drafter
         self._assistants = dict[int | None, Any]()
@@ -44,7 +44,7 @@ class HuggingFace:
         return clock.run(tuple(output[0, len(ask.prompt) :].tolist()))
 
     def _assistance(self, gamma: int | None) -> dict[str, Any]:
-        """Each draft length has a model of its own: what the defaults adapt is kept on it."""
+        """Return options for one draft length. Each length has its own model, which stores what the defaults adapt."""
         if gamma == 0:
             return {}
         if self._drafter is None:
@@ -60,7 +60,7 @@ class HuggingFace:
 
 
 class Clock(BaseStreamer):  # type: ignore[misc]
-    """Notes when tokens come; first of all it is given the prompt."""
+    """Records arrival times of tokens. The first call receives the prompt."""
 
     def __init__(self) -> None:
         self._started = time.perf_counter()
@@ -68,12 +68,12 @@ class Clock(BaseStreamer):  # type: ignore[misc]
         self._counts = list[int]()
 
     def put(self, value: torch.Tensor) -> None:
-        """Take the tokens of a round."""
+        """Record the tokens of a round."""
         self._times.append(time.perf_counter())
         self._counts.append(value.numel())
 
     def end(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: no token is held back."""
 
     def run(self, tokens: tuple[int, ...]) -> Run:
         """Return the run after the generation has ended."""

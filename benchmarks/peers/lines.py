@@ -1,4 +1,4 @@
-"""A worker in a process of its own: a JSON value a line in, one out."""
+"""A worker in its own process: one JSON value a line in, one out."""
 
 import json
 import subprocess
@@ -11,10 +11,10 @@ from specdec.errors import InternalError
 
 
 class LineProcess:
-    """The process; as a context manager it is ready inside, and ends."""
+    """The worker process, as a context manager. It is ready inside the context and ends with it."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start `command`, which writes a line once it is ready; it has this process's cores."""
+        """Set the command, which writes a line once it is ready. It runs on this process's cores."""
         self._process = subprocess.Popen(
             command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -30,7 +30,7 @@ class LineProcess:
         self._process.communicate()
 
     def resident_bytes(self) -> int:
-        """The worker's memory."""
+        """Resident memory of the worker, in bytes."""
         return resident_bytes(self._process.pid)
 
     def ask(self, value: object) -> Any:

@@ -1,7 +1,8 @@
-"""A client of servers that speak OpenAI's `/v1/completions`: it notes when tokens came, and which.
+"""A client of servers with OpenAI's `/v1/completions` that records the tokens and their times.
 
-What arrives is only kept while streams run, and read when all have ended, so that the client takes little of the cores
-that the servers share with it.
+Received bytes are only stored while streams run and parsed after all have ended, so that the client takes little time
+on
+the cores that it shares with the servers.
 """
 
 import asyncio
@@ -19,30 +20,32 @@ from benchmarks.run import Ask, Run, Slice, gaps_of
 from specdec.errors import InternalError
 
 _SECONDS = 300.0
-"""Within which a stream has to say something."""
+"""Seconds within which a stream must send something."""
 _DATA, _END = b"data:", b"[DONE]"
 
 Pieces = Sequence[tuple[float, bytes]]
-"""Pieces of a reply in order, each with its time of arrival in seconds; pieces are cut anywhere."""
+"""Pieces of a reply in order, each with its arrival time in seconds. Piece boundaries are arbitrary."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenAiClient:
-    """Asks one server for token ids."""
+    """Requests token ids from one server."""
 
     url: str
     """Base URL, without `/v1`."""
     model: str
 
     def together(self, asks: Sequence[Ask], extra: Mapping[str, Any], streams: int | None = None) -> Slice:
-        """Run all generations at once, or by so many streams; `extra` are fields of the server's own.
+        """Run all generations at once, or by `streams` streams. `extra` are server-specific fields.
 
-        The first answers of streams are shorter, each by another share, so that answers do not begin and end together:
-        prompts would be read all before the first token that counts, or a stream that ends before the others would end
-        a slice whose prompts are all read and whose tokens are not.
+        The first answers of streams are shorter, each by a different share, so that answers do not begin and end
+        together.
+        Otherwise all prompts could be read before the first counted token, or a stream that ends early could end a
+        slice whose
+        prompts are all read and whose tokens are not.
 
         Raises:
-            InternalError: the server refuses one, or a stream ends early.
+            InternalError: the server refuses a request, or a stream ends early.
         """
         return asyncio.run(self._together(asks, extra, streams))
 
@@ -76,7 +79,7 @@ class OpenAiClient:
         return started, pieces
 
     def body(self, ask: Ask) -> dict[str, Any]:
-        """The request; it has no seed, because vLLM's engine can end by one on a CPU."""
+        """Return the request. It has no seed, because a seed can crash vLLM's engine on a CPU."""
         return {
             "model": self.model,
             "prompt": list(ask.prompt),
@@ -91,18 +94,18 @@ class OpenAiClient:
 
 
 def _staggered(number: int, ask: Ask, streams: int) -> Ask:
-    """The first ask of a stream."""
+    """Return the first ask of a stream."""
     return replace(ask, tokens=max(2, ask.tokens * (number + 1) // streams))
 
 
 def slice_of(
     asks: Sequence[Ask], answers: Sequence[tuple[float, Pieces]], steady: tuple[int, float] | None = None
 ) -> Slice:
-    """The slice from the first request to the last token, or of the steady load.
+    """Return the slice from the first request to the last token, or the slice of the steady load.
 
     Args:
-        answers: with the time of their request.
-        steady: number of streams, whose first answers are the first ones, and when one had nothing left to ask.
+        answers: answers with the time of their request.
+        steady: number of streams, whose first answers come first, and the time at which one had nothing left to ask.
     """
     begun = [started for started, _ in answers]
     runs = [run_of(ask, *answer) for ask, answer in zip(asks, answers, strict=True)]
@@ -116,10 +119,10 @@ def slice_of(
 
 
 def run_of(ask: Ask, started: float, pieces: Pieces) -> Run:
-    """The generation that was streamed; times are those of its pieces.
+    """Return the streamed generation, with the times of its pieces.
 
     Raises:
-        InternalError: the stream says so, or has another number of tokens than was asked for.
+        InternalError: the stream reports an error, or does not have the requested number of tokens.
     """
     times, counts, tokens = list[float](), list[int](), list[int]()
     for when, event in events(pieces):
@@ -132,13 +135,13 @@ def run_of(ask: Ask, started: float, pieces: Pieces) -> Run:
             tokens += ids
     if len(tokens) != ask.tokens:
         raise InternalError(f"the stream has {len(tokens)} tokens of {ask.tokens}")
-    # Tokens that came together have no time between them.
+    # There is no time between tokens that came together.
     gaps = [gap for gap, count in zip(gaps_of(times), counts[1:], strict=True) for gap in (gap, *[0.0] * (count - 1))]
     return Run(tuple(tokens), times[-1] - started, times[0] - started, counts[0], len(times), gaps=tuple(gaps))
 
 
 def events(pieces: Pieces) -> Iterator[tuple[float, Mapping[str, Any]]]:
-    """Each event of a stream, with the time of the piece that ended its line."""
+    """Yield each event of a stream, with the time of the piece that ended its line."""
     rest = b""
     for when, piece in pieces:
         *lines, rest = (rest + piece).split(b"\n")

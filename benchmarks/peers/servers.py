@@ -1,4 +1,4 @@
-"""The servers that are compared: vLLM, ours and `generate()`; started when first asked, stopped while others are."""
+"""The compared servers: vLLM, ours and `generate()`. Each starts on first use and is stopped while others run."""
 
 import ctypes.util
 import json
@@ -29,26 +29,26 @@ from specdec.cli.local.ports import Wanted, allot
 from specdec.errors import InternalError
 
 _START_SECONDS = 600.0
-"""vLLM imports and compiles for a minute or two when its caches are cold."""
+"""Timeout in seconds: with cold caches, vLLM imports and compiles for a minute or two."""
 _STARTS = 2
-"""How often a server is started at most: once, and once more when it ended."""
+"""Largest number of starts of a server: once, and once more if it ended."""
 _WAKE = Ask((1, 2, 3), 4)
 API_SERVER, ENGINE = "API server", "engine"
 """Roles of vLLM's processes."""
 
 
 class Server(Protocol):
-    """Something that answers requests."""
+    """A server that answers requests."""
 
     def together(self, asks: Sequence[Ask], streams: int | None = None) -> Slice:
-        """Answer all at once, or those of so many streams, which ask again when an answer has ended.
+        """Answer all asks at once, or by `streams` streams that send the next ask when an answer has ended.
 
         Raises:
-            InternalError: one was not answered.
+            InternalError: an ask was not answered.
         """
 
     def memory(self) -> int:
-        """Bytes that it holds; what its processes share counts once."""
+        """Bytes of memory. Memory shared by its processes counts once."""
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to each of its processes."""
@@ -56,18 +56,18 @@ class Server(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HttpServer:
-    """A server of OpenAI's API, in processes of its own."""
+    """A server of OpenAI's API, in its own processes."""
 
     client: OpenAiClient
     pid: int
-    """The process that has started all others."""
+    """The process that started all others."""
     off: Mapping[str, Any]
-    """Fields of a request that has no drafts, for an ask of γ = 0."""
+    """Request fields that turn off drafts, for an ask of γ = 0."""
     roles: Mapping[int, str] = field(default_factory=dict)
-    """The role of a process, by pid; one that is not named has that of the process that started it."""
+    """Roles of processes by pid. A process without an entry has the role of its parent."""
 
     def together(self, asks: Sequence[Ask], streams: int | None = None) -> Slice:
-        """All at once, or those of so many streams."""
+        """Answer all asks at once, or by `streams` streams."""
         return self.client.together(asks, self.off if asks[0].gamma == 0 else {}, streams)
 
     def memory(self) -> int:
@@ -75,11 +75,11 @@ class HttpServer:
         return sum(map(proportional_bytes, family(self.pid)))
 
     def cpu_seconds(self) -> Mapping[str, float]:
-        """Processor time that the processes of each role have used, in seconds."""
+        """Return the processor time of each role's processes, in seconds."""
         return spent(self.pid, self.roles)
 
     def signal(self, number: signal.Signals) -> None:
-        """To parents before children."""
+        """Send the signal to parents before children."""
         for pid in family(self.pid):
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
@@ -87,29 +87,29 @@ class HttpServer:
 
 @dataclass(frozen=True, slots=True)
 class Sequential:
-    """`generate()` in a process of its own, which answers one request after the other; idle, it waits for input."""
+    """`generate()` in its own process, which answers one request after another and waits for input when idle."""
 
     worker: Process
 
     def together(self, asks: Sequence[Ask], streams: int | None = None) -> Slice:
-        """One after the other."""
+        """Answer one ask after another."""
         started = time.perf_counter()
         runs = [self.worker.generate(ask) for ask in asks]
         return Slice(time.perf_counter() - started, runs)
 
     def memory(self) -> int:
-        """Bytes of its one process."""
+        """Bytes of its only process."""
         return self.worker.resident_bytes()
 
     def signal(self, number: signal.Signals) -> None:
-        """It needs none."""
+        """Do nothing: the process needs no signals."""
 
 
 _Server = TypeVar("_Server", bound=Server)
 
 
 class Servers(Generic[_Server]):
-    """Servers by name; as a context manager it ends those that it started."""
+    """Servers by name. As a context manager, it ends the servers that it started."""
 
     def __init__(self, starts: Mapping[str, Callable[[], AbstractContextManager[_Server]]]) -> None:
         self._starts = starts
@@ -127,10 +127,10 @@ class Servers(Generic[_Server]):
 
     @contextmanager
     def asked(self, name: str) -> Iterator[_Server]:
-        """The server, which runs while the others are stopped.
+        """Yield the server, which runs while the others are stopped.
 
         Raises:
-            InternalError: it does not start, or failed while it was asked; then it is started anew once.
+            InternalError: it does not start, or failed while in use. It is then restarted once.
         """
         try:
             server = self._awake(name)
@@ -165,14 +165,14 @@ class Servers(Generic[_Server]):
 
 @contextmanager
 def hugging_face(pair: Pair, kind: str, threads: int) -> Iterator[Server]:
-    """`generate()` with an assistant (`hf`) or with prompt lookup (`hf lookup`)."""
+    """Run `generate()` with an assistant (`hf`) or with prompt lookup (`hf lookup`)."""
     with Process(Spec(kind, str(pair.target), str(pair.drafter), threads)) as worker:  # type: ignore[arg-type]
         yield Sequential(worker)
 
 
 @contextmanager
 def ours(pair: Pair, *arguments: str, **settings: str) -> Iterator[HttpServer]:
-    """`specdec up`; `settings` are environment variables."""
+    """Run `specdec up`. `settings` are environment variables."""
     with running(pair, *arguments, **settings) as system:
         url = f"http://{system.http['gateway']}"
         yield HttpServer(_client(url), system.pid, {"speculation": {"mode": "off"}}, system.roles)
@@ -188,15 +188,15 @@ def vllm_alone(
     dtype: str = "float32",
     device: str = "cpu",
 ) -> Iterator[HttpServer]:
-    """`vllm serve`.
+    """Run `vllm serve`.
 
     Args:
-        python: of vLLM's environment.
-        packages: a folder of packages beside those of the environment; it need not exist.
+        python: interpreter of vLLM's environment.
+        packages: a folder of additional packages. It need not exist.
         target: the model's folder.
-        speculative: its `--speculative-config`; none when empty.
-        arguments: further ones of the command.
-        dtype: of the model.
+        speculative: its `--speculative-config`, or empty for none.
+        arguments: further arguments of the command.
+        dtype: data type of the model.
         device: "cpu" or "cuda".
     """
     ((address,),) = allot([Wanted("", "127.0.0.1:0", 1)])
@@ -216,7 +216,7 @@ def vllm_alone(
 
 
 def vllm_environment(python: Path, packages: Path, device: str = "cpu") -> dict[str, str]:
-    """Environment of a process of vLLM's interpreter, without the network."""
+    """Return the environment of a process of vLLM's interpreter, without network access."""
     inherited = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     kept = inherited | {"PYTHONPATH": str(packages), "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
     if device != "cpu":
@@ -239,7 +239,7 @@ def _await(process: "subprocess.Popen[bytes]", url: str, log: Path) -> None:
 
 
 def failure_in(log: str) -> str:
-    """The line of a log that says why a server did not start: the first error, warnings aside, else the last line."""
+    """Return the log line that explains a failed start: the first error other than a warning, else the last line."""
     lines = log.splitlines() or ["it wrote nothing"]
     return next((line for line in lines if "Error:" in line and "WARNING" not in line), lines[-1]).strip()
 
@@ -250,7 +250,7 @@ def _client(url: str) -> OpenAiClient:
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """End it with all its processes, which would outlive a parent that is killed."""
+    """End the process and its children, which would outlive a parent that is killed."""
     pids = family(process.pid)
     process.terminate()
     with suppress(subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""Peers side by side: each in its own process, asked in turn, so that a slow moment of the machine meets them all."""
+"""Peers in separate processes, run in turn, so that a slow moment of the machine affects all of them."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from benchmarks.reports.statistics import Ratio, paired
 from benchmarks.run import Ask, Peer, Run
 
 Runs = Mapping[str, Sequence[Run]]
-"""The runs of each peer; entries of one index belong to one turn."""
+"""The runs of each peer. Entries with the same index belong to one turn."""
 
 
 class Process(LineProcess):
@@ -25,7 +25,7 @@ class Process(LineProcess):
         super().__init__([sys.executable, "-m", "benchmarks.peers.worker", json.dumps(asdict(spec))], variables)
 
     def generate(self, ask: Ask) -> Run:
-        """Ask the worker."""
+        """Generate in the worker."""
         told = self.ask(asdict(ask))
         return Run(**{**told, "tokens": tuple(told["tokens"]), "gaps": tuple(told["gaps"])})
 
@@ -43,7 +43,7 @@ class Fixed:
 
 
 def interleave(peers: Mapping[str, Peer], asks: Sequence[Ask], repeats: int) -> dict[str, list[Run]]:
-    """Warm up, then every peer in turn for every ask, `repeats` times over, in both orders."""
+    """Warm up, then run every peer in turn for every ask, `repeats` times, in alternating order."""
     for peer in peers.values():
         peer.generate(asks[0])
     runs: dict[str, list[Run]] = {name: [] for name in peers}
@@ -56,11 +56,11 @@ def interleave(peers: Mapping[str, Peer], asks: Sequence[Ask], repeats: int) -> 
 
 
 def agreement(runs: Runs) -> Figure:
-    """Number of requests for which all peers gave the same greedy tokens; only then is equal work compared."""
+    """Return the number of requests with equal greedy tokens from all peers, which shows that the work is equal."""
     turns = list(zip(*runs.values(), strict=True))
     return same_tokens(sum(len({run.tokens for run in turn}) == 1 for turn in turns), len(turns))
 
 
 def ratio(runs: Runs, one: str, other: str) -> Ratio:
-    """Speed of `one` over speed of `other`."""
+    """Return the speed of `one` divided by the speed of `other`."""
     return paired([run.speed for run in runs[one]], [run.speed for run in runs[other]])

@@ -1,4 +1,4 @@
-"""A peer in a process of its own: one JSON object a line in, one out; `python -m benchmarks.peers.worker SPEC`."""
+"""A peer in its own process: one JSON object a line in, one out. `python -m benchmarks.peers.worker SPEC`."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ from benchmarks.run import Ask, Peer
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """Which peer to be."""
+    """Kind and settings of a peer."""
 
     kind: Literal["engine", "hf", "hf lookup"]
     target: str
@@ -23,7 +23,7 @@ class Spec:
 
 
 def make(spec: Spec) -> Peer:
-    """Load it."""
+    """Load the peer."""
     torch.set_num_threads(spec.threads)
     target, drafter = Path(spec.target), Path(spec.drafter)
     if spec.kind == "engine":
@@ -41,7 +41,7 @@ def main() -> None:
     """Serve until the input ends."""
     peer = make(Spec(**json.loads(sys.argv[1])))
     answer = sys.stdout
-    sys.stdout = sys.stderr  # output of a library must not be taken for an answer
+    sys.stdout = sys.stderr  # library output must not be read as an answer
     answer.write("ready\n")
     answer.flush()
     for line in sys.stdin:

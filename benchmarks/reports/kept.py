@@ -1,4 +1,4 @@
-"""Results of a run by what they are of, kept while it goes on, so that one that was stopped can go on with the rest."""
+"""Results of a run, stored by key as they are measured, so that a stopped run can resume."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -10,21 +10,24 @@ from benchmarks.machine import ROOT, commit
 
 
 class Kept:
-    """Values of JSON by key, in a file of lines."""
+    """JSON values by key, in a file of lines."""
 
     def __init__(self, file: Path, *, resume: bool) -> None:
-        """Without `resume`, what the file has is not read."""
+        """Open the file. Without `resume`, its content is not read."""
         self._file = file
         lines = file.read_text(encoding="utf-8").splitlines() if resume and file.exists() else []
         self._known: dict[str, Any] = dict(map(json.loads, lines))
 
     @classmethod
     def at_commit(cls, section: str, *, resume: bool) -> "Kept":
-        """The results of a section at the commit that is measured."""
+        """Return the results of a section at the measured commit."""
         return cls(ROOT / "build" / "benchmarks" / section / f"{commit()}.jsonl", resume=resume)
 
     def once(self, key: Sequence[Any], make: Callable[[], Any]) -> Any:
-        """Value kept under the key; where there is none, that of `make` is kept, a dataclass as its fields."""
+        """Return the value stored under the key.
+
+        If there is none, store the result of `make`, a dataclass as its fields.
+        """
         name = json.dumps(key)
         if name not in self._known:
             self._known[name] = json.loads(json.dumps(make(), default=asdict))

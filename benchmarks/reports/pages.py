@@ -1,4 +1,4 @@
-"""RESULTS.md, where every command writes its own section, and docs/performance.md, made of the newest of each."""
+"""RESULTS.md, with a section for every command, and docs/performance.md, made from the newest run of each section."""
 
 import argparse
 import re
@@ -45,7 +45,7 @@ ORDER = (
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Files and folders that results are written to."""
+    """Files and folders for results."""
 
     lines: Path
     results: Path
@@ -54,7 +54,7 @@ class Places:
 
     @classmethod
     def below(cls, folder: Path) -> "Places":
-        """All places below one folder."""
+        """Return places that are all below one folder."""
         return cls(folder / "results", folder / "RESULTS.md", folder / "performance.md", folder / "performance")
 
 
@@ -67,13 +67,13 @@ REPOSITORY = Places(
 
 
 def add_out(parser: argparse.ArgumentParser) -> None:
-    """The option of every command that measures."""
+    """Add the option of every command that measures."""
     text = "a folder for all that is written, in place of the repository's own places"
     parser.add_argument("--out", type=lambda folder: Places.below(Path(folder)), default=REPOSITORY, help=text)
 
 
 def publish(report: Report, command: str, places: Places = REPOSITORY, **about: object) -> None:
-    """Show a section, keep it, and write it where people look."""
+    """Print a section, store it, and write it into the pages."""
     show(Console(width=max(Console().width, _WIDE)), report)
     keep(report, places.lines, command=command, **about)
     known = places.results.read_text(encoding="utf-8") if places.results.exists() else _RESULTS
@@ -86,7 +86,7 @@ def publish(report: Report, command: str, places: Places = REPOSITORY, **about: 
 
 
 def with_section(page: str, name: str, body: str) -> str:
-    """The page with that section replaced, or appended; other sections stay as they are."""
+    """Return the page with that section replaced or appended. Other sections stay unchanged."""
     head, *parts = re.split(r"^(?=## )", page, flags=re.MULTILINE)
     bodies = {part.partition("\n")[0]: part.rstrip() + "\n" for part in parts}
     bodies[f"## {name}"] = f"## {name}\n\n{body.rstrip()}\n"
@@ -94,7 +94,7 @@ def with_section(page: str, name: str, body: str) -> str:
 
 
 def performance(newest: Mapping[str, Line], pictures: str) -> str:
-    """The page of the newest run of every section, which says of each goal whether it is reached."""
+    """Return the page of the newest run of every section, with a verdict for each goal."""
     parts = [_PERFORMANCE]
     if any(line.get("quick") for line in newest.values()):
         parts.append(_QUICK)

@@ -1,4 +1,4 @@
-"""The curves of results, as pictures for the documentation."""
+"""Plots of the curves of results, for the documentation."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,7 +8,7 @@ from benchmarks.reports.results import Line
 
 
 def draw(newest: Iterable[Line], out: Path) -> None:
-    """One PNG for every chart; needs the extra `bench`."""
+    """Draw one PNG for every chart. Needs the extra `bench`."""
     charts = [chart for line in newest for chart in line["charts"]]
     if charts:
         out.mkdir(parents=True, exist_ok=True)
@@ -17,7 +17,7 @@ def draw(newest: Iterable[Line], out: Path) -> None:
 
 
 def _picture(chart: dict[str, Any], file: Path) -> None:
-    """A predicted curve is dashed, and has the colour of the measured one."""
+    """Draw a chart. A predicted curve is dashed and has the color of the measured one."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 4), layout="constrained")

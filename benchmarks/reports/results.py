@@ -1,4 +1,4 @@
-"""Figures, tables and curves of a section: shown, and kept as one dated line of JSON per run."""
+"""Figures, tables and curves of a section, printed and stored as one dated line of JSON per run."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,24 +13,24 @@ from benchmarks.machine import machine
 from benchmarks.reports.statistics import Ratio
 
 Line = Mapping[str, Any]
-"""A run as it was kept: a Report's fields, and what it was made on."""
+"""A stored run: a Report's fields, and the conditions of the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """Limit that a figure has to reach."""
+    """Limit that a figure must reach."""
 
     limit: float
     at_most: bool = False
     aim: float | None = None
-    """Better still."""
+    """A better value to aim for."""
 
     def __str__(self) -> str:
         aim = "" if self.aim is None else f", aim {self.aim:g}"
         return f"{'≤' if self.at_most else '≥'} {self.limit:g}{aim}"
 
     def verdict(self, value: float) -> str:
-        """Whether `value` reaches it, in words."""
+        """Return in words whether `value` reaches the limit."""
         if not (value <= self.limit if self.at_most else value >= self.limit):
             return "no"
         return "yes" if self.aim is None else "yes, the aim too" if value >= self.aim else "yes, not the aim"
@@ -43,14 +43,14 @@ class Figure:
     name: str
     value: str
     goal: str = ""
-    """The goal; empty when there is none."""
+    """The goal, or "" if there is none."""
     reached: str = ""
-    """Whether the goal is reached; empty when there is none."""
+    """Whether the goal is reached, or "" if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Values that are shown side by side."""
+    """Values printed as a table."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -69,7 +69,7 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All results of one section, with the text that explains them."""
+    """All results of one section, with explanatory text."""
 
     section: str
     text: str
@@ -79,12 +79,12 @@ class Report:
 
 
 def figure(name: str, ratio: Ratio, goal: Goal | None = None) -> Figure:
-    """A median with its spread, and whether it reaches its goal."""
+    """Return a median with its spread, and whether it reaches its goal."""
     return Figure(name, str(ratio), str(goal), goal.verdict(ratio.value)) if goal else Figure(name, str(ratio))
 
 
 def same_tokens(identical: int, total: int) -> Figure:
-    """How many comparisons had the same tokens."""
+    """Return the number of comparisons with equal tokens."""
     return Figure("greedy tokens identical", f"{identical} of {total}", "all", "yes" if identical == total else "no")
 
 
@@ -100,7 +100,7 @@ def show(console: Console, report: Report) -> None:
 
 
 def keep(report: Report, folder: Path, **about: object) -> None:
-    """Append a line to the section's file; `about` says what else the run was made under."""
+    """Append a line to the section's file. `about` describes the conditions of the run."""
     folder.mkdir(parents=True, exist_ok=True)
     line = {**machine(), **about, **asdict(report)}
     with (folder / f"{report.section}.jsonl").open("a", encoding="utf-8") as file:
@@ -108,6 +108,6 @@ def keep(report: Report, folder: Path, **about: object) -> None:
 
 
 def lines(section: str, folder: Path) -> list[Line]:
-    """Every run of a section, the newest last."""
+    """Return every run of a section, the newest last."""
     file = folder / f"{section}.jsonl"
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []

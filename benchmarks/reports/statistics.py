@@ -1,4 +1,4 @@
-"""Ratios of interleaved runs: a slow moment of the machine meets both sides, so it is the pairs that are compared."""
+"""Ratios of interleaved runs. A slow moment of the machine affects both runs of a pair, so pairs are compared."""
 
 import math
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from statistics import median, quantiles
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """A median with the middle half of what it is the median of."""
+    """A median with the middle half of its samples."""
 
     value: float
     low: float
@@ -19,7 +19,7 @@ class Ratio:
 
 
 def spread(samples: Sequence[float]) -> Ratio:
-    """Median and quartiles of at least one sample."""
+    """Return the median and quartiles of at least one sample."""
     if len(samples) == 1:
         return Ratio(samples[0], samples[0], samples[0])
     low, _, high = quantiles(samples, n=4, method="inclusive")
@@ -27,12 +27,12 @@ def spread(samples: Sequence[float]) -> Ratio:
 
 
 def paired(numerators: Sequence[float], denominators: Sequence[float]) -> Ratio:
-    """Median and quartiles of the ratios of runs that were made side by side."""
+    """Return the median and quartiles of the ratios of paired runs."""
     return spread([over / under for over, under in zip(numerators, denominators, strict=True)])
 
 
 def error_of_sums(numerators: Sequence[float], denominators: Sequence[float]) -> float:
-    """Standard error of the ratio of two sums over pairs, by what the pairs differ from it; infinite for one pair."""
+    """Return the standard error of the ratio of two sums, from the deviations of the pairs. Infinite for one pair."""
     count, whole = len(numerators), sum(denominators)
     if count == 1:
         return math.inf
@@ -42,13 +42,13 @@ def error_of_sums(numerators: Sequence[float], denominators: Sequence[float]) ->
 
 
 def percentile(samples: Sequence[float], share: float) -> float:
-    """The smallest sample that at least `share` of them do not exceed."""
+    """Return the smallest sample that at least `share` of the samples do not exceed."""
     ordered = sorted(samples)
     return ordered[min(len(ordered) - 1, max(0, -int(-share * len(ordered) // 1) - 1))]
 
 
 def slope(xs: Sequence[float], ys: Sequence[float]) -> tuple[float, float]:
-    """Least squares y = base + slope · x; returns (base, slope)."""
+    """Fit y = base + slope · x by least squares, and return (base, slope)."""
     mean_x, mean_y = sum(xs) / len(xs), sum(ys) / len(ys)
     variance = sum((x - mean_x) ** 2 for x in xs)
     steep = sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True)) / variance

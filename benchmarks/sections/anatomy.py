@@ -1,4 +1,4 @@
-"""What a pass is made of, and the most that passes alone would allow."""
+"""The parts of a pass, and the throughput that passes alone would allow."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -15,14 +15,14 @@ from specdec.engine.cpu.cpp_library import HostCode
 from specdec.engine.cpu.product import PackedLinear, pack_products
 
 _CONTEXT = 150
-"""Tokens of each session: about the middle of a generation of the concurrency section."""
+"""Context of each session in tokens, about the middle of a generation of the concurrency section."""
 _SESSIONS, _DRAFTS = 16, 4
 _CASES = ((1, 1), (1, 5), (4, 5), (16, 1), (_SESSIONS, _DRAFTS + 1))
 _TURNS = 15
 
 
 def measure(lab: Lab, engine: NativeEngine) -> tuple[Figure, Table]:
-    """The ceiling of many sessions at once against `generate()` in sequence, and where a pass goes."""
+    """Compare the ceiling of many concurrent sessions with sequential `generate()`, and split up the time of a pass."""
     packed, plain, rows = _products(lab, "auto"), _products(lab, "torch"), list[list[str]]()
     for sessions, tokens in _CASES:
         whole = _pass(engine, sessions, tokens)
@@ -49,7 +49,7 @@ def _ceiling(lab: Lab, engine: NativeEngine) -> Figure:
 
 
 def _pass(engine: NativeEngine, sessions: int, tokens: int) -> float:
-    """Median seconds."""
+    """Return the median seconds of a pass."""
     names = [f"anatomy/{number}" for number in range(sessions)]
     for name in names:
         engine.admit(name, _CONTEXT + tokens)
@@ -66,7 +66,7 @@ def _pass(engine: NativeEngine, sessions: int, tokens: int) -> float:
 
 
 def _products(lab: Lab, products: HostCode) -> Sequence[nn.Linear | PackedLinear]:
-    """The matrices of the target, in the order a pass goes through them."""
+    """Return the target's matrices, in the order in which a pass uses them."""
     model = AutoModelForCausalLM.from_pretrained(lab.scale.pair.target, dtype=torch.float32, local_files_only=True)
     pack_products(model, products)
     return [module for module in model.modules() if isinstance(module, nn.Linear | PackedLinear)]
@@ -74,7 +74,7 @@ def _products(lab: Lab, products: HostCode) -> Sequence[nn.Linear | PackedLinear
 
 @torch.inference_mode()
 def _multiplied(weights: Sequence[nn.Linear | PackedLinear], rows: int) -> float:
-    """Seconds of all products with `rows` tokens."""
+    """Return the seconds of all matrix products with `rows` tokens."""
     inputs: dict[int, Tensor] = {each.in_features: torch.ones(1, rows, each.in_features) for each in weights}
     return _timed(lambda: [each(inputs[each.in_features]) for each in weights])
 

@@ -1,4 +1,4 @@
-"""How many clients a verifier with drafters apart holds, against one process that drafts and judges in turns."""
+"""Client capacity of a verifier with separate drafters, against one process that drafts and verifies in turns."""
 
 import math
 from dataclasses import dataclass, replace
@@ -33,18 +33,18 @@ _HEAD = (
 _TRIED = ("γ·t_d/t_v", "way", "clients: tokens/s of the slowest")
 _GAMMA = 4
 _SHARE = 0.5
-"""What is promised, of the speed of one client alone."""
+"""Promised speed, as a share of the speed of a single client."""
 _LEAST = 0.9
 _AROUND = (0.8, 1.1)
-"""What the search looks at first, over the number of clients that the formula says."""
+"""First bounds of the search, as factors of the number of clients by the formula."""
 _DRAFTERS = ("one", "two")
 _PATIENCE = "10"
-"""Seconds that a round waits for its draft at most: the time of drafts is what is measured."""
+"""Longest wait of a round for its draft in seconds, so that drafts rather than timeouts are measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What was found where the drafts of a round take so much of a pass of the target."""
+    """Result for one ratio between the duration of a round's drafts and that of a target pass."""
 
     cost: float
     """γ·t_d/t_v."""
@@ -53,17 +53,17 @@ class Point:
 
     @property
     def ratio(self) -> float:
-        """Clients apart over clients in turns."""
+        """Clients with separate drafters divided by clients in turns."""
         return self.apart.most / max(1, self.turns.most)
 
     @property
     def bound(self) -> float:
-        """What the ratio is at best."""
+        """Upper bound of the ratio."""
         return 1 + self.cost
 
 
 def measure(lab: Lab) -> Report:
-    """Both ways at every cost of drafts, each of which is kept, so that a run that was stopped can go on."""
+    """Measure both arrangements at every cost of drafts. Each is stored, so that a stopped run can resume."""
     kept, scale = Kept.at_commit("capacity", resume=lab.scale.resume), lab.scale
     points = list[Point]()
     for cost in scale.capacity_costs:

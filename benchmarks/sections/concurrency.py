@@ -1,4 +1,4 @@
-"""Many sessions at once through the whole system: speculation on and off, and against `generate()` in sequence."""
+"""Concurrent sessions through the whole system: speculation on and off, and against `generate()` in sequence."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,9 +15,9 @@ Sessions that begin at the same moment, each with a prompt of its own; speeds ar
 leaves γ to the verifier. `generate(assistant_model=…)` takes one sequence, so it answers the same requests one after
 the other."""
 _MORE = 3
-"""Turns more than elsewhere: a ratio near 1 is to be told from 1."""
+"""Additional turns, because a ratio close to 1 must be distinguished from 1."""
 _SERIAL = 16
-"""Sessions for which `generate()` is tried in sequence."""
+"""Number of sessions run by `generate()` in sequence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Side:
 
 
 def measure(lab: Lab) -> Report:
-    """Tokens a second of all sessions together."""
+    """Measure the tokens a second of all sessions together."""
     system = lab.system()
     figures, rows, same, total = list[Figure](), list[list[str]](), 0, 0
     curves: dict[str, list[tuple[float, float]]] = {"on": [], "off": []}
@@ -53,7 +53,7 @@ def measure(lab: Lab) -> Report:
 
 
 def _turns(system: Stack, asks: Sequence[Ask], repeats: int) -> Mapping[str, Side]:
-    """Without drafts and with them, in turn."""
+    """Run without drafts and with them, in turn."""
     wanted = {"off": [replace(ask, gamma=0) for ask in asks], "on": list(asks)}
     sides = {name: Side() for name in wanted}
     system.together([replace(ask, tokens=min(ask.tokens, 16)) for ask in asks])
@@ -64,7 +64,7 @@ def _turns(system: Stack, asks: Sequence[Ask], repeats: int) -> Mapping[str, Sid
 
 
 def _against(lab: Lab, system: Stack, asks: Sequence[Ask]) -> list[Figure]:
-    """Compare the stack, which answers all requests at once, with each peer, which answers one after the other."""
+    """Compare the stack, which answers requests concurrently, with each peer, which answers one after another."""
     serial = [*lab.hugging_face().items(), *lab.hugging_face(threads=2).items()]
     peers = {name: peer for name, peer in serial if name.startswith(HF_DEFAULT)}
     ours, theirs = list[float](), {name: list[float]() for name in peers}

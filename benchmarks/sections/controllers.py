@@ -1,4 +1,4 @@
-"""What each way to choose the draft length is worth, against fixed lengths and against a bound that knows all."""
+"""Gain of each controller of the draft length, against fixed lengths and against an oracle bound."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,21 +23,21 @@ _HEAD = ("code", "temperature", "controller", "speed / plain", "of the best fixe
 _FIXED = "γ = "
 _ORIGIN = "specdec_spec_tokens_by_origin_total/"
 _ANSWERS = 8
-"""Answers that each stream has of its own in a slice."""
+"""Number of distinct answers for each stream in a slice."""
 _WARM_UP = 2
-"""Slices, in one, before those that count."""
+"""Warm-up slices, run as one."""
 CONTROLLERS: dict[str, GammaPolicy] = {
     "auto": GammaPolicy(),
     "auto, min_confidence 0.3": GammaPolicy(min_confidence=0.3),
     "optimal": GammaPolicy(PolicyKind.OPTIMAL),
     "egag": GammaPolicy(PolicyKind.EGAG, 1, 8, 0.5),
 }
-"""What is tried beside fixed lengths."""
+"""Controllers compared with fixed lengths."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """The same generations made in one way."""
+    """One run of the same generations with one controller."""
 
     speed: float
     """Tokens a second."""
@@ -48,7 +48,7 @@ class Slice:
 
 
 def measure(lab: Lab) -> Report:
-    """Each controller on easy and on hard code, at each temperature."""
+    """Measure each controller on easy and on hard code, at each temperature."""
     system, rows, shares = lab.system(), list[list[str]](), list[float]()
     asks = lab.asks()
     by_ease = sorted(asks, key=lambda ask: _acceptance(system, ask), reverse=True)
@@ -70,7 +70,7 @@ def measure(lab: Lab) -> Report:
 
 
 def _ways(lab: Lab, system: Stack, texts: Sequence[Ask]) -> dict[str, tuple[Ratio, list[Slice]]]:
-    """Each way's speed over that of plain decoding, and its slices; a stream's answers differ by their seeds."""
+    """Return each controller's speed over plain decoding, and its slices. Answers of a stream differ by their seeds."""
     asks = [replace(ask, seed=ask.seed + again * lab.scale.asks) for again in range(_ANSWERS) for ask in texts]
     ways = {f"{_FIXED}{gamma}": [replace(ask, gamma=gamma) for ask in asks] for gamma in lab.scale.controller_gammas}
     ways |= {name: [replace(ask, policy=policy) for ask in asks] for name, policy in CONTROLLERS.items()}
@@ -96,7 +96,7 @@ def _slice(lab: Lab, system: Stack, asks: Sequence[Ask], streams: int) -> Slice:
 
 
 def _cells(done: Sequence[Slice], costs: dict[str, float]) -> list[str]:
-    """Acceptance, drafts a token, and the bound."""
+    """Return the acceptance rate, the drafts per token, and the bound."""
     accepted, rejected = sum(each.accepted for each in done), sum(each.rejected for each in done)
     if not accepted + rejected:
         return ["", "0.00", ""]

@@ -13,7 +13,7 @@ what the arithmetic of the engine is worth by itself."""
 
 
 def measure(lab: Lab) -> Report:
-    """Speeds as ratios."""
+    """Measure speeds as ratios."""
     gammas = lab.scale.gammas
     own = lab.engine()
     speculative: dict[str, Peer] = {SPECULATIVE.format(gamma): Fixed(own, gamma) for gamma in gammas}

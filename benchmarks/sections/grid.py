@@ -1,4 +1,4 @@
-"""The draft length that the verifier chooses, for good drafters and bad, with models as slow as on an accelerator."""
+"""The automatic draft length with good and bad drafters, on models as slow as those on an accelerator."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -29,28 +29,28 @@ prompts every {pause:g} s. "Dead" is an address at which nothing listens, "slow"
 without a draft gave."""
 DRAFTER = "drafter"
 _WARM_UP = 2
-"""Slices, in one, before those that count: the first trials of drafting are over then."""
+"""Warm-up slices, run as one, in which the first trials of drafting end."""
 _VARYING = 2
-"""Streams below which slices are longer."""
+"""Number of streams below which slices are longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedVerifier:
-    """A verifier and its one drafter."""
+    """A verifier and its only drafter."""
 
     system: Apart
 
     def steady(self, asks: Sequence[Ask], streams: int, seconds: float, burst: Sequence[Ask]) -> float:
-        """Tokens a second under a steady load."""
+        """Return the tokens a second under a steady load."""
         return self.system.steady(asks, streams, seconds, DRAFTER, burst)
 
     def reasons(self) -> Counter[str]:
-        """How many rounds had no drafts so far, by reason."""
+        """Return the number of rounds without drafts so far, by reason."""
         return Counter({name: count for name, count in self.system.reasons.items() if name})
 
 
 def measure(lab: Lab) -> Report:
-    """Every cell."""
+    """Measure every cell."""
     target, drafter = (StepTime(*lab.scale.grid_steps[at : at + 2]) for at in (0, 2))
     seconds, turns, more = lab.scale.grid_slices
     timing = Timing(seconds, turns, _WARM_UP * seconds, _VARYING, more)

@@ -1,4 +1,4 @@
-"""The cells of a grid: the draft length that the verifier chooses, against none and against fixed ones."""
+"""The cells of a grid: the automatic draft length, against no drafts and against fixed lengths."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,47 +17,47 @@ from benchmarks.sections.lab import Lab
 _HEAD = ("drafter", "temperature", "streams", "auto / off", "auto / best fixed", "tokens/s off", "auto", "reason")
 _LEAST, _NEAR = 0.97, 0.95
 _CLEAR = 3.0
-"""Standard errors between auto / off and what is asked at which a cell needs no more turns."""
+"""Distance of auto / off from its goal, in standard errors, at which a cell needs no more turns."""
 _TURN_ERROR = 0.01
-"""Least standard error of a turn's ratio: beside a dead drafter, where auto is off, turns differ by about that."""
+"""Least standard error of a turn's ratio, about the difference between turns with a dead drafter, where auto is off."""
 FAULTS = ("dead", "slow", "lying")
 _ANSWERS = 12
-"""Answers that each stream has of its own in a slice; more than it can read there."""
+"""Number of distinct answers for each stream in a slice, more than it can read."""
 
 
 class Loaded(Protocol):
     """A system under steady loads."""
 
     def steady(self, asks: Sequence[Ask], streams: int, seconds: float, burst: Sequence[Ask]) -> float:
-        """Tokens a second of so many clients that ask again and again, and of bursts beside them."""
+        """Return the tokens a second of `streams` clients in a loop, and of additional bursts."""
 
     def reasons(self) -> Mapping[str, float]:
-        """How many rounds had no drafts so far, by the reason that they gave."""
+        """Return the number of rounds without drafts so far, by reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How long a cell is measured."""
+    """Durations of a cell's measurement."""
 
     seconds: float
-    """Of a slice of many streams."""
+    """Seconds of a slice of many streams."""
     turns: int
-    """Slices of each way."""
+    """Number of slices of each setting."""
     warm_up: float
-    """Seconds before the slices that count: the verifier learns what this load is like."""
+    """Warm-up seconds, in which the verifier adapts to the load."""
     varying: int
-    """Streams below which slices are longer: drafts of so few make the tokens of a second vary."""
+    """Number of streams below which slices are longer, because the drafts of few streams make the speed vary."""
     more: int = 0
-    """Most further turns of auto and off, while it is open whether auto reaches the goal."""
+    """Largest number of additional turns of auto and off while it is unclear whether auto reaches the goal."""
 
     def slice(self, drafter: str, streams: int) -> float:
-        """Seconds of a slice."""
+        """Return the seconds of a slice."""
         return self.seconds * (1.0 if drafter in FAULTS else max(1.0, self.varying / streams))
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What was measured at one drafter, temperature and number of streams."""
+    """Measurements for one drafter, temperature and number of streams."""
 
     drafter: str
     temperature: str
@@ -66,18 +66,18 @@ class Cell:
     """Tokens a second of each slice."""
     auto: Sequence[float]
     fixed: Sequence[Sequence[float]]
-    """The same for each fixed draft length."""
+    """Tokens a second of each slice, for each fixed draft length."""
     reason: str
 
     @property
     def gain(self) -> Ratio:
-        """Auto over off, all slices together, with the middle half of the turns."""
+        """Auto divided by off, over all slices, with the middle half of the turns."""
         turns = paired(self.auto, self.off)
         return replace(turns, value=sum(self.auto) / sum(self.off))
 
     @property
     def near(self) -> float | None:
-        """Auto over the best fixed draft length, 0 among them, in the turns that had all; None where none was tried."""
+        """Auto divided by the best fixed draft length or 0, in turns that had all of them. None if none was tried."""
         if not self.fixed:
             return None
         turns = len(self.fixed[0])
@@ -92,7 +92,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """One grid."""
+    """A grid of drafters, temperatures and numbers of streams."""
 
     section: str
     text: str
@@ -101,22 +101,22 @@ class Grid:
     """Starts a system with the drafter of that name."""
 
     def measure(self, lab: Lab) -> Report:
-        """Every cell in one report."""
+        """Measure every cell and return one report."""
         return self.report(self.cells(lab))
 
     def report(self, cells: Sequence[Cell]) -> Report:
-        """The cells with the share of them that reach each goal."""
+        """Return the cells and the share of them that reach each goal."""
         return Report(self.section, self.text, _figures(cells), [Table(_HEAD, [cell.row() for cell in cells])])
 
     def cells(self, lab: Lab) -> list[Cell]:
-        """Every cell; each is kept once it is measured, so that a run that was stopped can go on with the rest."""
+        """Return every cell. Each is stored once measured, so that a stopped run can resume."""
         kept = Kept.at_commit(self.section, resume=lab.scale.resume)
         pairs = product(lab.scale.grid_temperatures, lab.scale.sessions)
         wanted = [(temperature, count) for temperature, count in pairs if temperature != MIXED or count > 1]
         return [cell for drafter in lab.scale.grid_drafters for cell in self._cells(lab, drafter, wanted, kept)]
 
     def _cells(self, lab: Lab, drafter: str, wanted: Sequence[tuple[str, int]], kept: Kept) -> Iterator[Cell]:
-        """The cells of one drafter, whose system is started where one of them has not been measured."""
+        """Yield the cells of one drafter. Start its system only if one of them has not been measured."""
         model, tokens = lab.scale.pair.target.parent.name, lab.scale.grid_tokens
         with ExitStack() as started:
             system = cache(lambda: started.enter_context(self.system(drafter)))
@@ -130,7 +130,7 @@ class Grid:
         prompts, length = lab.scale.grid_burst if temperature == MIXED else (0, 0)
 
         def loaded(turn: int, seconds: float, gamma: int | None = None) -> float:
-            """Tokens a second of a slice; in a turn each way answers the same, and other turns have other prompts."""
+            """Return the tokens a second of a slice. Prompts are equal within a turn and differ between turns."""
             sizes = (streams * _ANSWERS, lab.scale.grid_tokens), (prompts, length)
             found = [pair.asks(count, lab.scale.prompt, tokens, first=turn * count) for count, tokens in sizes]
             asks, burst = ([replace(ask, gamma=gamma) for ask in at_temperature(some, temperature)] for some in found)
@@ -157,14 +157,14 @@ class Grid:
 
 
 def at_least_one(speed: Callable[[float], float], seconds: float) -> float:
-    """Tokens per second of a slice of so many seconds; one without any token is measured again, for twice as long."""
+    """Return the tokens a second of a slice. A slice without any token is repeated with twice the length."""
     while not (found := speed(seconds)):
         seconds *= 2
     return found
 
 
 def clear(auto: Sequence[float], off: Sequence[float]) -> bool:
-    """Whether auto is surely as fast as it is asked to be, or surely slower."""
+    """Whether auto clearly reaches its goal or clearly does not."""
     error = max(error_of_sums(auto, off), _TURN_ERROR / math.sqrt(len(off)))
     return abs(sum(auto) / sum(off) - _LEAST) >= _CLEAR * error
 

@@ -1,4 +1,4 @@
-"""The draft length that the verifier chooses, for good drafters and bad, where all processes share the processors."""
+"""The automatic draft length with good and bad drafters, with all processes sharing the processors."""
 
 import os
 import re
@@ -31,11 +31,11 @@ which nothing listens, "slow" takes 0.1 s more for each step, and "lying" drafts
 is certain of them. The reason is the one that most rounds without a draft gave."""
 _FALLBACK = "specdec_spec_fallback_total/"
 _WARM_UP = 4
-"""Slices, in one, before those that count: the verifier learns what this load is like."""
+"""Warm-up slices, run as one, in which the verifier adapts to the load."""
 _VARYING = 6
-"""Streams below which slices are longer."""
+"""Number of streams below which slices are longer."""
 _START_SECONDS = 120.0
-"""Within which a faulty drafter starts, and the verifier meets it."""
+"""Seconds within which a faulty drafter starts and the verifier meets it."""
 _STOP_SECONDS = 30.0
 _UP = "specdec_drafter_up/"
 _Found = TypeVar("_Found")
@@ -48,17 +48,17 @@ class LoadedStack:
     stack: Stack
 
     def steady(self, asks: Sequence[Ask], streams: int, seconds: float, burst: Sequence[Ask]) -> float:
-        """Tokens a second under a steady load."""
+        """Return the tokens a second under a steady load."""
         return self.stack.steady(asks, streams, seconds, burst)
 
     def reasons(self) -> dict[str, float]:
-        """How many rounds had no drafts so far, by reason."""
+        """Return the number of rounds without drafts so far, by reason."""
         samples = self.stack.metrics("verifier").items()
         return {name.removeprefix(_FALLBACK): value for name, value in samples if name.startswith(_FALLBACK)}
 
 
 def measure(lab: Lab) -> Report:
-    """Every cell."""
+    """Measure every cell."""
     seconds = lab.scale.grid_seconds
     timing = Timing(seconds, lab.scale.grid_turns, _WARM_UP * seconds, _VARYING)
     text = _TEXT.format(seconds=seconds, tokens=lab.scale.grid_tokens)
@@ -67,7 +67,7 @@ def measure(lab: Lab) -> Report:
 
 @contextmanager
 def _system(lab: Lab, drafter: str) -> Iterator[Loaded]:
-    """The system with that drafter."""
+    """Run the system with that drafter."""
     if drafter not in FAULTS:
         folder = str(lab.scale.pair.drafter)
         with running(lab.scale.pair, *lab.arguments, "--drafter-kind", drafter, "--drafter", folder) as system:
@@ -79,7 +79,7 @@ def _system(lab: Lab, drafter: str) -> Iterator[Loaded]:
 
 @contextmanager
 def _faulty(system: Stack, fault: str) -> Iterator[None]:
-    """A drafter with that fault, where the system looks for one; none for a dead one."""
+    """Run a drafter with that fault at the address expected by the system, or none for a dead one."""
     if fault == "dead":
         yield
         return
@@ -91,7 +91,7 @@ def _faulty(system: Stack, fault: str) -> Iterator[None]:
 
 
 def _offered(system: Stack) -> str:
-    """The configuration that the system offers for a drafter that is started later."""
+    """Return the configuration that the system offers for a drafter started later."""
 
     def found() -> str | None:
         said = re.search(r"--config (\S+)", system.log.read_text(encoding="utf-8"))

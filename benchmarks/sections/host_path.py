@@ -1,4 +1,4 @@
-"""Everything but the model's arithmetic: a one-layer target, asked by many streams, beside vLLM in turns."""
+"""The host path: many streams on a one-layer target, which makes model arithmetic negligible, compared with vLLM."""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -42,16 +42,16 @@ client is a process of its own, and its CPU does not count; it shares the cores.
 round are those of the first answer."""
 _OFF, _ROUNDS = "ours, off", "ours, 3 a round"
 _MANY, _MOST = 256, 1024
-"""Numbers of streams at which goals are set."""
+"""Numbers of streams that have goals."""
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a server is asked."""
+    """Settings of requests to a server."""
 
     server: str
     fields: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of a request."""
+    """Additional fields of a request."""
 
 
 WAYS: Mapping[str, Way] = {
@@ -64,15 +64,15 @@ WAYS: Mapping[str, Way] = {
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is asked of the target."""
+    """Requests to the target."""
 
     folder: Path
     cycles: Cycles
     tokens: int
-    """Of an answer."""
+    """Tokens of an answer."""
 
     def load(self, server: HttpServer, way: Way, streams: int, answers: int, *, streamed: bool) -> Load:
-        """So many answers of so many streams."""
+        """Return a load of that many answers over that many streams."""
         shared: dict[str, Any] = {
             "model": server.client.model, "max_tokens": self.tokens, "temperature": 0.0, "ignore_eos": True,
             "stream": streamed, **({"stream_options": {"include_usage": True}} if streamed else {}), **way.fields,
@@ -92,7 +92,7 @@ def _tokenizer(folder: Path) -> Any:
 
 
 def measure(lab: Lab) -> Report:
-    """Every cell; each is kept as soon as it is measured."""
+    """Measure every cell. Each is stored as soon as it is measured."""
     scale = lab.scale
     if BASE in scale.host_path and not PYTHON.is_file():
         raise ConfigError("vLLM needs an environment of its own: run `make vllm`")
@@ -126,7 +126,7 @@ def _starts(lab: Lab, target: Path) -> Mapping[str, Callable[[], AbstractContext
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """The systems that take turns."""
+    """The systems that run in turn."""
 
     scale: Scale
     asked: Asked
@@ -135,11 +135,11 @@ class Contest:
 
     @property
     def ways(self) -> Mapping[str, Way]:
-        """The ways of the servers that are compared."""
+        """Return the ways of the compared servers."""
         return {name: way for name, way in WAYS.items() if way.server in self.scale.host_path}
 
     def cell(self, streams: int, streamed: bool, kept: Kept) -> Cell:
-        """A cell, measured or as it was kept."""
+        """Return a cell, measured or stored."""
         turns, answers = self.scale.host_path_turns, self.scale.host_path_answers
         key = (streams, streamed, self.asked.tokens, answers, turns, *self.ways)
         found = kept.once(key, partial(self._outcomes, streams, streamed=streamed))
@@ -149,7 +149,10 @@ class Contest:
         return cell
 
     def _outcomes(self, streams: int, *, streamed: bool) -> dict[str, dict[str, Any]]:
-        """The outcome of each way, as it is kept; the first turn warms up, and a way that failed has no more turns."""
+        """Return each way's outcome in stored form.
+
+        The first turn is a warm-up, and a way that failed gets no more turns.
+        """
         turns, failed = {name: list[Turn]() for name in self.ways}, dict[str, str]()
         for number in range(self.scale.host_path_turns + 1):
             for name in turns if number % 2 else reversed(turns):
@@ -165,7 +168,7 @@ class Contest:
         }
 
     def _turn(self, way: Way, streams: int, *, streamed: bool, warm: bool) -> Turn:
-        """A slice of one way; to warm up, each stream has one answer."""
+        """Run a slice of one way. As a warm-up, each stream has one answer."""
         answers = max(streams, self.scale.host_path_answers) if warm else streams
         with self.servers.asked(way.server) as server:
             load = self.asked.load(server, way, streams, answers, streamed=streamed)
@@ -183,7 +186,7 @@ def _outcome(kept: Mapping[str, Any]) -> Outcome:
 
 
 def _figures(cells: Sequence[Cell]) -> Iterator[Figure]:
-    """What is to be reached, where it was measured."""
+    """Yield the figures with goals, if measured."""
     turns = [turn for cell in cells for outcome in cell.outcomes.values() for turn in outcome.turns]
     right = sum(turn.right for turn in turns)
     yield Figure("first answers as known", f"{right} of {len(turns)}", "all", "yes" if right == len(turns) else "no")
@@ -212,7 +215,7 @@ def _refused(cell: Cell) -> Iterator[Figure]:
 
 
 def _costs(cell: Cell) -> Iterator[Figure]:
-    """CPU per token and first token of streamed answers."""
+    """Yield the CPU time per token and the time to the first token of streamed answers."""
     where = f"{cell.streams} streams, {cell.answers}"
     for name, limit in ((_OFF, 100.0), (_ROUNDS, 50.0)):
         if cell.turns(name):

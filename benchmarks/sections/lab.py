@@ -1,4 +1,4 @@
-"""Peers and the system that sections measure, started on first use and kept for later sections."""
+"""The peers and the system that sections measure, started on first use and shared by later sections."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -17,7 +17,7 @@ _FIVE = 5
 
 
 class Lab:
-    """A context manager that ends all that it started."""
+    """Context manager that ends everything it started."""
 
     def __init__(self, scale: Scale) -> None:
         self.scale = scale
@@ -34,16 +34,16 @@ class Lab:
         self._started.close()
 
     def asks(self) -> list[Ask]:
-        """The usual ones, greedy."""
+        """Return the default asks, which are greedy."""
         return self.scale.pair.asks(self.scale.asks, self.scale.prompt, self.scale.tokens)
 
     def engine(self, *, compiled: bool = True) -> Process:
-        """Our engine in a process of its own, target and drafter on its one thread; compiled where the scale is."""
+        """Return our engine in its own process, target and drafter on one thread, compiled if the scale is."""
         pair, compiled = self.scale.pair, compiled and self.scale.compiled
         return self._worker(Spec("engine", str(pair.target), str(pair.drafter), compiled=compiled))
 
     def hugging_face(self, threads: int = 1) -> dict[str, Peer]:
-        """Plain, assisted at the defaults, and assisted at five constant tokens."""
+        """Return the plain peer, the assisted peer at its defaults, and the assisted peer with five constant tokens."""
         worker = self._worker(Spec("hf", str(self.scale.pair.target), str(self.scale.pair.drafter), threads))
         gammas = {HF: 0, HF_DEFAULT: None, HF_FIVE: _FIVE}
         return {named(name, threads): Fixed(worker, gamma) for name, gamma in gammas.items()}
@@ -60,7 +60,7 @@ class Lab:
         return self._system
 
     def resident_bytes(self) -> Sequence[tuple[str, int]]:
-        """Memory of every process that runs."""
+        """Memory of every running process."""
         workers = [(named(spec.kind, spec.threads), worker.resident_bytes()) for spec, worker in self._workers.items()]
         return [*workers, *(self._system.resident_bytes().items() if self._system else ())]
 
@@ -71,5 +71,5 @@ class Lab:
 
 
 def named(name: str, threads: int) -> str:
-    """A peer's name where it may have more than one thread."""
+    """Return a peer's name, with the number of threads if there is more than one."""
     return name if threads == 1 else f"{name}, {TWO}"

@@ -1,4 +1,4 @@
-"""Memory: a verifier whose KV has no room for all sessions at once keeps its budget and loses no session."""
+"""A verifier whose KV cannot hold all sessions at once keeps within its budget and loses no session."""
 
 import time
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ verifier and read many times a second."""
 
 
 def measure(lab: Lab) -> Report:
-    """The fullest moment, and what the processes take."""
+    """Measure the peak of KV, and the memory of the processes."""
     scale = lab.scale
     asks = scale.pair.asks(max(scale.sessions), scale.prompt, scale.tokens)
     roomy, needed = _watched(lab.system(), asks)
@@ -43,7 +43,7 @@ def measure(lab: Lab) -> Report:
 
 @dataclass(frozen=True, slots=True)
 class Fullest:
-    """The largest numbers of bytes of KV that were seen."""
+    """The largest observed numbers of bytes of KV."""
 
     live: float = 0.0
     """Bytes of running sessions."""
@@ -52,7 +52,7 @@ class Fullest:
 
 
 def _watched(system: Stack, asks: Sequence[Ask]) -> tuple[list[Run], Fullest]:
-    """Answer all requests at once, and read the verifier's KV metrics during that time."""
+    """Answer all requests at once, and read the verifier's KV metrics meanwhile."""
     fullest = Fullest()
     with ThreadPoolExecutor(1) as thread:
         work = thread.submit(system.together, asks)

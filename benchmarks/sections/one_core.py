@@ -1,4 +1,4 @@
-"""Our engine and vLLM's on one core, without servers, gateway and store: what each makes of the core alone."""
+"""Our engine and vLLM's on one core, without servers, gateway and store."""
 
 import json
 import os
@@ -42,15 +42,15 @@ _HEAD = ("temperature", "streams", "engine", f"speed / {_BASE}", "tokens/s", "gr
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How an engine is asked."""
+    """Settings of an engine."""
 
     engine: str
     gamma: int | None = None
-    """0 for no drafts, None for the engine's own choice."""
+    """Draft length: 0 for no drafts, None for the engine's own choice."""
     drafter: str = ""
-    """What drafts, where ours is asked for other than its drafter."""
+    """Draft source of our engine, if it is not its drafter."""
     learns: bool = False
-    """Whether the choice follows what the load has been like."""
+    """Whether the choice adapts to the load."""
 
 
 WAYS: Mapping[str, Way] = {
@@ -74,18 +74,18 @@ class Cell:
     """The batches of each way, one for each turn."""
 
     def ratio(self, one: str, other: str = _BASE) -> Ratio | None:
-        """Speed of `one` over that of `other` in the same turn; None where one of them was not measured."""
+        """Return the speed of `one` divided by that of `other` in the same turn, or None if one was not measured."""
         if one not in self.done or other not in self.done:
             return None
         return paired(*([each.speed for each in self.done[way]] for way in (one, other)))
 
     def rows(self) -> list[list[str]]:
-        """A table's row for each way."""
+        """Return a table's row for each way."""
         head = [f"{self.temperature:g}", str(self.streams)]
         return [[*head, way, str(self.ratio(way) or ""), *self._figures(way)] for way in self.done]
 
     def _figures(self, way: str) -> list[str]:
-        """Tokens a second, and how many greedy answers are those of vLLM without drafts."""
+        """Return the tokens a second, and the number of greedy answers equal to those of vLLM without drafts."""
         own, base = self.done[way], self.done.get(_BASE, ())
         speed = f"{spread([each.speed for each in own]).value:.0f}"
         if self.temperature > 0.0 or not base:
@@ -99,10 +99,10 @@ class Cell:
 
 
 def measure(lab: Lab) -> Report:
-    """Every cell.
+    """Measure every cell.
 
     Raises:
-        ConfigError: vLLM's environment is not there.
+        ConfigError: vLLM's environment is missing.
     """
     scale = lab.scale
     if any("vLLM" in name for name in scale.one_core) and not PYTHON.is_file():
@@ -122,7 +122,7 @@ def measure(lab: Lab) -> Report:
 
 
 def _cell(lab: Lab, engines: Mapping[str, Engine], temperature: float, streams: int) -> Cell:
-    """All ways, once to warm up and then in turns."""
+    """Run all ways, once as a warm-up and then in turns."""
     ways = {name: way for name, way in WAYS.items() if way.engine in engines}
     done: dict[str, list[Batch]] = {name: [] for name in ways}
     tokens, turns = lab.scale.peers_tokens[0], lab.scale.one_core_turns
@@ -140,7 +140,7 @@ def _cell(lab: Lab, engines: Mapping[str, Engine], temperature: float, streams: 
 
 
 def _warm_up(made: Callable[[int], Batch], turns: int, seconds: float) -> None:
-    """Run one turn with prompts of its own, and further ones for so many seconds."""
+    """Run one turn with its own prompts, and further ones for `seconds`."""
     started = time.monotonic()
     for turn in count(turns):
         made(turn)
@@ -163,7 +163,7 @@ def _figures(cells: Sequence[Cell]) -> list[Figure]:
 
 
 def _worst(cells: Sequence[Cell], one: str, other: str, goal: float) -> Iterator[Figure]:
-    """The least ratio, where both ways were measured."""
+    """Return the least ratio over the cells in which both ways were measured."""
     ratios = [ratio for cell in cells if (ratio := cell.ratio(one, other)) is not None]
     if ratios:
         least = min(ratios, key=lambda each: each.value)
@@ -172,7 +172,7 @@ def _worst(cells: Sequence[Cell], one: str, other: str, goal: float) -> Iterator
 
 @contextmanager
 def _engines(lab: Lab, core: int) -> Iterator[Mapping[str, Engine]]:
-    """All engines by name, and the drafter of ours; all have started on the core, which this process leaves then."""
+    """Yield all engines by name, and the drafter of ours. They start on the core, which this process then leaves."""
     pair, cores = lab.scale.pair, os.sched_getaffinity(0)
     ((drafter,),) = allot([Wanted("", "127.0.0.1:0", 1)])
     alone = vllm_environment(PYTHON, SUFFIX) | {

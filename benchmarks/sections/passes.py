@@ -1,4 +1,4 @@
-"""What one pass of the target costs: by tokens verified, by sessions, by context."""
+"""Cost of one pass of the target, by tokens verified, by sessions, and by context."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ once could reach if each pass were full, every draft kept, no prompt to read, an
 
 
 def measure(lab: Lab) -> Report:
-    """Ratios to the cheapest pass."""
+    """Measure ratios to the cheapest pass."""
     scale = lab.scale
     engine = load(scale.pair.target, compiled=scale.compiled)
     short = scale.contexts[0]
@@ -55,11 +55,11 @@ def _chart(name: str, x: str, points: Sequence[tuple[int, Ratio]]) -> Chart:
 
 
 Case = tuple[int, int, int]
-"""Sessions, tokens of each, context."""
+"""Number of sessions, tokens of each, and context."""
 
 
 def _table(engine: NativeEngine, cases: Sequence[Case], scale: Scale) -> list[tuple[Case, Ratio]]:
-    """Each case over the first, its passes made in turn with those of the others."""
+    """Measure each case relative to the first. The passes of all cases run in turn."""
     seconds: list[list[float]] = [[] for _ in cases]
     for case in cases:
         for name in _names(case):

@@ -1,4 +1,4 @@
-"""Who is compared: the models, the ways to be asked, and how each server is started."""
+"""The compared models, the ways to request answers, and the start of each server."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -17,32 +17,32 @@ from specdec.cli import known_models
 
 PYTHON = ROOT / "build" / "vllm" / ".venv" / "bin" / "python"
 SUFFIX = ROOT / "build" / "arctic"
-"""Packages that vLLM's suffix decoding needs and its environment has not."""
+"""Packages that vLLM's suffix decoding needs and its environment lacks."""
 _ON_VLLM = ("--backend", "vllm", "--vllm-python", str(PYTHON))
 _PATIENT = ("--start-timeout", "600")
-"""vLLM compiles for minutes where its cache is cold."""
+"""Start timeout, because vLLM compiles for minutes with a cold cache."""
 _DRAFT = 4
 """Tokens of each of vLLM's drafts."""
 _QUESTIONS = 80
-"""Of each category, at most."""
+"""Largest number of questions of each category."""
 LONGEST = 96
-"""Tokens of a chat model's prompt, at most."""
+"""Largest number of tokens of a chat model's prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One peer: a server, and how it is asked."""
+    """One peer: a server, and the settings of its requests."""
 
     name: str
     server: str
     gamma: int | None = None
-    """0 for no drafts, of a server that has both."""
+    """Draft length: 0 for no drafts, for a server that has both."""
     sibling: str = BASE
-    """The same without drafts."""
+    """The same server without drafts."""
     learns: bool = False
-    """Whether its choice follows what the load has been like."""
+    """Whether its choice adapts to the load."""
     one_by_one: bool = False
-    """Whether it answers one request after the other."""
+    """Whether it answers one request after another."""
     only_exactness: bool = False
 
 
@@ -63,19 +63,19 @@ WAYS = (
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """A pair of models, what is asked of it, and how our system is started for it."""
+    """A pair of models, its requests, and the arguments of our system."""
 
     model: str
     pair: Pair
     prompts: Sequence[Ask]
-    """Those of all turns; after the last comes the first again."""
+    """Prompts of all turns. After the last one, the first follows again."""
     turns: int
     arguments: Sequence[str] = ()
-    """Of `specdec up`, beside the models."""
+    """Arguments of `specdec up`, in addition to the models."""
 
 
 def contests(scale: Scale) -> Iterator[Contest]:
-    """The demo pair, and the chat model where it is on this machine."""
+    """Yield the demo pair, and the chat model if it is on this machine."""
     tokens, chat_tokens = scale.peers_tokens
     turns, chat_turns = scale.peers_turns
     count = (turns + 1) * sum(scale.sessions) + turns * scale.peers_alone

@@ -1,4 +1,4 @@
-"""Other engines beside ours: vLLM with each way to draft, and `generate()`; one client, the same cores, in turns."""
+"""Other engines compared with ours, on equal cores with one client: vLLM with each way to draft, and `generate()`."""
 
 import os
 import sys
@@ -48,7 +48,7 @@ be wrong on a CPU (`docs/engines.md`): where the table says so, its speeds with 
 
 
 def measure(lab: Lab) -> Report:
-    """Every cell of every model; each is kept as soon as it is measured."""
+    """Measure every cell of every model. Each is stored as soon as it is measured."""
     scale = lab.scale
     ways = [way for way in WAYS if way.server in scale.peers]
     if any("vLLM" in way.server for way in ways) and not PYTHON.is_file():
@@ -74,7 +74,7 @@ def measure(lab: Lab) -> Report:
 
 @contextmanager
 def on_cores() -> Iterator[str]:
-    """Keep this process, and all that it starts, on the first two of its cores."""
+    """Keep this process and its children on the first two of its cores."""
     before = os.sched_getaffinity(0)
     chosen = sorted(before)[:2]
     os.sched_setaffinity(0, chosen)
@@ -108,12 +108,12 @@ def _turns_of(lab: Lab, turns: int, streams: int) -> int:
 
 
 def _answers_of(streams: int) -> int:
-    """How many answers a turn has: several streams ask twice, for without drafts all answers end at the same time."""
+    """Return the number of answers in a turn: two for each of several streams, so that they do not all end together."""
     return streams if streams == 1 else 2 * streams
 
 
 def _window(lab: Lab, turns: int, streams: int) -> range:
-    """The prompts of a cell: those of each stream in each turn."""
+    """Return the prompts of a cell: those of each stream in each turn."""
     sizes = {each: _answers_of(each) * (_turns_of(lab, turns, each) + 1) for each in (*lab.scale.sessions, streams)}
     before = sum(sizes[each] for each in lab.scale.sessions if each < streams)
     return range(before, before + sizes[streams])
@@ -122,10 +122,10 @@ def _window(lab: Lab, turns: int, streams: int) -> range:
 def _turns(
     servers: Servers[Server], ways: Sequence[Way], asks: Sequence[Ask], streams: int, learning: float
 ) -> Mapping[str, Mapping[str, Any]]:
-    """The outcome of each way, as it is kept; the first turn warms up, and a way that failed has no more turns.
+    """Return each way's outcome in stored form. The first turn is a warm-up, and a way that failed gets no more turns.
 
     Args:
-        learning: seconds for which a way that learns is asked in the first turn.
+        learning: seconds for which a way that adapts runs in the first turn.
     """
     slices: dict[str, list[Slice]] = {way.name: [] for way in ways}
     memory, failed = dict[str, int](), dict[str, str]()
@@ -149,7 +149,7 @@ def _turns(
 
 
 def _asked(server: Server, asks: Sequence[Ask], streams: int, seconds: float) -> Slice:
-    """What came of asking once, and again for so many seconds; the last time."""
+    """Run the asks once, repeat them for `seconds`, and return the last slice."""
     until = time.monotonic() + seconds
     done = server.together(asks, streams)
     while time.monotonic() < until:
@@ -162,7 +162,7 @@ def _shortened(ask: Ask, turn: int) -> Ask:
 
 
 def _exact(lab: Lab, contest: Contest, servers: Servers[Server], ways: Sequence[Way], kept: Kept) -> list[list[str]]:
-    """Each way against its sibling, and ours against vLLM plain as well."""
+    """Compare each way with its sibling, and ours also with plain vLLM."""
     prompts, samples = contest.prompts[:8], lab.scale.peers_samples
 
     def found() -> list[list[str]]:
@@ -191,7 +191,7 @@ def _answers(
 
 
 def _figures(cells: Sequence[Cell]) -> list[Figure]:
-    """What is to be reached, of each model."""
+    """Return the figures with goals, for each model."""
     figures = list[Figure]()
     for model in dict.fromkeys(cell.model for cell in cells):
         mine = [cell for cell in cells if cell.model == model]
@@ -211,7 +211,7 @@ def _figures(cells: Sequence[Cell]) -> list[Figure]:
 
 
 def _worst(name: str, ratios: Sequence[Ratio | None], goal: Goal) -> list[Figure]:
-    """The least of the cells; none where no cell has it."""
+    """Return the least ratio of the cells, or nothing if no cell has one."""
     found = [each for each in ratios if each]
     worst = f", worst of {len(found)} cells" if len(found) > 1 else ""
     return [figure(name + worst, min(found, key=lambda each: each.value), goal)] if found else []

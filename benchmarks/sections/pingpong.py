@@ -1,4 +1,4 @@
-"""What ping-pong brings: sessions in two groups, one drafted for while the other is verified, against one group."""
+"""Gain of ping-pong, two groups of sessions that draft and verify alternately, over one group."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -22,13 +22,13 @@ their drafts; "two groups" are drafted for and verified in turns; "auto" has to 
 _ONE, _TWO, _AUTO, _OFF = "one group", "two groups", "auto", "off"
 _SETTINGS: Mapping[str, str] = {_ONE: "1", _TWO: "2", _AUTO: "auto"}
 _WARM_UP = 2
-"""Slices before those that count, in which each verifier learns what its passes and drafts take."""
+"""Warm-up slices, in which each verifier learns the duration of its passes and drafts."""
 _GAIN = 1.3
 _DRAFTER = "synchronous"
 
 
 def measure(lab: Lab) -> Report:
-    """Every way in turns, each on a system that stays."""
+    """Measure every way in turns, each on its own running system."""
     scale = lab.scale
     steps = StepTime(*scale.pingpong_steps[:2]), StepTime(*scale.pingpong_steps[2:])
     pair = Pair(scale.pair.drafter, scale.pair.drafter)

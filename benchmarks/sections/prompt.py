@@ -1,4 +1,4 @@
-"""How fast a prompt is read: the time to the first token, by the prompt's length."""
+"""Prefill speed: the time to the first token, by the prompt's length."""
 
 from benchmarks.peers.turns import Fixed, Runs, agreement, interleave, ratio
 from benchmarks.reports.results import Chart, Figure, Report, Table, figure
@@ -13,7 +13,7 @@ _TEXT = (
 
 
 def measure(lab: Lab) -> Report:
-    """Ratios for each length, and prompt tokens a second."""
+    """Measure ratios for each length, and prompt tokens a second."""
     peers = {HF: lab.hugging_face()[HF], PLAIN: Fixed(lab.engine(), 0), STACK_PLAIN: Fixed(lab.system(), 0)}
     found = {
         length: interleave(peers, lab.scale.pair.asks(lab.scale.asks, length, 1), lab.scale.repeats)
@@ -40,5 +40,5 @@ def _times(runs: Runs, name: str, length: int) -> str:
 
 
 def _first(runs: Runs, name: str) -> float:
-    """Milliseconds; one token's run is over when it is there."""
+    """Return the milliseconds of a run of one token."""
     return 1000 * spread([run.first for run in runs[name]]).value

@@ -1,4 +1,4 @@
-"""What a network between verifier and drafter costs each way to draft, what faulty drafters cost, which γ is chosen."""
+"""Effect of the network between verifier and drafter, and of faulty drafters, on each way to draft and on γ."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -27,35 +27,35 @@ _FAULTY_HEAD = ("drafter", "speed / plain", "γ")
 _CHOICE_HEAD = ("round trip, ms", "in target passes", "γ")
 _OFF, _AUTO = "off", "auto"
 _AHEAD = "ahead"
-"""The drafter of 'auto'."""
+"""The drafter for 'auto'."""
 _SYNCHRONOUS = "synchronous"
 _WARM_UP = 1
-"""Slices before those that count, in which the verifier learns what this network is like."""
+"""Warm-up slices, in which the verifier learns the network's delay."""
 _LEARNING = 4
-"""Slices of "auto" before all others: the first round trip is not to be measured while it knows nothing."""
+"""Slices of "auto" before all others, so that its initial learning is not part of the first round trip."""
 DRAFTERS: Mapping[str, DrafterSpec] = {
     _SYNCHRONOUS: DrafterSpec({"AHEAD": "0", "OUTCOMES": "0"}),
     _AHEAD: DrafterSpec({"OUTCOMES": "0"}),
     "push": DrafterSpec({}),
 }
-"""The drafters that draft a fixed γ."""
+"""The drafters with a fixed γ."""
 _PUSHING = {"DRAFTING__OUTCOMES": "8"}
 """Settings of the verifier."""
 FAULTS = ("dead", "slow", "lying")
 _CRITICAL = 0.6
 _LEAST = 0.97
 _LONGER = 1.1
-"""Least γ at the longest round trip that is measured, over the one without."""
+"""Least ratio of γ at the longest measured round trip to γ without a round trip."""
 _SETTLING = 10
-"""Slices before the chosen γ is read: after fewer it still believes in the network that was before."""
+"""Slices before the chosen γ is read. After fewer, it still reflects the previous network."""
 _LONGEST_WAIT = 1.0
-"""Seconds that a round waits at most where the choice of γ is shown: longer than any draft takes that would pay."""
+"""Longest wait of a round in seconds when γ is chosen, longer than any draft that would pay."""
 _KEPT = {"push": Goal(0.9)}
-"""What a way is to keep of its speed at the critical round trip."""
+"""Share of its speed that a way must keep at the critical round trip."""
 
 
 def measure(lab: Lab) -> Report:
-    """Every way at every round trip, then the drafters at fault without one."""
+    """Measure every way at every round trip, then the faulty drafters without one."""
     scale, (target, drafter) = lab.scale, lab.scale.rtt_steps
     steps = StepTime(target), StepTime(drafter)
     found: dict[tuple[str, float], tuple[Ratio, list[Slice]]] = {}
@@ -82,7 +82,7 @@ def measure(lab: Lab) -> Report:
 
 
 def _choices(lab: Lab) -> dict[float, float]:
-    """The mean γ that the verifier chooses at each round trip, where a long draft costs much."""
+    """Return the mean γ that the verifier chooses at each round trip if a long draft is expensive."""
     scale, (sessions, temperature, step) = lab.scale, lab.scale.rtt_choice
     turns = range(_SETTLING + scale.rtt_turns)
     asks = [
@@ -106,9 +106,9 @@ def _growth(choices: Mapping[float, float]) -> Figure:
 
 
 def _turns(lab: Lab, system: Apart, ways: Mapping[str, int | None]) -> dict[str, tuple[Ratio, list[Slice]]]:
-    """Each way's speed over that of plain decoding, and its slices; a way is a drafter with a γ, None for auto.
+    """Return each way's speed over plain decoding, and its slices. A way is a drafter with a γ, or None for auto.
 
-    Every turn has prompts of its own.
+    Every turn has its own prompts.
     """
     turns, sessions = lab.scale.rtt_turns + _WARM_UP, lab.scale.rtt_sessions
     prompts = lab.scale.pair.asks(turns * sessions, lab.scale.prompt, lab.scale.rtt_tokens)
@@ -147,7 +147,7 @@ def _mean_gamma(slices: Sequence[Slice]) -> float:
 
 
 def _network(lab: Lab, found: Mapping[tuple[str, float], tuple[Ratio, list[Slice]]]) -> list[Figure]:
-    """What each way keeps of its speed at the longest round trip that is at most 0.6 target passes."""
+    """Return the speed that each way keeps at the longest round trip of at most 0.6 target passes."""
     short = [delay for delay in lab.scale.rtt_delays if delay <= _CRITICAL * lab.scale.rtt_steps[0]]
     ways = dict.fromkeys(way for way, _ in found)
     return [_keeping(way, short[-1], found[way, short[-1]][0].value / found[way, 0.0][0].value) for way in ways]

@@ -1,4 +1,4 @@
-"""Rules: what the mathematics of a round costs at a large vocabulary, on one thread and without any model."""
+"""Cost of a round's mathematics with a large vocabulary, on one thread and without a model."""
 
 import time
 from collections.abc import Callable
@@ -17,12 +17,12 @@ from specdec.sampling.distribution import History, probabilities
 from specdec.sampling.params import SamplingParams
 
 _VOCABULARY = 151_936
-"""Ids of the Qwen family, the largest vocabulary in common use."""
+"""Vocabulary of the Qwen family, the largest in common use."""
 _GAMMA = 5
 _SUPPORT = 64
 _PROMPT = 8192
 _SPREADS = {"peaked": 3.0, "flat": 1.5}
-"""Standard deviation of the logits; a nucleus of 0.95 has about 2,000 and 40,000 ids."""
+"""Standard deviations of the logits. A nucleus of 0.95 has about 2,000 and 40,000 ids."""
 _PARAMS = {
     "temperature 1": SamplingParams(),
     "temperature 0": SamplingParams(temperature=0.0),
@@ -55,7 +55,7 @@ def measure(lab: Lab) -> Report:
 
 
 def _works(wide: int, deviation: float) -> list[tuple[str, Callable[[int], Callable[[], object]]]]:
-    """For each row of the table, what makes the work for a number of sessions."""
+    """Return, for each row of the table, the function that makes the work for a number of sessions."""
     made = [
         (name, lambda count, params=params: _distributions(wide, deviation, count, params))
         for name, params in _PARAMS.items()
@@ -92,7 +92,7 @@ def _verdicts(wide: int, deviation: float, sessions: int, mode: Mode) -> Callabl
 
 
 def _cost(work: Callable[[], object], sessions: int, turns: int) -> float:
-    """Median milliseconds a row."""
+    """Return the median milliseconds per row."""
     work()
     times = list[float]()
     for _ in range(turns):

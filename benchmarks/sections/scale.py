@@ -1,4 +1,4 @@
-"""How much is measured: which pair, and how long and often."""
+"""Size of the measurements: the pair, the lengths and the repeats."""
 
 from dataclasses import dataclass
 
@@ -17,92 +17,92 @@ class Scale:
     asks: int = 4
     """Different prompts."""
     repeats: int = 3
-    """How often each peer answers each prompt."""
+    """Answers of each peer to each prompt."""
     sessions: tuple[int, ...] = (1, 4, 16, 32)
     gammas: tuple[int, ...] = (1, 2, 3, 5, 8, 12, 16)
     contexts: tuple[int, ...] = (64, 256, 768)
     kv_bytes: int = 2**25
-    """Budget of a verifier that has too little for all sessions at once."""
+    """Budget of a verifier that cannot hold all sessions at once, in bytes."""
     theory: tuple[int, int, int] = (96, 3, 2)
-    """Tokens, asks and repeats where every drafter takes its turn."""
+    """Tokens, asks and repeats of the runs over all drafters."""
     theory_gammas: tuple[int, ...] = (1, 3, 5, 8)
     theory_steps: int = 40
     """Rounds in which the costs of the formulas are measured."""
     served: tuple[str, ...] = ("model", "bigram")
-    """Drafters whose prediction is tried through the stack too."""
+    """Drafters whose prediction is also tested through the stack."""
     grid_drafters: tuple[str, ...] = ("model", "prompt_lookup", "ngram", "dead", "slow", "lying")
     grid_temperatures: tuple[str, ...] = ("0", "0.7", "1", "mixed")
     grid_gammas: tuple[int, ...] = (1, 3, 6)
     grid_turns: int = 3
-    """Slices of each way in a cell of the whole stack's grid, and of the table of controllers."""
+    """Slices of each setting in a cell of the whole stack's grid, and in the table of controllers."""
     grid_tokens: int = 96
     grid_burst: tuple[int, int] = (4, 4)
-    """Prompts of a burst beside mixed loads, and tokens of an answer to each."""
+    """Prompts of a burst in mixed loads, and tokens of each answer."""
     grid_seconds: float = 1.0
-    """Of a slice of the whole stack, in its grid and in the table of controllers."""
+    """Seconds of a slice of the whole stack, in its grid and in the table of controllers."""
     grid_slices: tuple[float, int, int] = (3.0, 3, 9)
-    """Seconds of a slice with slowed models, slices of each way, and more of auto and off where a cell needs them."""
+    """With slowed models: seconds of a slice, slices of each setting, and further slices of auto and off if needed."""
     grid_steps: tuple[float, ...] = (0.02, 0.0005, 0.002, 0.00005)
-    """Seconds of a pass and of each token that it computes, of the slowed target, then of the slowed drafter."""
+    """Seconds of a pass and of each token it computes, for the slowed target and the slowed drafter."""
     shared_steps: tuple[float, ...] = (0.00526, 0.000018, 0.0013, 0.000005)
-    """Seconds of a pass and of each token that it computes, of an 8B target, then of a 1B drafter, on one H200."""
+    """Seconds of a pass and of each token it computes, for an 8B target and a 1B drafter on one H200."""
     shared_factor: float = 10.0
-    """How many times as long everything takes where they share a device."""
+    """Factor by which everything is slowed down on a shared device."""
     shared_slices: tuple[float, int, int] = (6.0, 3, 6)
-    """Seconds of a slice there, slices of each way, and more of auto and off where a cell needs them."""
+    """On a shared device: seconds of a slice, slices of each setting, and further slices of auto and off if needed."""
     shared_sessions: tuple[int, ...] = (1, 4, 16, 32, 64)
     shared_gammas: tuple[int, ...] = (4,)
     spec: tuple[int, int] = (2, 40)
-    """Questions of each category of Spec-Bench, and tokens of an answer."""
+    """Questions of each category of Spec-Bench, and tokens of each answer."""
     chat: str = "smollm2"
-    """Known model that answers them; the pair's target when empty."""
+    """Known model that answers them, or "" for the pair's target."""
     controller_temperatures: tuple[str, ...] = ("0", "0.7", "1", "mixed")
     controller_gammas: tuple[int, ...] = (1, 3, 6)
     controller_goal: float = 0.95
     rtt_delays: tuple[float, ...] = (0.0, 0.001, 0.005, 0.02, 0.05)
-    """Round trips between verifier and drafter, in seconds, the first of which is none."""
+    """Round trips between verifier and drafter, in seconds. The first is none."""
     rtt_steps: tuple[float, float] = (0.084, 0.004)
-    """Seconds of a pass of the slowed target, and of the slowed drafter."""
+    """Seconds of a pass of the slowed target, and of a step of the slowed drafter."""
     rtt_gamma: int = 4
     rtt_choice: tuple[int, float, float] = (4, 0.0, 0.016)
-    """Sessions, their temperature, and seconds of a step of the drafter where γ is the verifier's choice."""
+    """Sessions, their temperature, and seconds of a drafter's step if the verifier chooses γ."""
     rtt_sessions: int = 1
     rtt_turns: int = 5
     rtt_tokens: int = 64
     capacity_costs: tuple[float, ...] = (0.25, 0.5, 1.0)
-    """Times of the draft of a round over that of the target's pass."""
+    """Durations of a round's draft, in passes of the target."""
     capacity_step: float = 0.15
     """Seconds of a pass of the slowed target."""
     capacity_rows: int = 8
-    """Sessions of a pass, and of a drafter's step."""
+    """Sessions in a pass, and in a drafter's step."""
     capacity_tokens: int = 48
     pingpong_sessions: int = 16
     pingpong_steps: tuple[float, ...] = (0.03, 0.00075, 0.006, 0.00075)
-    """Seconds of a pass and of each token that it computes, of the slowed target, then of the slowed drafter."""
+    """Seconds of a pass and of each token it computes, for the slowed target and the slowed drafter."""
     pingpong_most: int = 4
     pingpong_turns: int = 3
     pingpong_tokens: int = 256
     one_core: tuple[str, ...] = ("vLLM plain", "vLLM draft model", "native", "ours on vLLM")
-    """Engines that are compared on one core."""
+    """Engines compared on one core."""
     one_core_turns: int = 3
     learning: float = 6.0
-    """Seconds of our "auto" before the turns that count, beside other engines."""
+    """Seconds of our "auto" before the counted turns, in comparisons with other engines."""
     peers: tuple[str, ...] = (
         "vLLM plain", "vLLM draft model", "vLLM ngram", "vLLM suffix", "HF assisted", "HF prompt lookup", "ours",
         "ours on vLLM",
     )  # fmt: skip
-    """Servers that are compared."""
+    """Compared servers."""
     peers_temperatures: tuple[float, ...] = (0.0, 1.0)
     peers_turns: tuple[int, int] = (5, 2)
-    """Turns of each peer in a cell of the pair, and of the chat model, after one with half the tokens to warm up."""
+    """Turns of each peer in a cell of the pair and of the chat model, after a warm-up with half the tokens."""
     peers_alone: int = 4
-    """How many times as many turns one stream has alone, whose turns are over soon and differ more."""
+    """Factor of the number of turns for a single stream, whose turns are short and vary more."""
     peers_tokens: tuple[int, int] = (96, 32)
-    """Tokens of an answer of the pair, and of the chat model."""
+    """Tokens of an answer of the pair and of the chat model."""
     peers_samples: int = 400
-    """Sampled answers of each peer that are tested for exactness."""
+    """Sampled answers of each peer for the tests of exactness."""
     host_path: tuple[str, ...] = ("vLLM plain", "ours")
-    """Servers that are compared with a one-layer target."""
+    """Servers compared with a one-layer target."""
     host_path_streams: tuple[int, ...] = (16, 64, 256, 1024)
     host_path_answers: int = 512
     """Least number of answers in a slice."""
@@ -111,15 +111,15 @@ class Scale:
     host_path_turns: int = 3
     verdict_sessions: tuple[int, ...] = (1, 16)
     verdict_turns: int = 9
-    """Passes, and verdicts on each, of a case."""
+    """Passes of a case, and verdicts on each."""
     resume: bool = False
-    """Whether cells of the grid, and costs of drafts, that were measured at this commit are left out."""
+    """Whether to skip cells of the grid and costs of drafts already measured at this commit."""
     compiled: bool = True
-    """Whether our models are compiled, as `specdec up --compile` does it."""
+    """Whether our models are compiled, as in `specdec up --compile`."""
 
 
 def quick(pair: Pair) -> Scale:
-    """Seconds in place of minutes: shows that it runs, and nothing else."""
+    """Return a scale that takes seconds instead of minutes and only shows that the code works."""
     return Scale(
         pair,
         prompt=8,

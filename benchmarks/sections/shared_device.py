@@ -1,4 +1,4 @@
-"""The draft length that the verifier chooses where drafter and target share one device, in slow motion."""
+"""The automatic draft length with drafter and target on one shared device, in slow motion."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,11 +20,11 @@ processors have time to spare and what is compared are decisions: a pass of the 
 drafter {drafter}. A slice of {seconds:g} s stands for one of {real:g} s there. The verifier and the drafter are
 processes of their own; there is no gateway."""
 _VARYING = 3
-"""Streams below which slices are longer."""
+"""Number of streams below which slices are longer."""
 
 
 def measure(lab: Lab) -> Report:
-    """Every cell."""
+    """Measure every cell."""
     scale = replace(
         lab.scale, grid_drafters=("model",), grid_temperatures=("0", "1"), grid_gammas=lab.scale.shared_gammas,
         sessions=lab.scale.shared_sessions,

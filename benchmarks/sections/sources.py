@@ -1,4 +1,4 @@
-"""Sources of drafts without a model, on new text and in loops that repeat themselves: speed over plain decoding."""
+"""Draft sources without a model, on new text and in repetitive loops: speed over plain decoding."""
 
 from collections.abc import Sequence
 
@@ -25,7 +25,7 @@ _HEAD = ("work", "source", "speed / plain", "α", "tokens a round", "drafted a r
 
 
 def measure(lab: Lab) -> Report:
-    """Every source on every kind of work, in turn with plain decoding."""
+    """Measure every source on every kind of work, in turn with plain decoding."""
     scale = lab.scale
     turns, tokens = (2, 24) if scale.repeats == 1 else (_TURNS, _TOKENS)
     target = load(scale.pair.target, compiled=scale.compiled)
@@ -45,7 +45,7 @@ def measure(lab: Lab) -> Report:
 
 
 def _paces(sides: dict[str, Replayer], texts: Sequence[Replayed]) -> dict[str, list[float]]:
-    """Tokens a CPU second of each turn, without the first, in which a store has nothing yet."""
+    """Return the tokens a CPU second of each turn but the first, in which a store is empty."""
     paces: dict[str, list[float]] = {name: [] for name in sides}
     for turn in texts:
         for name, side in sides.items():
@@ -61,7 +61,7 @@ def _row(tally: Tally) -> list[str]:
 
 
 def _judged(work: str, name: str, ratio: Ratio) -> list[Figure]:
-    """The figures that have a goal."""
+    """Return the figures with goals."""
     goals = {(name, novel): Goal(0.97) for name in SOURCES for novel in NOVEL}
     goals |= {("suffix", loop): Goal(3.0) for loop in LOOPS}
     goals["ngram", "agent loop"] = Goal(1.0)

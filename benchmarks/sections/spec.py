@@ -34,7 +34,7 @@ _HEAD = ("category", "temperature", "source", "tokens a round", "drafted a round
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What one source did with one category at one temperature."""
+    """Results of one source for one category at one temperature."""
 
     category: str
     temperature: float
@@ -54,7 +54,7 @@ class Cell:
 
 
 def by_position(runs: Sequence[Run]) -> list[tuple[int, int]]:
-    """For each place in a draft: how many were accepted there, and how many were judged."""
+    """Return the numbers of accepted and of judged drafts for each position in a draft."""
     rounds = [each for run in runs for each in run.verdicts]
     return [
         (
@@ -66,7 +66,10 @@ def by_position(runs: Sequence[Run]) -> list[tuple[int, int]]:
 
 
 def _speed(cells: Sequence[Cell]) -> Ratio:
-    """Over `off`, of the questions whose answer took more than the prompt's round on both sides; NaN without any."""
+    """Return the speed over `off`, for questions with more than the prompt's round on both sides.
+
+    NaN if there are none.
+    """
     pairs = [pair for cell in cells for pair in zip(cell.runs, cell.plain, strict=True)]
     ratios = [run.pace / plain.pace for run, plain in pairs if min(run.rounds, plain.rounds) > 1]
     return spread(ratios or [math.nan])
@@ -77,7 +80,7 @@ def _share(accepted: int, judged: int) -> str:
 
 
 def measure(lab: Lab) -> Report:
-    """Every category at every temperature."""
+    """Measure every category at every temperature."""
     folder = _target(lab.scale)
     target, conversation = load(folder), Conversation(folder)
     count, tokens = lab.scale.spec
@@ -106,7 +109,7 @@ def _target(scale: Scale) -> Path:
 
 
 def _drafters(scale: Scale, folder: Path) -> Mapping[str, Drafter | None]:
-    """New ones, so that nothing of another temperature is remembered; the chat model's own when it is here."""
+    """Return new drafters, without state from another temperature. Use the chat model's own if it is here."""
     own = known_models.find(f"{scale.chat}-drafter") if scale.chat else scale.pair.drafter
     found: dict[str, Drafter | None] = {OFF: None}
     found |= {name: load_drafter(name, folder) for name in _SOURCES}
@@ -121,7 +124,7 @@ def _answer(
     question: Question,
     ask: Ask,
 ) -> None:
-    """Let every side answer every turn; what was said in the turns before is what plain decoding said."""
+    """Let every side answer every turn. Earlier turns have the answers of plain decoding."""
     answers = list[tuple[int, ...]]()
     room = target.context_length - ask.tokens - _GAMMA - 2
     for _ in question.turns:
@@ -132,7 +135,7 @@ def _answer(
 
 
 def _figures(cells: Sequence[Cell]) -> list[Figure]:
-    """The speed of each source over all categories, at each temperature."""
+    """Return the speed of each source over all categories, at each temperature."""
     figures = []
     for temperature in _TEMPERATURES:
         for source in dict.fromkeys(cell.source for cell in cells):

@@ -1,4 +1,4 @@
-"""The whole system, one session: against the in-process engine, against `generate()`, and what a round costs on top."""
+"""The whole system with one session: against the in-process engine and `generate()`, and its overhead per round."""
 
 from collections.abc import Mapping, Sequence
 from statistics import median
@@ -14,7 +14,7 @@ from benchmarks.systems.stack import Stack
 
 STACK_PLAIN, STACK, STACK_FIXED = "stack plain", "stack speculative", "stack γ={}"
 GAMMA = 5
-"""Where a draft length is fixed, that of the peer with constant tokens."""
+"""Fixed draft length, equal to that of the peer with constant tokens."""
 _PHASES = {"draft": "waiting for drafts", "queue": "waiting for the target", "verify": "pass and verdict"}
 _SUM = "specdec_spec_phase_seconds_sum/{}"
 _TEXT = """\
@@ -24,7 +24,7 @@ the other core saves more than the way there costs."""
 
 
 def measure(lab: Lab) -> Report:
-    """Ratios, the tax, times and memory."""
+    """Measure ratios, overhead, times and memory."""
     own, system = lab.engine(), lab.system()
     peers = {
         **lab.hugging_face(),
@@ -48,7 +48,7 @@ def measure(lab: Lab) -> Report:
 
 
 def _against(runs: Runs, threads: int) -> list[Figure]:
-    """Each of ours against each of theirs, and the verdict against the better of two."""
+    """Compare each of ours with each of theirs, and judge by the better of two."""
     plain, default, five = (named(name, threads) for name in (HF, HF_DEFAULT, HF_FIVE))
     better = max((default, five), key=lambda name: median(run.speed for run in runs[name]))
     return [
@@ -69,13 +69,13 @@ def _distribution(runs: Runs) -> list[Figure]:
 
 
 def _tax(system: Sequence[Run], local: Sequence[Run]) -> Ratio:
-    """Milliseconds of a round through the stack over those of the same round in process."""
+    """Return the milliseconds of a round through the stack minus those of the same round in process."""
     pairs = zip(system, local, strict=True)
     return spread([1000 * (ours.round_seconds - alone.round_seconds) for ours, alone in pairs])
 
 
 def _phases(system: Stack, asks: Sequence[Ask], gammas: Mapping[str, int | None]) -> Table:
-    """Milliseconds a round, prompts included, one session at a time, for each named draft length."""
+    """Return the milliseconds a round, prompts included, one session at a time, for each named draft length."""
     rows = [(name, *_phase_row(system, asks, gamma)) for name, gamma in gammas.items()]
     head = ("ms a round", "all", *_PHASES.values(), "gateway, Redis, gRPC, client")
     return Table(head, rows)

@@ -1,4 +1,4 @@
-"""Predicted against measured speed-up, for several γ and drafters, as Table 4 of Leviathan et al. does."""
+"""Predicted against measured speed-up for several γ and drafters, like Table 4 of Leviathan et al."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -46,7 +46,7 @@ class Prediction:
     costs: tuple[float, float, float]
     """The costs c, r and β, in decode steps of the target."""
     tokens: float
-    """Measured number of tokens in a round."""
+    """Measured number of tokens per round."""
     measured: Ratio
     operations: float
 
@@ -79,7 +79,7 @@ class Trial:
     costs: Costs
 
     def predictions(self, where: str, gammas: Sequence[int], runs: Runs, unit: tuple[float, float]) -> list[Prediction]:
-        """A row for each γ; `unit` is a plain round's seconds and those of the way to the drafter and back."""
+        """Return a row for each γ. `unit` is the seconds of a plain round and of the round trip to the drafter."""
         c, r, beta = self.costs.in_steps(self.candidate.name, *unit)
         plain = [run.pace for run in runs["0"]]
         return [
@@ -99,7 +99,7 @@ class Trial:
 
 
 def measure(lab: Lab) -> Report:
-    """First all in process, then some through the stack with what was learnt there."""
+    """Measure everything in process first, then some drafters through the stack with the results."""
     scale = lab.scale
     target, guessers = load(scale.pair.target, compiled=scale.compiled), candidates(scale.pair)
     rows, trials = list[Prediction](), list[Trial]()
@@ -142,19 +142,19 @@ def _runs(scale: Scale, peer: Peer, temperature: float) -> Runs:
 
 
 def acceptance(runs: Runs, gammas: Sequence[int]) -> float:
-    """Accepted / judged over all γ; a place where the drafter had no guess counts as judged."""
+    """Return accepted / judged over all γ. A position for which the drafter had no guess counts as judged."""
     made = [run for gamma in gammas for run in runs[str(gamma)]]
     accepted, rejected = sum(run.accepted for run in made), sum(run.rejected for run in made)
     return accepted / max(1, accepted + rejected)
 
 
 def _tokens(runs: Runs, name: str) -> float:
-    """A round's, the first and its prompt aside."""
+    """Return the tokens per round, without the first round and its prompt."""
     return sum(len(run.tokens) - run.opening for run in runs[name]) / sum(run.rounds - 1 for run in runs[name])
 
 
 def _trip(system: Stack) -> float:
-    """Seconds from the verifier to its drafter and back."""
+    """Return the seconds from the verifier to its drafter and back."""
     trips = (
         each for name, each in system.metrics("verifier").items() if name.startswith("specdec_drafter_rtt_seconds")
     )

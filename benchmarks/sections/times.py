@@ -1,4 +1,4 @@
-"""Tables of measured times, as an addition to the ratios."""
+"""Tables of measured times, in addition to the ratios."""
 
 from benchmarks.peers.turns import Runs
 from benchmarks.reports.results import Table
@@ -6,7 +6,7 @@ from benchmarks.reports.statistics import percentile, spread
 
 
 def latencies(runs: Runs) -> Table:
-    """The table of each peer's speed, time to the first token, and times between rounds."""
+    """Return the table of each peer's speed, time to the first token, and times between rounds."""
     head = ("peer", "tokens/s", "first token, ms", "tokens a round", "between rounds, ms: p50", "p99")
     rows = []
     for name, made in runs.items():

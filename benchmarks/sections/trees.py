@@ -33,7 +33,7 @@ _HEAD = ("temperature", "way", "tokens a round", "speed / plain", "speed / best 
 
 
 def measure(lab: Lab) -> Report:
-    """Every way at every temperature."""
+    """Measure every way at every temperature."""
     scale = lab.scale
     target = load(scale.pair.target, compiled=scale.compiled)
     settings = DrafterSettings.load(None, {"model": {"path": scale.pair.drafter, "device": "cpu"}})

@@ -1,4 +1,4 @@
-"""Verdicts: the share of a pass that they take, by vocabulary."""
+"""Share of a pass taken by verdicts, by vocabulary."""
 
 import shutil
 import time
@@ -39,7 +39,7 @@ ids; drafts were drawn from the same distributions, {support} ids of each, so mo
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Those of a model."""
+    """Sizes of a model."""
 
     name: str
     vocabulary: int
@@ -50,7 +50,7 @@ class Sizes:
     kv_heads: int
 
     def config(self) -> LlamaConfig:
-        """A Llama with one matrix for embeddings and head, as models of these sizes have it."""
+        """Return a Llama configuration with tied embeddings, as in models of these sizes."""
         return LlamaConfig(
             vocab_size=self.vocabulary, hidden_size=self.hidden, intermediate_size=self.intermediate,
             num_hidden_layers=self.layers, num_attention_heads=self.heads, num_key_value_heads=self.kv_heads,
@@ -69,11 +69,11 @@ SAMPLING = {
     "temperature 1, top-p 0.95": SamplingParams(top_p=0.95),
 }
 _MODES = {0: (Mode.OFF,), 4: (Mode.REJECTION, Mode.COUPLED)}
-"""By drafts of each session."""
+"""Modes by number of drafts of each session."""
 
 
 def measure(lab: Lab) -> Report:
-    """Every case of every model."""
+    """Measure every case of every model."""
     turns, sessions = lab.scale.verdict_turns, lab.scale.verdict_sessions
     rows, shares = list[list[str]](), dict[str, float]()
     draw_by_operator()
@@ -93,7 +93,7 @@ def measure(lab: Lab) -> Report:
 
 
 def _engine(sizes: Sizes, lab: Lab, folder: Path) -> NativeEngine:
-    """An engine of random weights; the tokenizer, which every model folder has, is the pair's and is not used."""
+    """Return an engine with random weights. Its folder has the pair's tokenizer, which is not used."""
     torch.manual_seed(0)
     LlamaForCausalLM(sizes.config()).save_pretrained(folder)
     for each in lab.scale.pair.target.glob("tokenizer*"):
@@ -138,13 +138,13 @@ def _verdicts(vocabulary: int, sessions: int, drafts: int, params: SamplingParam
 
 
 def _logits(count: int, vocabulary: int) -> Tensor:
-    """Logits by the law of Zipf, in another order of the ids in each row."""
+    """Return logits by Zipf's law, with a different order of the ids in each row."""
     order = torch.rand(count, vocabulary, generator=torch.Generator().manual_seed(1)).argsort(-1)
     return -_EXPONENT * (order + 1.0).log()
 
 
 def _row(number: int, params: SamplingParams, mode: Mode, logits: Tensor | None) -> Row:
-    """A row whose draft was drawn from the distributions that its logits give."""
+    """Return a row whose draft was drawn from the distributions of its logits."""
     own, draft = replace(params, seed=number), NO_DRAFT
     tokens = tuple(range(_CONTEXT))
     if logits is not None:
@@ -160,7 +160,7 @@ def _row(number: int, params: SamplingParams, mode: Mode, logits: Tensor | None)
 
 
 def _in_turns(works: Sequence[Callable[[], Any]], turns: int) -> list[float]:
-    """Median seconds of each."""
+    """Return the median seconds of each work."""
     times: list[list[float]] = [[] for _ in works]
     for turn in range(turns + 1):
         for work, own in zip(works, times, strict=True):

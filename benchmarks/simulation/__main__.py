@@ -1,4 +1,4 @@
-"""`python -m benchmarks.simulation` runs every scenario, and writes docs/scaling.png and docs/placement.png."""
+"""`python -m benchmarks.simulation`: run every scenario, and write docs/scaling.png and docs/placement.png."""
 
 import argparse
 import sys
@@ -17,11 +17,11 @@ RATIOS = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.2]
 CHEAP, DEAR = 0.1, (0.5, 0.8)
 """Costs of a drafter, in verifiers."""
 SPARE = 2.0
-"""Sessions over those that just fill the verifiers, for the last curve of the knee."""
+"""Number of sessions relative to full verifiers, for the last curve of the knee."""
 
 
 def main() -> int:
-    """Run, draw, and print what was found."""
+    """Run, draw, and print the results."""
     parser = argparse.ArgumentParser(description="Simulate drafters, verifiers and gateways.")
     parser.add_argument("--out", type=Path, default=DOCS / "scaling.png")
     parser.add_argument("--quick", action="store_true", help="Up to 1,000 sessions.")
@@ -42,7 +42,7 @@ def main() -> int:
 
 
 def place(world: World, out: Path) -> None:
-    """Draw where drafters apart win, and where drafting in turns does."""
+    """Draw the regions in which separate drafters win, and those in which drafting in turns wins."""
     dear = {f"the line where a drafter costs {cost:g} of a verifier": regions(world, cost) for cost in DEAR}
     draw_regions(out, regions(world, CHEAP), dear)
 

@@ -1,4 +1,4 @@
-"""Draws what the scenarios found."""
+"""Plots of the scenarios' results."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,7 +21,7 @@ def draw(
     stories: Mapping[str, Sequence[Moment]],
     ratio: float,
 ) -> None:
-    """Four panels: the knee, where the closed form breaks, lost nodes, and scaling."""
+    """Draw four panels: the knee, the limits of the closed form, lost nodes, and scaling."""
     figure, panels = plt.subplots(2, 2, figsize=(12, 8), layout="constrained")
     _knee(panels[0][0], knees, ratio)
     _bent(panels[0][1], bent)
@@ -34,7 +34,7 @@ def draw(
 
 
 def draw_regions(path: Path, cheap: Sequence[Sequence[float]], others: Mapping[str, Sequence[Sequence[float]]]) -> None:
-    """Both regions where drafters are cheap, and the line between them where they cost more."""
+    """Draw both regions for cheap drafters, and the boundary between them for expensive ones."""
     figure, panel = plt.subplots(figsize=(7, 5), layout="constrained")
     panel.contourf(LOADS, DRAFTS, cheap, levels=[0.0, 1.0, float("inf")], colors=["#f4c7a1", "#b5d3ec"])
     panel.text(0.35, 1.0, "in turns on one\naccelerator wins", fontsize=9)

@@ -1,4 +1,4 @@
-"""Regions in which drafters apart win over drafting in turns on the target's accelerator, by the closed form."""
+"""Regions in which separate drafters win over drafting in turns on the target's accelerator, by the closed form."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,15 +7,15 @@ from benchmarks.simulation.world import World
 from specdec.planning.sizing import Policy, RoundCosts, drafters_per_verifier
 
 LOADS = tuple(0.25 + 0.05 * step for step in range(76))
-"""Sessions on a verifier, over those that a pass has room for."""
+"""Sessions on a verifier, divided by the sessions that fit into a pass."""
 DRAFTS = tuple(0.05 * step for step in range(1, 41))
 """γ·t_d/t_v."""
 
 
 def regions(world: World, drafter_cost: float) -> list[Sequence[float]]:
-    """A client's speed for the same money, apart over in turns: a row for each of DRAFTS, a column for each of LOADS.
+    """Return a client's speed at equal cost, separate divided by in turns: rows for DRAFTS, columns for LOADS.
 
-    Drafters are as many as are busy all the time when verifiers are; one costs `drafter_cost` verifiers.
+    There are as many drafters as are busy all the time while verifiers are. A drafter costs `drafter_cost` verifiers.
     """
     costs, rows = world.costs(), list[Sequence[float]]()
     for share in DRAFTS:
@@ -26,12 +26,12 @@ def regions(world: World, drafter_cost: float) -> list[Sequence[float]]:
 
 
 def speed_ratio(costs: RoundCosts, load: float, drafters: float, drafter_cost: float) -> float:
-    """A client's speed for the same money, apart over in turns, by the closed form of `specdec.planning.placement`.
+    """Return a client's speed at equal cost, separate divided by in turns, by `specdec.planning.placement`.
 
     Args:
-        load: sessions on a verifier, over those that a pass has room for, N/B_v.
-        drafters: those for one verifier.
-        drafter_cost: of a drafter, in verifiers.
+        load: sessions on a verifier divided by the sessions that fit into a pass, N/B_v.
+        drafters: number of drafters for one verifier.
+        drafter_cost: cost of a drafter, in verifiers.
     """
     turn = costs.round_seconds - costs.round_trip
     ratio = turn * max(1.0, load) / max(costs.round_seconds, costs.verify_pass * load)

@@ -1,4 +1,4 @@
-"""Questions to the simulated system: where the ratio's knee is, what a lost node costs, whether scaling follows."""
+"""Scenarios of the simulated system: the knee of the ratio, the cost of a lost node, and the tracking of demand."""
 
 import math
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from specdec.serving.telemetry.snapshot import MetricsSnapshot, snapshot_of
 
 FULL = Policy(verify_busy=1.0, draft_busy=1.0)
 WARM_UP = 1.0
-"""Seconds before anything is counted."""
+"""Seconds before the measurement starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Point:
     drafters: int
     tokens_per_second: float
     predicted: float
-    """The value by the closed form."""
+    """The throughput by the closed form."""
     starvation: float
 
     @property
@@ -34,7 +34,7 @@ class Point:
 
 
 def predicted(world: World, sessions: int, verifiers: int, drafters: int) -> float:
-    """Tokens/s of the closed form: the least of what verifiers, drafters and the sessions themselves allow."""
+    """Return the tokens a second of the closed form: the least of the limits of verifiers, drafters and sessions."""
     costs = world.costs()
     rounds = min(
         verifiers * costs.verify_batch / costs.verify_pass,
@@ -45,7 +45,7 @@ def predicted(world: World, sessions: int, verifiers: int, drafters: int) -> flo
 
 
 def measure(world: World, sessions: int, verifiers: int, drafters: int, seconds: float, seed: int = 0) -> Point:
-    """One steady state."""
+    """Measure one steady state."""
     tiers = Tiers(world, verifiers, drafters, gateways=max(sessions // 250, 1), seed=seed)
     tiers.open(sessions)
     tiers.run(WARM_UP)
@@ -58,13 +58,13 @@ def measure(world: World, sessions: int, verifiers: int, drafters: int, seconds:
 
 
 def verifiers_for(world: World, sessions: int, spare: float) -> int:
-    """The number of verifiers that `sessions` sessions keep busy `spare` times over."""
+    """Return the number of verifiers that `sessions` sessions keep busy `spare` times over."""
     full = size(1.0, world.costs(), FULL).sessions_per_verifier
     return max(round(sessions / (spare * full)), 1)
 
 
 def knee(world: World, sessions: int, ratios: list[float], seconds: float, spare: float = 1.25) -> list[Point]:
-    """Throughput over drafters per verifier."""
+    """Return the throughput over drafters per verifier."""
     verifiers = verifiers_for(world, sessions, spare)
     counts = sorted({max(math.ceil(ratio * verifiers), 1) for ratio in ratios})
     return [measure(world, sessions, verifiers, drafters, seconds) for drafters in counts]
@@ -72,7 +72,7 @@ def knee(world: World, sessions: int, ratios: list[float], seconds: float, spare
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One second of a story."""
+    """One second of a scenario."""
 
     at: float
     tokens_per_second: float
@@ -82,7 +82,7 @@ class Moment:
 
 
 def losses(world: World, seconds: int = 60) -> list[Moment]:
-    """Eight verifiers and four drafters lose one of each, which come back after a while."""
+    """Simulate eight verifiers and four drafters that lose one of each, which return after a while."""
     tiers = Tiers(world, verifiers=8, drafters=4, gateways=2, seed=1)
     tiers.open(400)
     story = {15: tiers.lose_drafter, 25: tiers.add_drafter, 35: tiers.lose_verifier, 45: tiers.add_verifier}
@@ -94,7 +94,10 @@ def losses(world: World, seconds: int = 60) -> list[Moment]:
 
 
 def scaling(world: World, seconds: int = 600) -> list[Moment]:
-    """Demand doubles, doubles again and falls; verifiers follow the sessions, drafters the controller's own policy."""
+    """Simulate demand that doubles twice and falls.
+
+    Verifiers follow the sessions, drafters the controller's own policy.
+    """
     tiers = Tiers(world, verifiers=2, drafters=1, gateways=2, seed=2)
     settings = ScalingSettings(
         minimum=1, maximum=16, draft_batch=world.draft_batch, up_seconds=10, down_seconds=60, draft_busy=0.7
@@ -117,7 +120,7 @@ def scaling(world: World, seconds: int = 600) -> list[Moment]:
 
 
 def where_it_breaks(world: World, seconds: float) -> dict[str, list[Point]]:
-    """Throughput at the ratio of the formula, against the closed form, while one of its assumptions is bent."""
+    """Compare throughput at the formula's ratio with the closed form, while one of its assumptions is violated."""
     sized = round(drafters_per_verifier(world.costs(), FULL) * 20 + 0.49)
     sessions = verifiers_to_sessions(world, 20)
     return {
@@ -136,7 +139,7 @@ def where_it_breaks(world: World, seconds: float) -> dict[str, list[Point]]:
 
 
 def verifiers_to_sessions(world: World, verifiers: int) -> int:
-    """Sessions that keep so many verifiers full, with a quarter to spare."""
+    """Return the number of sessions that keep `verifiers` full, with a quarter to spare."""
     return math.ceil(1.25 * verifiers * size(1.0, world.costs(), FULL).sessions_per_verifier)
 
 
@@ -148,7 +151,7 @@ def _second(tiers: Tiers, second: int) -> Moment:
 
 
 def _snapshot(tiers: Tiers, before: dict[str, float], seconds: float) -> MetricsSnapshot:
-    """The numbers that follow from the counters as the services export them."""
+    """Return the metrics derived from the counters, in the form that the services export."""
     done = {name: value - before[name] for name, value in tiers.counters.items()}
     return snapshot_of(
         {
@@ -180,7 +183,7 @@ def _follow(tiers: Tiers, verifiers: int) -> None:
 
 
 def _rescale(tiers: Tiers, drafters: int, delay: float) -> None:
-    """New drafters load their model first."""
+    """Change the number of drafters. New drafters load their model first."""
     loading = drafters - len(tiers.drafters) - tiers.loading
     for _ in range(max(loading, 0)):
         tiers.load_drafter(delay)

@@ -1,8 +1,10 @@
-"""Drafters, verifiers and gateways as a discrete-event simulation: queues, batches and the formulas of their costs.
+"""A discrete-event simulation of drafters, verifiers and gateways: queues, batches and the formulas of their costs.
 
-What is simulated is the protocol's shape, not its bytes: a session's round waits for its draft or the timeout, joins
-its verifier's next batch, and is committed by its gateway; nobody waits on purpose. What a drafter drafts ahead in
-time that nobody waits in is left out, so the numbers err on the slow side.
+The simulation has the protocol's shape without its bytes. A session's round waits for its draft or the timeout, joins
+its
+verifier's next batch, and is committed by its gateway. No component waits on purpose. Drafting ahead in idle time is
+left
+out, so the simulated speeds are on the low side.
 """
 
 import heapq
@@ -14,7 +16,7 @@ from benchmarks.simulation.world import Server, Session, World
 
 
 class Tiers:
-    """The whole system."""
+    """The whole simulated system."""
 
     def __init__(self, world: World, verifiers: int, drafters: int, gateways: int = 1, seed: int = 0) -> None:
         self.world = world
@@ -23,17 +25,17 @@ class Tiers:
         self.verifiers = [Server() for _ in range(verifiers)]
         self.drafters = [Server() for _ in range(drafters)]
         self.loading = 0
-        """Drafters that will be there once their models are loaded."""
+        """Number of drafters whose models are loading."""
         self.sessions: list[Session] = []
         self.counters: dict[str, float] = dict.fromkeys(_COUNTED, 0.0)
         self._gateways = [0.0] * gateways
         self._events: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
         self._numbers = count()
 
-    # What a scenario does.
+    # Actions of a scenario.
 
     def open(self, sessions: int) -> None:
-        """Begin so many sessions."""
+        """Open `sessions` sessions."""
         for _ in range(sessions):
             session = Session(self._least(self.verifiers), None, self.random.randrange(len(self._gateways)))
             session.verifier.members.add(session)
@@ -42,7 +44,7 @@ class Tiers:
             self.at(self.now + self.random.random() * 0.05, self._begin, session)
 
     def close(self, sessions: int) -> None:
-        """End so many of them."""
+        """Close `sessions` sessions."""
         for _ in range(min(sessions, len(self.sessions))):
             session = self.sessions.pop(self.random.randrange(len(self.sessions)))
             session.active = False
@@ -51,7 +53,7 @@ class Tiers:
                 session.drafter.members.discard(session)
 
     def add_verifier(self) -> None:
-        """One more, and its share of the sessions goes there: generations end, and new ones take their place."""
+        """Add a verifier and give it its share of the sessions: generations end, and new ones start there."""
         server = Server()
         self.verifiers.append(server)
         for session in self.sessions:
@@ -59,7 +61,7 @@ class Tiers:
                 self._move(session, server)
 
     def load_drafter(self, seconds: float) -> None:
-        """One more, once it has loaded its model."""
+        """Add a drafter after the time to load its model."""
         self.loading += 1
         self.at(self.now + seconds, self._loaded)
 
@@ -68,7 +70,7 @@ class Tiers:
         self.add_drafter()
 
     def add_drafter(self) -> None:
-        """One more; its share of the sessions moves to it, and no other does."""
+        """Add a drafter. Its share of the sessions moves to it, and no other session moves."""
         server = Server()
         self.drafters.append(server)
         for session in self.sessions:
@@ -76,7 +78,10 @@ class Tiers:
                 self._assign_drafter(session, self.now + self.world.reopen_drafter, server)
 
     def lose_drafter(self) -> None:
-        """Its sessions go on at once, without drafts until another has read their tokens."""
+        """Remove a drafter.
+
+        Its sessions continue at once, without drafts until another drafter has read their tokens.
+        """
         server = self.drafters.pop()
         server.alive = False
         for session in list(server.members):
@@ -85,24 +90,24 @@ class Tiers:
             self._join(session, number, 0)
 
     def lose_verifier(self) -> None:
-        """Its sessions are moved: what was not committed never happened."""
+        """Remove a verifier. Its sessions move, and uncommitted tokens are lost."""
         server = self.verifiers.pop()
         server.alive = False
         for session in list(server.members):
             self._move(session, self._least(self.verifiers))
 
     def run(self, until: float) -> None:
-        """Let time pass."""
+        """Advance the simulated time."""
         while self._events and self._events[0][0] <= until:
             self.now, _, action, arguments = heapq.heappop(self._events)
             action(*arguments)
         self.now = until
 
     def at(self, when: float, action: Callable[..., None], *arguments: object) -> None:
-        """Have something happen."""
+        """Schedule an action."""
         heapq.heappush(self._events, (when, next(self._numbers), action, arguments))
 
-    # A round.
+    # The steps of a round.
 
     def _begin(self, session: Session) -> None:
         if not session.active:
@@ -188,13 +193,13 @@ class Tiers:
         self.counters["recovered"] += accepted < session.drafted
         if session.drafted == 0 and session.drafter is not None:
             self.counters["starved"] += 1
-        # The verifier runs a little ahead of the gateway: a round begins once the one before it is committed.
+        # The verifier runs slightly ahead of the gateway: a round begins once the previous one is committed.
         begins = max(self.now, session.committed_at) + self.world.round_trip / 2
         free = max(self._gateways[session.gateway], self.now) + self.world.commit
         self._gateways[session.gateway] = session.committed_at = free
         self.at(begins, self._begin, session)
 
-    # Help.
+    # Helper functions.
 
     def _move(self, session: Session, verifier: Server) -> None:
         session.verifier.members.discard(session)
@@ -212,7 +217,7 @@ class Tiers:
             session.drafter.members.add(session)
 
     def _least(self, servers: list[Server]) -> Server:
-        """Bounded load: none has much more than its share."""
+        """Return a server by bounded load, so that none has much more than its share."""
         return min(self.random.sample(servers, min(2, len(servers))), key=lambda server: len(server.members))
 
     def _count(self, what: str, seconds: float, rows: int, steps: int) -> None:

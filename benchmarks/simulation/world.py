@@ -1,4 +1,4 @@
-"""Parts of a simulated system: costs, sessions, servers."""
+"""Parts of a simulated system: costs, sessions, and servers."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -8,13 +8,13 @@ from specdec.planning.sizing import RoundCosts
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The costs of the simulated system; times are in seconds."""
+    """Costs of the simulated system. Times are in seconds."""
 
     alpha: float = 0.7
     gamma: int = 4
     draft_base: float = 0.002
     draft_row: float = 0.001 / 32
-    """A drafter step over B sessions takes draft_base + B·draft_row."""
+    """A drafter's step over B sessions takes draft_base + B·draft_row."""
     verify_base: float = 0.020
     verify_token: float = 0.005 / 160
     """A pass over n tokens takes verify_base + n·verify_token."""
@@ -24,22 +24,22 @@ class World:
     timeout: float = 0.2
     """Longest wait for a draft."""
     commit: float = 0.0001
-    """Time of a gateway for one round."""
+    """Time of a gateway to commit one round."""
     reopen_drafter: float = 0.05
-    """Time until a session drafts again after it moved to another drafter."""
+    """Time until a session drafts again after it moves to another drafter."""
     reopen_verifier: float = 0.5
-    """Time until a session whose verifier was lost is prefilled at another verifier."""
+    """Time until a session of a lost verifier is prefilled at another verifier."""
 
     def draft_seconds(self, rows: int) -> float:
-        """Time of γ steps over a batch."""
+        """Return the time of γ steps over a batch."""
         return self.gamma * (self.draft_base + rows * self.draft_row)
 
     def verify_seconds(self, tokens: int) -> float:
-        """One target pass."""
+        """Return the time of one target pass."""
         return self.verify_base + tokens * self.verify_token
 
     def costs(self) -> RoundCosts:
-        """The numbers of the closed form, at full batches."""
+        """Parameters of the closed form, at full batches."""
         return RoundCosts(
             alpha=self.alpha,
             gamma=self.gamma,
@@ -54,19 +54,19 @@ class World:
 
 @dataclass(eq=False)
 class Session:
-    """One that generates for ever."""
+    """A session that generates forever."""
 
     verifier: "Server"
     drafter: "Server | None"
     gateway: int
     drafted: int = 0
     ready_at: float = 0.0
-    """Time at which its move ends."""
+    """Time at which its move to another verifier ends."""
     drafts_at: float = 0.0
     """Time at which its drafter has read its tokens."""
     committed_at: float = 0.0
     round: int = 0
-    """Number of the present round, so that a draft that arrives too late is ignored."""
+    """Number of the current round, so that a draft that arrives too late is ignored."""
     active: bool = True
 
 

@@ -1,4 +1,4 @@
-"""A verifier and drafters as processes with slowed models, and a network with a round trip between them."""
+"""A verifier and drafters as processes with slowed models, connected by a network with a round trip time."""
 
 import asyncio
 import sys
@@ -30,17 +30,17 @@ _START_SECONDS = 180.0
 _ANSWER_SECONDS = 10.0
 _STOP_SECONDS = 60.0
 _LOG_LINES = 60
-"""PyTorch's libraries write some forty lines of their own when a process ends early."""
+"""Number of log lines shown. PyTorch's libraries write about forty lines when a process ends early."""
 
 
 @dataclass(frozen=True, slots=True)
 class DrafterSpec:
-    """A drafter to start."""
+    """A drafter to be started."""
 
     settings: Mapping[str, str]
-    """Variables of its environment, without their prefix."""
+    """Environment variables, without their prefix."""
     fault: str = ""
-    """`slow`, `lying` or `dead`, which starts none."""
+    """One of `slow`, `lying` and `dead`, or "". A dead drafter is not started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +49,18 @@ class StepTime:
 
     base: float
     token: float = 0.0
-    """For each token that it computes, beside that."""
+    """Additional time for each token that the pass computes."""
     device: str = field(default="", kw_only=True)
-    """File of a device that a pass has to itself; empty for a device of the model's own."""
+    """File of a device that runs one pass at a time, or "" for a model with its own device."""
 
     def seconds(self, tokens: int) -> float:
-        """The time of a pass that computes so many tokens."""
+        """Return the time of a pass that computes `tokens` tokens."""
         return self.base + self.token * tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Generations that were made at once."""
+    """Generations that ran at once."""
 
     speed: float
     """Tokens a second."""
@@ -68,7 +68,7 @@ class Slice:
     drafted: int
     accepted: int
     paces: tuple[float, ...]
-    """Tokens per second of each after its first round."""
+    """Tokens a second of each generation after its first round."""
 
     @property
     def slowest(self) -> float:
@@ -83,21 +83,21 @@ class Apart:
     address: str
     proxies: Mapping[str, DelayingProxy]
     reasons: Counter[str] = field(default_factory=Counter)
-    """Why rounds of steady loads had no drafts, counted."""
+    """Reasons why rounds of steady loads had no drafts, counted."""
 
     def round_trip(self, seconds: float) -> None:
-        """Let every message between verifier and drafters take half of it from now on."""
+        """Set the round trip between verifier and drafters. Each message takes half of it from now on."""
         for proxy in self.proxies.values():
             proxy.round_trip = seconds
 
     def together(self, asks: Sequence[Ask], *drafters: str) -> Slice:
-        """Run all generations at once, with the drafters of those names in turn."""
+        """Run all generations at once, with the named drafters in rotation."""
         return asyncio.run(self._together(asks, [self.proxies[each].address for each in drafters]))
 
     def steady(
         self, asks: Sequence[Ask], streams: int, seconds: float, drafter: str, burst: Sequence[Ask] = ()
     ) -> float:
-        """Tokens a second of so many clients, with the drafter of that name."""
+        """Return the tokens a second of `streams` clients, with the named drafter."""
         return asyncio.run(self._steady(asks, streams, seconds, self.proxies[drafter].address, burst))
 
     async def _steady(
@@ -131,11 +131,11 @@ def apart(
     drafters: Mapping[str, DrafterSpec],
     verifier_settings: Mapping[str, str],
 ) -> Iterator[Apart]:
-    """A verifier and its drafters, ready.
+    """Run a verifier and its drafters, and wait until they are ready.
 
     Args:
-        steps: a pass of the target, and one of a drafter.
-        verifier_settings: of the verifier's environment, without their prefix.
+        steps: times of a pass of the target, and of a pass of a drafter.
+        verifier_settings: environment variables of the verifier, without their prefix.
     """
     (verifier,), *served = allot([Wanted("", "127.0.0.1:0", 1)] * (1 + len(drafters)))
     with ExitStack() as running:
@@ -187,7 +187,7 @@ async def _await_ready(process: Child, address: str, drafters: set[str]) -> None
 async def _generate(
     stub: "verifier_pb2_grpc.VerifierServiceAsyncStub", ask: Ask, drafter: str
 ) -> tuple[list[float], list[Round]]:
-    """The rounds of a generation, and when each came."""
+    """Yield the rounds of a generation, and the time of each."""
     times, rounds = list[float](), list[Round]()
     async for each in stub.Generate(call_to_pb(call_of(replace(ask, drafter=drafter)))):
         times.append(time.perf_counter())
@@ -198,7 +198,7 @@ async def _generate(
 async def _counts(
     stub: "verifier_pb2_grpc.VerifierServiceAsyncStub", drafter: str, reasons: Counter[str], ask: Ask
 ) -> AsyncGenerator[int]:
-    """The tokens of each round, as counts; `reasons` are counted on."""
+    """Yield the number of tokens of each round, and count the `reasons`."""
     rounds = stub.Generate(call_to_pb(call_of(replace(ask, drafter=drafter))))
     try:
         async for each in rounds:

@@ -1,4 +1,4 @@
-"""A network with a round trip: a TCP proxy that passes every byte on half a round trip after it came, in order."""
+"""A network with a round trip: a TCP proxy that forwards every byte in order, half a round trip after its arrival."""
 
 import asyncio
 import threading
@@ -7,22 +7,22 @@ from typing import Self
 
 _CHUNK = 65_536
 _UNSENT = 1024
-"""Pieces under way in one direction of a connection, before no more are read."""
+"""Number of pieces in flight in one direction of a connection at which the proxy stops reading."""
 
 
 class DelayingProxy:
-    """Listens on loopback and passes bytes to and from one server, on a thread of its own.
+    """Listens on loopback and forwards bytes to and from one server, on its own thread.
 
-    Any number of pieces are under way at once, so a delay takes no bandwidth, and none overtakes another.
+    Any number of pieces are in flight at once, so a delay takes no bandwidth, and pieces stay in order.
     """
 
     def __init__(self, server: str) -> None:
-        """`server` is `host:port`; it is dialled when a client comes."""
+        """Set the server, `host:port`, which is connected when a client connects."""
         self._server = server
         self.round_trip = 0.0
-        """Seconds; half of them for each direction. A new value is for what comes from now on."""
+        """Seconds, half of which apply to each direction. A new value applies to bytes that arrive from now on."""
         self.address = ""
-        """Address for clients, once the context is entered."""
+        """Address for clients, set inside the context."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="delay", daemon=True)
         self._serving: set[asyncio.Task[None]] = set()
@@ -69,7 +69,7 @@ class DelayingProxy:
             writer.transport.abort()
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Copy one direction until its sender has ended; what is under way arrives all the same."""
+        """Copy one direction until its sender has ended, and deliver everything in flight."""
         under_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_UNSENT)
         async with asyncio.TaskGroup() as parts:
             parts.create_task(self._read(reader, under_way))

@@ -1,4 +1,4 @@
-"""A drafter with a fault, with the real one's options: `python -m benchmarks.systems.faulty slow --config FILE`."""
+"""A faulty drafter with the options of the real one: `python -m benchmarks.systems.faulty slow --config FILE`."""
 
 import sys
 import time
@@ -22,7 +22,7 @@ _load = app.load_drafter
 
 
 class Faulty:
-    """A Drafter that is slow, or that drafts tokens which it did not draw and says that it was certain of them."""
+    """A Drafter that is slow, or that drafts tokens it did not draw and claims certainty for them."""
 
     def __init__(self, drafter: Drafter, fault: Fault) -> None:
         self._drafter = drafter
@@ -31,7 +31,7 @@ class Faulty:
         self.sequences = drafter.sequences
 
     def step(self, batch: Sequence[ScheduledSession]) -> Sequence[StepResult]:
-        """Draft as the other one does, but for the fault."""
+        """Draft like the wrapped drafter, with the fault."""
         results = self._drafter.step(batch)
         if self._fault == "slow":
             time.sleep(_SLOW_SECONDS)

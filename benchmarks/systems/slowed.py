@@ -1,8 +1,8 @@
 """A service with a slowed model: `python -m benchmarks.systems.slowed verifier 0.06 0 '' --config F`.
 
-A pass takes the first number of seconds, and the second for each token that it computes, as long as the machine needs
-less for it; the rest of the time is slept, so that the processor is free for others as it is beside a GPU. Services
-that name the same file share a device: one pass runs on it at a time. A drafter may have a fault, too:
+The arguments are the seconds of a pass and of each token that it computes. If the machine needs less time, the process
+sleeps for the rest, so that the processor is free for others as with a GPU. Services that name the same file share a
+device, which runs one pass at a time. A drafter may also have a fault:
 `python -m benchmarks.systems.slowed lying 0.004 0 '' --config F`.
 """
 
@@ -33,7 +33,7 @@ _MAIN: dict[str, Callable[[Sequence[str]], int]] = {
 
 @contextmanager
 def slowed(step: Callable[[NativeEngine], StepTime]) -> Iterator[None]:
-    """Let a pass of each engine of this process take the time that is said for it."""
+    """Give a pass of each engine of this process the specified time."""
 
     def forward(engine: NativeEngine, chunks: Sequence[Chunk]) -> Tensor:
         time_of = step(engine)
@@ -50,7 +50,7 @@ def slowed(step: Callable[[NativeEngine], StepTime]) -> Iterator[None]:
 
 @contextmanager
 def device_held(device: str) -> Iterator[None]:
-    """Have the device for the block, alone among all processes; an empty name is no shared device."""
+    """Hold the device for the block, exclusively among all processes. An empty name is not a shared device."""
     if not device:
         yield
         return

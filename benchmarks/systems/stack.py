@@ -1,4 +1,4 @@
-"""The whole system under load: `specdec up` in processes of its own, and a client that notes when each round came."""
+"""The whole system under load: `specdec up` in its own processes, and a client that records the times of rounds."""
 
 import asyncio
 import json
@@ -30,9 +30,9 @@ from specdec.serving.rpc.channel import open_channel
 from specdec.wire.params import GAMMA_POLICY, mode_to_pb
 
 _START_SECONDS = 600.0
-"""A limit of this client alone; `specdec up` has its own."""
+"""Timeout of this client. `specdec up` has its own."""
 _PORTS = ("--http", "--grpc", "--drafter-address", "--verifier-address", "--drafter-metrics", "--verifier-metrics")
-"""Options for an address each; any free ports are taken, so that two systems never want the same."""
+"""Address options. They get free ports, so that two systems never conflict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,9 @@ class Stack:
     log: Path
     """File with the output of `specdec up`."""
     pid: int = 0
-    """Process of `specdec up`, which has started all others."""
+    """Process of `specdec up`, the parent of all others."""
     roles: Mapping[int, str] = field(default_factory=dict)
-    """The role of each process that it has started, by pid."""
+    """Roles of the processes, by pid."""
 
     def generate(self, ask: Ask) -> Run:
         """Run one generation alone."""
@@ -64,7 +64,7 @@ class Stack:
             return await asyncio.gather(*(_stream(stub, ask) for ask in asks))
 
     def steady(self, asks: Sequence[Ask], streams: int, seconds: float, burst: Sequence[Ask] = ()) -> float:
-        """Tokens a second of so many clients."""
+        """Return the tokens a second of `streams` clients."""
         return asyncio.run(self._steady(asks, streams, seconds, burst))
 
     async def _steady(self, asks: Sequence[Ask], streams: int, seconds: float, burst: Sequence[Ask]) -> float:
@@ -73,11 +73,11 @@ class Stack:
             return await steady_rate(answer, asks, streams, seconds, burst)
 
     def resident_bytes(self) -> dict[str, int]:
-        """Resident bytes of each process."""
+        """Return the resident bytes of each process."""
         return {role: resident_bytes(pid) for role, pid in self.pids.items()}
 
     def metrics(self, role: str) -> dict[str, float]:
-        """Metrics of a process by the sample's name, followed by its labels' values after slashes."""
+        """Return metrics of a process by the sample's name, followed by its label values after slashes."""
         with urllib.request.urlopen(f"http://{self.http[role]}/metrics", timeout=10) as reply:
             families = text_string_to_metric_families(reply.read().decode())
         return {"/".join([each.name, *each.labels.values()]): each.value for one in families for each in one.samples}
@@ -85,11 +85,11 @@ class Stack:
 
 @contextmanager
 def running(pair: Pair, *arguments: str, **settings: str) -> Iterator[Stack]:
-    """`specdec up` on free ports with one drafter, one verifier, one gateway and a store of its own.
+    """Run `specdec up` on free ports with one drafter, one verifier, one gateway and its own store.
 
     Args:
         pair: the models.
-        arguments: of the command.
+        arguments: arguments of the command.
         settings: environment variables.
     """
     with TemporaryDirectory() as folder:
@@ -147,7 +147,7 @@ async def _stream(stub: "gateway_pb2_grpc.GenerationServiceAsyncStub", ask: Ask)
 
 
 async def _counts(stub: "gateway_pb2_grpc.GenerationServiceAsyncStub", ask: Ask) -> AsyncGenerator[int]:
-    """The tokens of each round, as counts."""
+    """Yield the number of tokens of each round."""
     call = stub.StreamGenerate(_streamed(ask))
     try:
         async for event in call:
@@ -166,6 +166,6 @@ def _streamed(ask: Ask) -> pb.StreamGenerateRequest:
         speculation=pb.SpeculationOptions(
             mode=mode_to_pb(mode), gamma=ask.gamma or None, policy=GAMMA_POLICY.to_pb(ask.policy)
         ),
-        cache_salt=secrets.token_hex(8),  # prompts come again and again, and each time is to cost what the first did
+        cache_salt=secrets.token_hex(8),  # prompts repeat, and each request must cost the same as the first
     )
     return pb.StreamGenerateRequest(request=request)

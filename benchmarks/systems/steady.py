@@ -1,4 +1,4 @@
-"""A steady load: clients that ask for the next answer whenever one has ended, and bursts beside."""
+"""A steady load: clients that send the next request whenever an answer has ended, and additional bursts."""
 
 import asyncio
 import time
@@ -11,26 +11,26 @@ from statistics import linear_regression
 from benchmarks.run import Ask
 
 Answer = Callable[[Ask], AsyncGenerator[int]]
-"""Streams the tokens of each round of an answer, as counts; closing it cancels the generation."""
+"""Streams the number of tokens of each round of an answer. Closing it cancels the generation."""
 BURSTS = 0.5
-"""Seconds from one burst to the next."""
+"""Seconds between two bursts."""
 _LINE = 8
-"""Least number of different times through which a line is laid."""
+"""Least number of distinct times for a linear fit."""
 _CANCELLED_SECONDS = 0.1
-"""Within which gRPC hears the end of calls that were cancelled; it complains once their event loop is closed."""
+"""Seconds within which gRPC handles cancelled calls. It logs errors if their event loop closes first."""
 
 
 @dataclass
 class _Arrived:
-    """Tokens that all clients have received."""
+    """Tokens received by all clients."""
 
     answer: Answer
     silent: set[int]
-    """Clients that have had no token yet."""
+    """Clients without a token so far."""
     heard: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set once each has had one."""
+    """Set once each client has a token."""
     times: list[float] = field(default_factory=list)
-    """When each token came."""
+    """Arrival time of each token."""
 
     async def read(self, ask: Ask, client: int | None = None) -> None:
         """Read an answer, of a client or of a burst."""
@@ -46,11 +46,11 @@ class _Arrived:
 async def steady_rate(
     answer: Answer, asks: Sequence[Ask], streams: int, seconds: float, burst: Sequence[Ask] = ()
 ) -> float:
-    """Tokens a second of `streams` clients and bursts.
+    """Return the tokens a second of `streams` clients and bursts.
 
-    Each client takes every `streams`-th ask, and starts over after the last. The first answers are shorter, each by
-    another share, so that the clients do not begin anew together. What is counted begins once all have had a token,
-    with a burst.
+    Each client takes every `streams`-th ask, and starts over after the last. The first answers are shorter, each by a
+    different share, so that the clients do not restart together. The count begins once all clients have a token, with a
+    burst.
     """
     arrived = _Arrived(answer, set(range(streams)))
 
@@ -79,10 +79,10 @@ async def steady_rate(
 
 
 def rate(times: Sequence[float], seconds: float) -> float:
-    """Tokens a second by when each of those came that came in so many seconds.
+    """Return the tokens a second, from the arrival times of the tokens within `seconds`.
 
-    It is the slope of their number over time, where that has one: tokens of a pass come together, so that it would
-    matter for a mere count whether a slice ends just before or after a pass.
+    The rate is the slope of the token count over time, if there are enough distinct times. Tokens of a pass arrive
+    together, so a plain count would depend on whether a slice ends just before or after a pass.
     """
     if len(set(times)) < _LINE:
         return len(times) / seconds
