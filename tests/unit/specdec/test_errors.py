@@ -1,4 +1,4 @@
-"""Errors carry a stable reason, and the caller's mistakes a field."""
+"""Errors have a stable reason, and errors of the caller name a field."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Drafters without a network: counts as a distribution, and the context's own repetitions as point masses."""
+"""Drafters without a network: counts as a distribution, and repetitions of the context as point masses."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -39,7 +39,7 @@ def test_a_unigram_looks_at_nothing() -> None:
 
 
 def test_candidates_are_few_at_any_vocabulary() -> None:
-    """No vector over the vocabulary is made for a draft."""
+    """No draft needs a vector over the whole vocabulary."""
     tokens = torch.arange(150_000).repeat(2)
     drafter = CountsDrafter("counts", count(tokens, 152_000, "hash", order=2), support=64)
     ids, _ = drafter.candidates(5)
@@ -124,7 +124,7 @@ def test_coupled_drafts_carry_no_distribution() -> None:
 
 def test_a_long_prompt_is_read_in_pieces() -> None:
     drafter, session = looking((*range(10), *range(10), *range(3)) * 1)
-    assert drafter.step([ScheduledSession(session, 10)]) != []  # within what one step reads
+    assert drafter.step([ScheduledSession(session, 10)]) != []  # within the budget of one step
     prompt = tuple(number % 11 for number in range(900))
     reader = SourceReader(lambda *_: PromptLookup(3, 1000), ahead=4)
     drafter = SourceDrafter("lookup", "prompt_lookup", IDS, reader)
@@ -157,7 +157,7 @@ def test_what_was_drafted_and_committed_is_read_without_being_computed_again() -
 
 
 class TestHybrid:
-    """A source before a model."""
+    """A source in front of a model."""
 
     def stage(self, *tokens: int) -> tuple[HybridDrafter, DraftSession, PrefixModel]:
         model = PrefixModel()

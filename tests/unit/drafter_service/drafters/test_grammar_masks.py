@@ -1,4 +1,4 @@
-"""A drafter masks q while that is cheap; a grammar whose masks take long costs its session acceptance alone."""
+"""A drafter masks q while masks are cheap. A grammar with slow masks reduces only its session's acceptance."""
 
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,4 +1,4 @@
-"""Drafting with a model: the right q for every token, whatever the batch, the past and the neighbours."""
+"""Drafting with a model: the right q for every token, for any batch, history and neighbours."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -47,7 +47,7 @@ def _whole(drafter: ModelDrafter, session: DraftSession) -> ScheduledSession:
 
 
 def _step(drafter: ModelDrafter, *sessions: DraftSession) -> list[DraftedToken]:
-    """One step for all, every one of which must succeed; the drafts are added."""
+    """Run one step for all sessions, each of which must succeed, and add the drafts."""
     outcomes = drafter.step([_whole(drafter, session) for session in sessions])
     proposed = [outcome for outcome in outcomes if isinstance(outcome, DraftedToken)]
     assert [outcome.session for outcome in proposed] == list(sessions)
@@ -189,7 +189,7 @@ def test_its_step_is_measured_without_leaving_a_trace() -> None:
 
 
 class ThereModel(PrefixModel):
-    """Its logits lie on another device."""
+    """A model whose logits are on another device."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A draft model behind another vocabulary: what it reads, what it may draft, and from which distribution."""
+"""A draft model with another vocabulary: the tokens it reads, the tokens it may draft, and their distribution."""
 
 import random
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ TEXT = "hello world, he told héllo"
 
 
 class Recorder(SequenceLengths):
-    """A model that knows what it has read, and whose logits depend on all of it."""
+    """A model that knows its input, and whose logits depend on all of it."""
 
     def __init__(self, vocab_size: int, context: int = 10_000) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ def target_ids(text: str) -> list[int]:
 
 
 def own_text(ids: Sequence[int]) -> bytes:
-    """What ids of the drafter write, without special tokens."""
+    """Return the text of drafter ids, without special tokens."""
     known = DRAFTER.vocabulary
     return b"".join(known.tokens[each] for each in ids if each not in known.special)
 

@@ -1,4 +1,4 @@
-"""What tests of the drafter's worker share."""
+"""Fixtures for tests of the drafter's worker."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Chains end behind a token that is kept: where the drafter is not sure of it, or has become less sure."""
+"""Chains end after a kept token of which the drafter is unsure, or less sure than before."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Protobuf in and out: nothing is lost, and what cannot be read spoils only its own session."""
+"""Protobuf in and out: nothing is lost, and an unreadable message affects only its own session."""
 
 import torch
 

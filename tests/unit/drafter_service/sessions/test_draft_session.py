@@ -1,4 +1,4 @@
-"""The state of one session: what a verdict leaves of the chain, what is fenced by what, what is wanted next."""
+"""The state of one session: the chain after a verdict, fences, and the next request."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,5 +1,5 @@
-"""Chains for the outcomes of a verdict under way: which are made, that they are what would be drafted behind it, and
-what becomes of them."""
+"""Chains for the possible outcomes of a pending verdict: which are made, that they equal the drafts after it, and what
+happens to them."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -27,7 +27,7 @@ PUSHING = replace(OPEN, gamma=2, outcomes=6)
 
 
 class Bench:
-    """A runner over a PrefixModel, stepped by hand."""
+    """A runner over a PrefixModel, advanced by the test."""
 
     def __init__(self, settings: DrafterSettings = SETTINGS, tokens: int = 1000) -> None:
         self.model = PrefixModel(tokens)
@@ -37,7 +37,7 @@ class Bench:
         self.stream = ListStream()
 
     def run(self, *messages: object) -> list[DraftTokens]:
-        """Take messages, draft until nothing more is wanted, and return what was sent."""
+        """Process messages, draft until no session needs more, and return the drafts sent."""
         before = len(self.stream.drafts)
         self.runner.take(self.stream, messages)  # type: ignore[arg-type]
         while self.runner.step():
@@ -52,7 +52,7 @@ def bench() -> Bench:
 
 
 def _prefixes(opened: Open, chunks: list[DraftTokens], drafts: tuple[int, ...]) -> dict[tuple[int, ...], DraftTokens]:
-    """The pushed chunks by the tokens that they expect behind the session's."""
+    """Return the pushed chunks by the tokens that they expect after the session's tokens."""
     ends = {(*drafts[:kept], token) for kept in range(len(drafts) + 1) for token in range(VOCAB)}
     hashes = {PrefixHash((*opened.tokens, *end)).value: end for end in ends}
     return {hashes[chunk.prefix_hash]: chunk for chunk in chunks if chunk.base_len > len(opened.tokens)}

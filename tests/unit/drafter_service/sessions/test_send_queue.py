@@ -1,4 +1,4 @@
-"""What waits for a slow verifier is bounded, and nothing is lost or reordered."""
+"""The queue for a slow verifier is bounded, and nothing is lost or reordered."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""The table of sessions: who owns a name, who is let in, and which KV outlives a message."""
+"""The table of sessions: ownership of names, admission, and the KV that outlives a message."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -39,7 +39,7 @@ class Table:
         return session
 
     def draft(self, session: DraftSession, count: int) -> None:
-        """Let the model draft, so that there is KV."""
+        """Run the model on a session, so that it has KV."""
         for _ in range(count):
             pending = len(session) - self.drafter.sequences.length(session.key)
             (outcome,) = self.drafter.step([ScheduledSession(session, pending)])
@@ -223,7 +223,7 @@ def test_a_session_without_room_is_refused_and_leaves_nothing() -> None:
 
 
 def grow(table: Table, session: DraftSession) -> list[DraftSession]:
-    """Let one session draft, and say which then had to go."""
+    """Let one session draft, and return the evicted sessions."""
     table.now += 1.0
     for scheduled in table.sessions.reserve(
         [ScheduledSession(session, len(session) - table.drafter.sequences.length(session.key))]

@@ -1,4 +1,4 @@
-"""Who takes part in a step: waiting verifiers before idle time, short catch-ups before long prompts, equal shares."""
+"""Sessions of a step: waiting verifiers before idle time, short catch-ups before long prompts, equal shares."""
 
 from collections import Counter
 from dataclasses import replace
@@ -27,7 +27,7 @@ def _of(verifier: str, count: int, pending: int = 1) -> list[Wanting]:
 
 
 def _shares(planner: StepPlanner, *wanting: Wanting) -> Counter[str]:
-    """Tokens that each verifier gets of a step; its sessions' names begin with its letter."""
+    """Return each verifier's tokens in a step. The names of its sessions begin with its letter."""
     shares = Counter[str]()
     for each in planner.plan(wanting):
         shares[each.session.key[0]] += each.count

@@ -1,4 +1,4 @@
-"""What a drafter says of its speed is what a longer draft costs, not what it reads before one."""
+"""A drafter reports the cost of a longer draft, without the tokens that it reads before a draft."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +21,7 @@ def runner() -> DraftRunner:
 
 
 def measure(drafts: DraftRunner, sessions: int, tokens: int, steps: int) -> None:
-    """Steps of 6 ms and 0.75 ms a token, each with so many tokens for each of its sessions."""
+    """Measure steps of 6 ms and 0.75 ms per token, each with this many tokens for each session."""
     batch: Any = [SimpleNamespace(count=tokens)] * sessions
     for _ in range(steps):
         drafts._measure(batch, 0.006 + 0.00075 * tokens * sessions)

@@ -1,4 +1,4 @@
-"""A tree grows level by level where it is worth most, under its bounds, and is the tree of exactly one prefix."""
+"""A tree grows level by level at the most valuable nodes, within its bounds, for exactly one prefix."""
 
 from dataclasses import replace
 
@@ -46,7 +46,7 @@ def test_a_tree_is_not_wider_than_its_nodes_and_its_bounds() -> None:
 
 
 def test_a_token_that_was_drawn_twice_is_gone_on_from_once() -> None:
-    """Both would be drawn by the same numbers, so the second would not be a draw of its own."""
+    """Both copies would be continued by the same random numbers, so the second would not be an independent draw."""
     growth = TreeGrowth(PLAN, 6)
     growth.add([family(4, 4)])
     assert growth.frontier == (0,)

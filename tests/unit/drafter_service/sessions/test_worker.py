@@ -1,4 +1,4 @@
-"""The drafter's thread drafts for all who want, and hears a verdict between steps."""
+"""The drafter's thread drafts for all sessions that need it, and reads verdicts between steps."""
 
 from dataclasses import replace
 
@@ -151,7 +151,7 @@ def test_load_and_metrics_say_what_happened(bench: Bench) -> None:
     bench.worker.post(bench.stream, [OPEN, replace(OPEN, session_id="t", mode=Mode.COUPLED)])
     bench.stream.until(lambda: bench.stream.drafted == 6)
     bench.worker.post(bench.stream, [Close("t", 1)])
-    for _ in range(2):  # the second is taken after the numbers of the first turn are out
+    for _ in range(2):  # the second call runs after the metrics of the first iteration are set
         bench.worker.caught_up().result(timeout=30)
     assert bench.count("specdec_drafter_tokens_total") == 6
     assert bench.count("specdec_drafter_step_seconds_count") == 3

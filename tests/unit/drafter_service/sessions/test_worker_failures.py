@@ -1,4 +1,4 @@
-"""The drafter's thread survives the errors of everyone, and each reaches its own session only."""
+"""The drafter's thread survives all errors, and each error is sent to its own session only."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -86,7 +86,7 @@ def test_a_failure_without_any_draft_behind_the_commit_is_a_refusal(bench: Bench
 
 
 def test_a_message_that_breaks_the_drafter_is_refused_alone(bench: Bench) -> None:
-    bench.model.kv["1/taken"] = []  # so that admitting it is an error of the model's own
+    bench.model.kv["1/taken"] = []  # so that the model itself fails to admit it
     bench.worker.post(bench.stream, [replace(OPEN, session_id="taken"), OPEN])
     bench.stream.until(lambda: bench.stream.drafted == 3)
     assert [(nack.session_id, nack.reason) for nack in bench.stream.nacks] == [("taken", NackReason.INTERNAL)]
@@ -95,7 +95,7 @@ def test_a_message_that_breaks_the_drafter_is_refused_alone(bench: Bench) -> Non
 def test_a_stream_that_ended_is_not_even_refused(bench: Bench) -> None:
     other = ListStream(2)
 
-    def before_pass() -> None:  # on the worker's thread, so that it takes both in one turn
+    def before_pass() -> None:  # on the worker's thread, so that one iteration handles both
         bench.worker.post(other, [MalformedMessage("bad", 1, "what")])
         bench.worker.end_stream(other)
 

@@ -1,4 +1,4 @@
-"""A drafter's worker over a model that is no network, with one stream."""
+"""A drafter's worker over a model without a network, with one stream."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -42,6 +42,6 @@ class Bench:
 
 
 def drafted(*, gamma: int = 3, **changes: object) -> list[int]:
-    """The tokens that the worker is to draft for OPEN with some changes."""
+    """Return the tokens that the worker must draft for OPEN with these changes."""
     opened = replace(OPEN, **changes)  # type: ignore[arg-type]
     return [token for token, _ in expected_drafts(opened, gamma, support=8)]

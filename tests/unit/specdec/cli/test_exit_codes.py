@@ -1,4 +1,4 @@
-"""Every kind of failure has its exit status, and none shows a traceback unasked."""
+"""Every kind of failure has its exit status, and shows a traceback only on request."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The fleet by its metrics: roles, rates between two looks, and what does not answer."""
+"""The fleet from its metrics: roles, rates between two samples, and processes that do not answer."""
 
 import http.server
 import json
@@ -33,7 +33,7 @@ Serve = Callable[..., str]
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """Serves texts at a URL each, one after the other; the last one stays. What a caller authorizes with is kept."""
+    """Serve texts at one URL each, one after the other; the last one repeats. Records authorization headers."""
     servers: list[http.server.ThreadingHTTPServer] = []
 
     def start(*texts: str, key: str = "") -> str:
@@ -48,7 +48,7 @@ def serve() -> Iterator[Serve]:
                 self.wfile.write(text.encode())
 
             def log_message(self, format: str, *args: object) -> None:
-                """Say nothing."""
+                """Log nothing."""
 
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()

@@ -1,4 +1,4 @@
-"""What `--gamma` and `--tree` take: a number, the name of a policy, or the object that the API takes."""
+"""Values of `--gamma` and `--tree`: a number, the name of a policy, or the API's object."""
 
 import pytest
 

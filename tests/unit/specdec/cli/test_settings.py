@@ -1,4 +1,4 @@
-"""Flags win over the environment, which wins over the file, which wins over the defaults."""
+"""Flags override the environment, which overrides the file, which overrides the defaults."""
 
 from inspect import signature
 from pathlib import Path

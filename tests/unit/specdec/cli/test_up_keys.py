@@ -1,4 +1,4 @@
-"""`specdec up` says who is served, before anything is started."""
+"""`specdec up` reports who has access before it starts anything."""
 
 import io
 from pathlib import Path

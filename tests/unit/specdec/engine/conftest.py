@@ -1,4 +1,4 @@
-"""What tests of the KV pool share."""
+"""Fixtures for tests of the KV pool."""
 
 import pytest
 
@@ -7,12 +7,12 @@ from tests.unit.specdec.engine.kv_pools import STORES, Pool, make
 
 @pytest.fixture(params=STORES)
 def memory(request: pytest.FixtureRequest) -> str:
-    """The kind of store."""
+    """Kind of store."""
     kind: str = request.param
     return kind
 
 
 @pytest.fixture
 def pool(memory: str) -> Pool:
-    """Makes a pool of so many pages."""
+    """Return a function that makes a pool of that many pages."""
     return lambda pages: make(memory, pages)

@@ -1,4 +1,4 @@
-"""Small KV pools over either store, whose keys and values tell of which token they are."""
+"""Small KV pools over either store, with keys and values that identify their token."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,24 +21,24 @@ Pool = Callable[[int], KvPool[Any]]
 
 
 def make(memory: str, pages: int) -> KvPool[Any]:
-    """A pool of so many pages over a kind of store."""
+    """Return a pool of that many pages over a kind of store."""
     store = STORES[memory](LAYOUT, pages * PAGE_BYTES)
     assert store.page_tokens == PAGE
     return KvPool(store, "model")
 
 
 def text(length: int, start: int = 0) -> list[int]:
-    """Tokens that follow each other."""
+    """Return consecutive tokens."""
     return list(range(start, start + length))
 
 
 def numbers(tokens: Sequence[int]) -> torch.Tensor:
-    """Keys and values of tokens: every one of a token's is the token."""
+    """Return keys and values whose numbers all equal their token."""
     return torch.tensor(tokens, dtype=torch.float32)[:, None].expand(LAYOUT.layers, LAYOUT.heads, -1, 128)
 
 
 def run(kv: KvPool[Any], session: str, tokens: Sequence[int], tree: Tree | None = None) -> None:
-    """Compute tokens, as a pass does."""
+    """Compute tokens as a pass does."""
     sequence = kv[session]
     kv.seal(session)
     assert kv.reserve(session, sequence.length + len(tokens))
@@ -47,11 +47,11 @@ def run(kv: KvPool[Any], session: str, tokens: Sequence[int], tree: Tree | None 
 
 
 def holds(kv: KvPool[Any], session: str) -> bool:
-    """Whether the session's keys and values are those of its tokens."""
+    """Whether the session's keys and values belong to its tokens."""
     sequence = kv[session]
     return torch.equal(sequence.read(0, sequence.length), numbers(sequence.tokens))
 
 
 def pages(kv: KvPool[Any]) -> tuple[int, int]:
-    """Live and cached."""
+    """Return the numbers of live and cached pages."""
     return kv.memory.live // PAGE_BYTES, kv.memory.cached // PAGE_BYTES

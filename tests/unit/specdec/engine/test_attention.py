@@ -1,4 +1,4 @@
-"""The door in transformers' attention opens for one block, in one thread."""
+"""The attention function registered with transformers works inside one block, in one thread."""
 
 from threading import Thread
 from types import SimpleNamespace

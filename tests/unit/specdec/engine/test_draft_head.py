@@ -1,4 +1,4 @@
-"""A head over some ids: their logits are the whole head's, no other id is drafted, a broken file is refused."""
+"""A head over a subset of ids gives the whole head's logits and drafts no other id. A broken file is refused."""
 
 import json
 from pathlib import Path

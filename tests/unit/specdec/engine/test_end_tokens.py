@@ -1,4 +1,4 @@
-"""What ends a generation: the union of what the files of a folder, its tokenizer and its chat template name."""
+"""End tokens of a model: the union of those named by the folder's files, the tokenizer and the chat template."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A model folder is refused with its path and the cause, before anything heavy is loaded."""
+"""A broken model folder is refused with its path and the cause, before any slow loading."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Whatever sessions do, the KV pool keeps to its budget, and no session reads the keys and values of another."""
+"""After any moves, the KV pool keeps to its budget, and no session reads the keys and values of another."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ def test_whatever_comes_and_goes_the_budget_holds_and_no_session_reads_anothers(
 
 
 def step(kv: KvPool[Any], inside: set[str], number: int, move: str, size: int) -> None:
-    """Do one move of a session, where it can be done."""
+    """Make one move of a session if it is possible."""
     name, common, own = f"s{number}", 1000 * (number % 2), 5000 * (number + 1)
     if name not in inside:
         inside |= {name} if kv.admit(name, 100, text(size + 1, common)) else set()
@@ -62,7 +62,7 @@ def grow(kv: KvPool[Any], name: str, tokens: list[int], branch: bool) -> None:
 
 
 def live_pages(kv: KvPool[Any], inside: set[str]) -> int:
-    """Pages of running sessions, those that several have counted once."""
+    """Return the number of pages of running sessions, counting shared pages once."""
     lists = [kv[name].pages for name in inside]
     return sum(each for each in lists if isinstance(each, int)) + len(
         {page for each in lists if not isinstance(each, int) for page in each}
@@ -70,5 +70,5 @@ def live_pages(kv: KvPool[Any], inside: set[str]) -> int:
 
 
 def len_of(pages: Any) -> int:
-    """A slab counts its pages, a list has them."""
+    """Return the number of pages, which a slab counts and a list holds."""
     return pages if isinstance(pages, int) else len(pages)

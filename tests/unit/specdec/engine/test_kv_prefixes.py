@@ -1,9 +1,9 @@
-"""The KV pool gives sessions what others that began alike have computed, and remembers it when those have ended."""
+"""The KV pool shares computed prefixes between sessions, and keeps them after sessions have ended."""
 
 from tests.unit.specdec.engine.kv_pools import PAGE, Pool, holds, pages, run, text
 
 COPIED = "slabs"
-"""The store that copies a prefix where the other shares its pages."""
+"""The store that copies a prefix; the other one shares its pages."""
 
 
 def test_a_session_begins_with_what_a_running_one_has_computed_of_its_prompt(pool: Pool) -> None:

@@ -1,4 +1,4 @@
-"""The facts that the rest of the system needs are read off the model and its tokenizer."""
+"""Facts for the rest of the system are read from the model and its tokenizer."""
 
 import os
 import shutil

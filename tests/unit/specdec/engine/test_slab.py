@@ -1,4 +1,4 @@
-"""A slab keeps the accepted path, and gives back what was written."""
+"""A slab keeps the accepted path and returns the written KV."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ FORKED = Tree((-1, 0, 0, 2, 1, 3))
 
 
 def grown(base: int, tree: Tree) -> Slab:
-    """A slab whose every token, and its keys and values, are its slot's number, with a tree behind `base` tokens."""
+    """Return a slab whose tokens, keys and values equal their slot's number, with a tree after `base` tokens."""
     slab = SlabStore(LAYOUT, 0).open(20, b"")
     slab.keys[..., :20, :], slab.values[..., :20, :] = torch.arange(20.0)[:, None], torch.arange(20.0)[:, None]
     slab.grow(range(base))
@@ -22,7 +22,7 @@ def grown(base: int, tree: Tree) -> Slab:
 
 
 def slots(slab: Slab) -> list[float]:
-    """What each kept token holds, the same in every layer, head and column."""
+    """Return each kept token's number, after a check that all layers, heads and columns agree."""
     kept = [part[..., : slab.length, :].movedim(-2, 0).flatten(1) for part in (slab.keys, slab.values)]
     assert all(bool((part == part[:, :1]).all()) for part in kept)
     assert torch.equal(kept[0][:, 0], kept[1][:, 0])

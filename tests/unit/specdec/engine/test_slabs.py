@@ -1,4 +1,4 @@
-"""Pages are whole blocks and whole pages of the operating system, and take memory only once they are written."""
+"""Pages are whole blocks and whole operating system pages, and take memory only after a write."""
 
 import mmap
 import os

@@ -1,4 +1,4 @@
-"""Attention of a packed pass equals the textbook formula, session by session, wherever keys and values lie."""
+"""Attention of a packed pass equals the textbook formula for each session, in slabs and in pages."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -23,7 +23,7 @@ from specdec.trees.tree import Tree
 from tests.kv_backends import PlainKernels
 
 KERNEL_LIMIT = 6
-"""Most tokens of a chunk for the kernels: some chunks of a pass are gathered beside them."""
+"""Maximum number of tokens of a chunk for the kernels. Longer chunks of a pass are gathered."""
 QUERY_HEADS, HEADS, KEY_WIDTH, VALUE_WIDTH, LAYERS = 6, 2, 8, 4, 2
 LAYOUT = KvLayout(LAYERS, HEADS, KEY_WIDTH, VALUE_WIDTH, torch.float64, torch.device("cpu"))
 
@@ -47,7 +47,7 @@ LENGTHS = {
 
 
 class Session:
-    """Random queries, keys and values of one whole sequence, of which the first `start` tokens are no news."""
+    """Random queries, keys and values of a whole sequence, whose first `start` tokens are already computed."""
 
     def __init__(self, start: int, count: int, tree: Tree | None = None) -> None:
         total = start + count
@@ -57,7 +57,7 @@ class Session:
         self.value = torch.randn(LAYERS, HEADS, total, VALUE_WIDTH, dtype=torch.float64)
 
     def hold(self, store: KvStore[S]) -> S:
-        """The first tokens, and room for the others."""
+        """Store the first tokens, and reserve room for the others."""
         sequence = store.open(self.start + self.count + 2, b"")
         store.extend(sequence, self.start)
         sequence.append([0] * self.start, torch.cat([self.key, self.value], -1)[:, :, : self.start])
@@ -65,7 +65,7 @@ class Session:
         return sequence
 
     def expected(self, layer: int, rule: AttentionRule) -> Tensor:
-        """[count, query heads, value width] by the formula, one query and one head at a time."""
+        """Return [count, query heads, value width] by the formula, one query and one head at a time."""
         rows = range(self.start, self.start + self.count)
         return torch.stack(
             [torch.stack([self._one(layer, head, row, rule) for head in range(QUERY_HEADS)]) for row in rows]
@@ -84,11 +84,11 @@ class Session:
 
     @property
     def depths(self) -> Sequence[int]:
-        """Of the new tokens, behind the first ones."""
+        """Depths of the new tokens, counted from `start`."""
         return range(self.count) if self.tree is None else self.tree.depths
 
     def lineage(self, row: int) -> list[int]:
-        """The tokens up to `row`, itself the last."""
+        """Return the tokens up to and including `row`."""
         if self.tree is None or row < self.start:
             return list(range(row + 1))
         parent = self.tree.parents[row - self.start]
@@ -101,7 +101,7 @@ def over_slabs(sessions: Sequence[Session]) -> AttentionStep:
 
 
 def over_pages(sessions: Sequence[Session], kernels: PlainKernels | None = None) -> AttentionStep:
-    """In pages that hold numbers no session has written, chunks that kernels cannot take are gathered."""
+    """Return a step over pages filled with NaN where nothing was written. Chunks too long for kernels are gathered."""
     store = PageStore(LAYOUT, 64 * BLOCK_TOKENS * LAYOUT.token_bytes)
     for part in (store.memory.keys, store.memory.values):
         part.fill_(torch.nan)

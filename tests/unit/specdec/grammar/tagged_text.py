@@ -1,4 +1,4 @@
-"""Texts over the vocabulary of all bytes, in which tags may be special tokens."""
+"""Texts over the vocabulary of all bytes, with tags that may be special tokens."""
 
 END = 256
 TAGS = [

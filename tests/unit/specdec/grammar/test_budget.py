@@ -1,4 +1,4 @@
-"""A budget bounds what a model thinks: once it is spent the closing tag is forced, also inside a draft."""
+"""A budget limits a model's thinking: the closing tag is forced at its end, also inside a draft."""
 
 import itertools
 from collections.abc import Sequence

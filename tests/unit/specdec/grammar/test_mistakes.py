@@ -1,4 +1,4 @@
-"""What is wrong with a grammar, and where."""
+"""Errors in a grammar, with their positions."""
 
 import json
 from typing import Any

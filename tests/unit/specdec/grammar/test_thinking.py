@@ -1,4 +1,4 @@
-"""A grammar binds behind what a model thinks, also where that ends inside a draft; before it any text is allowed."""
+"""A grammar applies after a model's thinking, also if that ends inside a draft. Before it any text is allowed."""
 
 from collections.abc import Iterator
 
@@ -40,7 +40,7 @@ def test_the_thinking_may_end_inside_a_draft(name: str, opening: str, closing: s
                 assert allowed(mask, output[at]), "what was written is of the grammar"
             assert allowed(mask, END) == (at == len(output)), "only a whole answer ends"
             inside = len(thought) - len("maybe no") <= at < answer
-            if at == len(output) or not 0x80 <= output[at] < 0xC0:  # no letter stands inside a character
+            if at == len(output) or not 0x80 <= output[at] < 0xC0:  # no letter can start inside a character
                 assert allowed(mask, ord("x")) == inside, "only what is thought is free"
 
 

@@ -1,4 +1,4 @@
-"""Mask and automaton agree over real kinds of tokenizers, also where a form's text has the name of an added token."""
+"""Mask and automaton agree for real kinds of tokenizers, also if a grammar's text equals an added token."""
 
 import json
 import random
@@ -35,7 +35,7 @@ def byte_level(special: bool) -> Tokenizer:
 
 
 def stripping() -> Tokenizer:
-    """One whose added tokens take the space beside them."""
+    """Return a tokenizer whose added tokens strip the adjacent spaces."""
     tokenizer = byte_level(special=False)
     tokenizer.add_tokens([AddedToken("<mask>", lstrip=True, rstrip=True), AddedToken("say", single_word=True)])
     return tokenizer
@@ -48,7 +48,7 @@ def pieces(special: bool) -> Tokenizer:
 
 
 def composing() -> Tokenizer:
-    """One that writes text in another way than it stands."""
+    """Return a tokenizer that normalizes text."""
     tokenizer = byte_level(special=True)
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFD(), normalizers.Lowercase()])
     return tokenizer
@@ -85,7 +85,7 @@ def test_what_the_mask_allows_the_automaton_takes(name: str, form: str) -> None:
 
 
 def walk(compiler: GrammarCompiler, grammar: Grammar, tokenizer: Tokenizer, end: int, dice: random.Random) -> None:
-    """Draw tokens from the masks until the end; each that a mask allows must have a mask behind it that allows one."""
+    """Draw tokens from the masks until the end. After each allowed token, the next mask allows some token."""
     output: list[int] = []
     for _ in range(120):
         state = compiler.compile(grammar)

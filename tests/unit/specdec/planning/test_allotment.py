@@ -1,4 +1,4 @@
-"""Drafts are given to the sessions where they survive, as long as the whole batch gains."""
+"""Drafts go to the sessions most likely to accept them, as long as the whole batch gains."""
 
 from itertools import product
 
@@ -20,7 +20,7 @@ COSTS = st.builds(
 
 
 def goodput(gammas: tuple[int, ...], demands: list[Demand], others: int, costs: RoundSeconds) -> float:
-    """Tokens a second, written down once more."""
+    """Return tokens per second, by a separate implementation."""
     tokens = others + sum(expected_tokens(d.alpha, gamma) for d, gamma in zip(demands, gammas, strict=True))
     wait = costs.wait + costs.draft * max(gammas) if max(gammas) else 0.0
     return tokens / (costs.base + costs.token * (len(demands) + others + sum(gammas)) + wait)

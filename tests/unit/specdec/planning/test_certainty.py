@@ -1,4 +1,4 @@
-"""How sure a model is: 0 for a point mass, 1 for ids that are all as likely."""
+"""Uncertainty of a model: 0 for a point mass, 1 for a uniform distribution."""
 
 import pytest
 import torch

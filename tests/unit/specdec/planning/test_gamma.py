@@ -1,4 +1,4 @@
-"""What a round is worth, and the controllers that act on it."""
+"""The value of a round, and the controllers that use it."""
 
 import pytest
 from hypothesis import given

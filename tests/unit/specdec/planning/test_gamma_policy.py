@@ -1,4 +1,4 @@
-"""Policies are read as callers write them, and a mistake is told by the field that it is in."""
+"""Policies are parsed as callers write them, and errors name their field."""
 
 from typing import Any
 

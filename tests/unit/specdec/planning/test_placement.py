@@ -1,4 +1,4 @@
-"""Drafters apart against drafting in turns, with worked numbers."""
+"""Separate drafters compared with drafting in turns, with worked numbers."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Sizing: enough and not more, the ratio is that of the formula, and drafting that does not pay is not paid for."""
+"""Sizing: the least sufficient number, the ratio of the formula, and no drafters if drafting does not pay."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Random distributions, and drafts that were drawn from such distributions."""
+"""Random distributions, and drafts drawn from such distributions."""
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ def distributions(rows: int, seed: int, vocab_size: int = VOCAB, dtype: torch.dt
 
 
 def drafted(mode: Mode, gamma: int, seed: int, position: int = 10, support: int = 8, ids: int = VOCAB) -> Draft:
-    """γ tokens drawn from γ unrelated distributions over the first ids."""
+    """Return γ tokens drawn from γ unrelated distributions over the first ids."""
     if gamma == 0:
         return NO_DRAFT
     at = [position + step for step in range(gamma)]

@@ -12,7 +12,7 @@ def trees(draw: st.DrawFn, most: int = 12) -> Tree:
 
 
 def lineage(tree: Tree, node: int) -> list[int]:
-    """From a first node down to `node`."""
+    """Return the path from a first node down to `node`."""
     path: list[int] = []
     while node != ROOT:
         path.insert(0, node)

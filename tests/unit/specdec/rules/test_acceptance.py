@@ -1,4 +1,4 @@
-"""The ratio rules, one position or a few at a time; whole joints and properties are in tests/conformance."""
+"""The ratio rules, one position or a few at a time; tests/conformance checks whole joints and properties."""
 
 from collections.abc import Callable
 
@@ -43,7 +43,7 @@ def test_rejection_keeps_the_leading_drafts_with_u_q_below_p(
 
 
 def or_equal(p_x: Tensor, q_x: Tensor, u: Tensor) -> Tensor:
-    """Planted: `<=`, which keeps an impossible token at u = 0."""
+    """Planted bug: `<=`, which keeps an impossible token at u = 0."""
     return (u * q_x <= p_x).cumprod(1).sum(1)
 
 
@@ -59,7 +59,7 @@ def test_an_impossible_token_is_never_kept_and_a_planted_or_equal_is_caught() ->
 
 @given(MASSES, st.floats(0, 1))
 def test_h_is_z_over_z_plus_one_minus_pi(masses: tuple[list[float], list[float]], scale: float) -> None:
-    """The O(k) form (π - m)/(1 - m) against the paper's, with Z = Σ(π·p - q)₊ over the whole vocabulary."""
+    """Compares the O(k) form (π - m)/(1 - m) with the paper's, with Z = Σ(π·p - q)₊ over the whole vocabulary."""
     p, q = distributions(masses)
     support = (q > 0).nonzero()[:, 0]
     pi = column(1.0, scale, 0.0)

@@ -1,4 +1,4 @@
-"""The hash of a block names the whole prefix that it ends."""
+"""The hash of a block identifies the whole prefix up to its end."""
 
 import hashlib
 

@@ -1,4 +1,4 @@
-"""Both sides draw with one noise: agreement is likely, and the target's draws are its own."""
+"""Both sides draw with shared noise: agreement is likely, and the target's draws are its own."""
 
 import pytest
 import torch
@@ -79,7 +79,7 @@ def test_unlikely_tokens_race_as_one_and_the_draw_stays_exact(
 
 
 def test_the_decision_is_the_first_arrival_and_then_the_rests_inverse_cdf(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the exact laws of the noise that makes the draw exact: rate Σp for the rest, and p/Σp inside it."""
+    """Uses the exact laws of the noise that makes the draw exact: rate Σp for the rest, and p/Σp inside it."""
     monkeypatch.setattr(coupling, "LIKELY", 0.25)
     p = torch.tensor([[0.1, 0.3, 0.2, 0.25, 0.15]], dtype=torch.float64)
     rest, likely = [0, 2, 4], [1, 3]

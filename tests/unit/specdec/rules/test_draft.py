@@ -1,4 +1,4 @@
-"""The nouns of a round."""
+"""Value types of a round."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The evidence of a verdict says the same as the verdict."""
+"""The evidence of a verdict agrees with the verdict."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ SEEDS = range(60)
 
 
 def like(seed: int) -> Tensor:
-    """Target distributions near those that a draft of 4 tokens is drawn from."""
+    """Return target distributions near those from which a draft of 4 tokens is drawn."""
     near = torch.cat([distributions(4, 77 + seed), distributions(1, seed)])
     return 0.4 * near + 0.6 * distributions(5, seed)
 

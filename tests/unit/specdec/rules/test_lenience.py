@@ -1,4 +1,4 @@
-"""Lenience is off at 1, to the bit; below it a token's probability stays under p/ℓ and acceptance only grows."""
+"""Lenience is off at 1, to the bit. Below 1 a token's probability stays under p/ℓ and acceptance only grows."""
 
 from itertools import pairwise
 
@@ -42,7 +42,7 @@ def drafts(count: int, gamma: int = 3) -> list[Draft]:
 
 
 def emitted(p: Tensor, q: Tensor, lenience: float) -> Tensor:
-    """The exact law of one lenient round's first token [V]: thresholds bisected off the real decision."""
+    """Return the exact law of one lenient round's first token [V], with thresholds bisected from the real decision."""
     ell = torch.full_like(p, lenience)
     low, high = torch.zeros_like(p), torch.ones_like(p)
     for _ in range(60):
@@ -141,7 +141,7 @@ def greedy_round(logits: Tensor, draft: Draft, lenience: float, params: Sampling
     return verdict.tokens
 
 
-# After a context the target's probabilities are .5, .3 and .2, whatever was drafted.
+# After a context the target's probabilities are .5, .3 and .2 for any draft.
 LOGITS = torch.tensor([[0.5, 0.3, 0.2]] * 3).double().log()
 
 
@@ -166,7 +166,7 @@ def test_what_the_filters_take_out_is_never_nearly_the_best() -> None:
 
 
 def test_penalties_count_before_nearly_the_best_is_judged() -> None:
-    """The first draft is token 1; the penalty then takes it far from the best, so it is not kept twice."""
+    """The first draft is token 1. The penalty then takes it far from the best, so it is not kept twice."""
     penalised = SamplingParams(temperature=0.0, presence_penalty=2.0)
     assert greedy_round(LOGITS, point_draft(1, 1), 0.5, penalised) == (1, 0)
     assert greedy_round(LOGITS, point_draft(1, 1), 0.5) == (1, 1, 0)

@@ -1,6 +1,6 @@
-"""The kernel of coupled mode races with the host's noise, to the bit.
+"""The kernel of coupled mode matches the host's noise to the bit.
 
-Where there is no GPU, Triton's interpreter runs it; that it compiles for one is then all that can be shown.
+Without a GPU, Triton's interpreter runs the kernel, and the tests check that it compiles for a GPU.
 """
 
 import os
@@ -63,7 +63,7 @@ def laws(width: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def test_tritons_philox_gives_the_published_answers_and_the_hosts() -> None:
-    """Random123 1.14, tests/kat_vectors, philox 4x32 10; the fourth column is any other."""
+    """Random123 1.14, tests/kat_vectors, philox 4x32 10; the fourth column is arbitrary."""
     counter = torch.tensor([[0, 2**32 - 1, 0x243F6A88, 1], [0, 2**32 - 1, 0x85A308D3, 2]] * 2)
     counter[2:, 2] = torch.tensor([0x13198A2E, 0x03707344])
     low, high = torch.tensor([0, 2**32 - 1, 0xA4093822, 9]), torch.tensor([0, 2**32 - 1, 0x299F31D0, 2**31])

@@ -1,4 +1,4 @@
-"""What is made of logits is the same wherever they lie, and no tensor of the host gets between those of the device."""
+"""Results computed from logits are the same on every device, without tensors of the host among the device's."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""A prefix is known by its tokens, however it was put together."""
+"""A prefix is identified by its tokens, however it was assembled."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""q̂ is made first and drawn from afterwards; both sides read the same integers."""
+"""q̂ is made first and sampled afterwards. Both sides read the same integers."""
 
 import pytest
 import torch

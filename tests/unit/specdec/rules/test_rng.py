@@ -1,4 +1,4 @@
-"""Counter-based numbers: the published Philox, and nothing but the coordinates decides."""
+"""Counter-based numbers: the published Philox, determined by the coordinates alone."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Bounds of trees are refused by the name of their field, and so is what trees are not for."""
+"""Invalid bounds of trees, and trees in modes without them, are refused by the name of their field."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""One call for a ragged batch: nothing but a draft's own rows decides its verdict, and bad input is named."""
+"""One call for a ragged batch: a verdict depends only on its draft's rows, and invalid input is named."""
 
 import pytest
 import torch
@@ -204,7 +204,7 @@ def test_rows_that_the_verdict_does_not_reach_are_not_judged(mode: Mode, bad: fl
     p = distributions(2 * len(seeds), seed=0)
     valid = verify(mode, p, drafts, seeds, [10] * len(seeds))
     broken = p.clone()
-    broken[1::2, 7] = bad  # the row behind each whole draft
+    broken[1::2, 7] = bad  # the row after each whole draft
     found = verify(mode, broken, drafts, seeds, [10] * len(seeds))
     for draft, one, other in zip(drafts, valid, found, strict=True):
         if not one.accepted:
@@ -217,7 +217,7 @@ def test_rows_that_the_verdict_does_not_reach_are_not_judged(mode: Mode, bad: fl
 
 @pytest.mark.parametrize("mode", DRAFTING)
 def test_an_invalid_row_ends_the_draft_before_it(mode: Mode) -> None:
-    """Whatever lies behind the row: it is judged as if the draft had ended there."""
+    """Rows after the invalid one do not matter: the verdict is as if the draft had ended there."""
     p = distributions(4, seed=1)
     for seed in range(60):
         draft = drafted(mode, 3, seed=seed)

@@ -1,4 +1,4 @@
-"""What two vocabularies have in common."""
+"""Tokens that two vocabularies share."""
 
 import pytest
 

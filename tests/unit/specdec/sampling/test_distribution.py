@@ -1,4 +1,4 @@
-"""Logits to a distribution: each rule against a plain restatement and against transformers' own processors."""
+"""Logits to a distribution: each rule compared with a plain restatement and with transformers' processors."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -101,7 +101,7 @@ def test_a_row_is_the_same_alone_and_among_others(params: list[SamplingParams], 
 
 
 def in_place(rows: Tensor, params: Sequence[SamplingParams], histories: Sequence[History]) -> Tensor:
-    """Planted: the temperature is applied to the caller's logits."""
+    """Planted bug: the temperature is applied to the caller's logits."""
     return probabilities(rows.div_(params[0].temperature), params, histories)
 
 

@@ -1,4 +1,4 @@
-"""Filters of wide rows on the host against their definition, which sorts the row: PyTorch's and the operator's."""
+"""Filters of wide rows on the host, by PyTorch and by the operator, match the definition, which sorts the row."""
 
 import math
 from collections.abc import Callable
@@ -18,11 +18,11 @@ from specdec.sampling.filters import filtered_softmax
 from specdec.sampling.params import SamplingParams
 
 _WIDE = 20_000
-"""More than the vocabulary from which a sample tells where to look."""
+"""Wider than the vocabulary size from which the filters start with a sample of the row."""
 
 
 def by_operator(scores: Tensor, params: SamplingParams) -> Tensor:
-    """Distributions by the host's operator; without a C++ compiler the test is skipped."""
+    """Return the host operator's distributions. Skip the test without a C++ compiler."""
     limits = [[params.temperature, params.top_k, params.top_p, params.min_p]] * len(scores)
     try:
         return loaded().distributions(scores, torch.tensor(limits, dtype=torch.float64))
@@ -42,7 +42,7 @@ BOTH = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
 
 def row(shape: str, seed: int) -> Tensor:
-    """Scores [V] of a shape, the best 0."""
+    """Return scores [V] of a shape, with a maximum of 0."""
     noise = torch.randn(_WIDE, generator=torch.Generator().manual_seed(seed))
     scores = {
         "flat": 0.1 * noise,
@@ -67,7 +67,7 @@ TOP_P = st.one_of(st.floats(0.001, 0.999), st.sampled_from([1e-9, 0.5, 0.95, 1.0
 
 
 def floor_of_all(scores: np.ndarray, top_k: int, top_p: float) -> float:
-    """The definition: the least score kept when the whole row is sorted."""
+    """Return the lowest kept score by the definition, which sorts the whole row."""
     best = np.sort(scores)[::-1]
     if top_k:
         best = best[best >= best[min(top_k, len(best)) - 1]]
@@ -77,13 +77,13 @@ def floor_of_all(scores: np.ndarray, top_k: int, top_p: float) -> float:
 
 
 def kept(scores: Tensor, params: SamplingParams, way: Way = WAYS["torch"]) -> np.ndarray:
-    """The scores that the filters left, best first."""
+    """Return the kept scores, best first."""
     p = way(scores[None], params)[0]
     return np.sort(scores[p > 0].numpy())[::-1]
 
 
 def check_nucleus(scores: Tensor, top_k: int, top_p: float, way: Way) -> None:
-    """The nucleus is the definition's, except that a mass at its end may be wrong by a rounding error."""
+    """Check the nucleus against the definition, allowing a rounding error of the mass at its end."""
     found = kept(scores, SamplingParams(top_k=top_k, top_p=top_p), way)
     highest, lowest = (floor_of_all(scores.numpy(), top_k, top_p * (1.0 + error)) for error in (-1e-6, 1e-6))
     possible = scores[scores.exp() > 0].numpy()

@@ -1,4 +1,4 @@
-"""Parameters are refused where they are made, by the name the caller used."""
+"""Invalid parameters are refused at construction, by the caller's name for them."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Log probabilities are the target's own, of every token at its position, and finite."""
+"""Log probabilities are the target's own for every token at its position, and finite."""
 
 import math
 

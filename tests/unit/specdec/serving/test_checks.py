@@ -1,4 +1,4 @@
-"""Checks are written as one JSON object a line, and a failed one is told from the others."""
+"""Checks are written as one JSON object per line, and the result is false if any check fails."""
 
 import json
 import socket

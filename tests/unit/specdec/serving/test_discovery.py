@@ -11,7 +11,7 @@ from specdec.serving.discovery import DiscoverySettings, DnsSource, Endpoint, En
 
 
 class Resolver:
-    """Answers of DNS, one after the other, the last for ever."""
+    """DNS answers, one after the other; the last one repeats."""
 
     def __init__(self, *answers: list[str] | OSError) -> None:
         self.answers = list(answers)

@@ -1,4 +1,4 @@
-"""What a service has loaded is left out of collections while it serves, and no longer."""
+"""Loaded objects are exempt from garbage collection while a service runs, and no longer."""
 
 import gc
 import weakref
@@ -7,7 +7,7 @@ from specdec.serving.heap import frozen_heap
 
 
 class _Loop:
-    """Refers to itself, so that only a collection can free it."""
+    """An object that refers to itself, so that only a collection can free it."""
 
     def __init__(self) -> None:
         self.itself = self

@@ -1,4 +1,4 @@
-"""Who is responsible for which key."""
+"""Assignment of keys to owners."""
 
 from hypothesis import given
 from hypothesis import strategies as st

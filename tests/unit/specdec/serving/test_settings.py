@@ -1,4 +1,4 @@
-"""Settings: precedence, and every mistake as one line."""
+"""Settings: precedence, and every error on one line."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Sources without a model: what each guesses, what it never learns from, and how little it keeps and takes."""
+"""Sources without a model: their guesses, the tokens they never learn from, and their limits of memory and time."""
 
 import random
 import time
@@ -30,7 +30,7 @@ def suffix(maker: SourceMaker, domain: str = "", known: int = 0) -> DraftSource:
 
 
 def priced(price: Callable[[], float], rates: GuessRates | None = None, known: int = 0) -> DraftSource:
-    """A suffix source with a store of its own."""
+    """Return a suffix source with a store of its own."""
     terms = GuessTerms(price, rates or GuessRates())
     return SourceMaker(SourceSettings()).make(SourceKind.SUFFIX, "", known, known, terms=terms)
 
@@ -40,7 +40,7 @@ class TestNgram:
         ("tokens", "guess"),
         [
             ((1, 2, 9, 1, 2, 9, 1, 2, 8, 1, 2), [9]),  # the most frequent
-            ((1, 2, 9, 1, 2, 8, 1, 2), [8]),  # of two alike, the latest
+            ((1, 2, 9, 1, 2, 8, 1, 2), [8]),  # of two equally frequent ones, the latest
             ((7, 1, 2, 9, 3, 2, 8, 3, 2, 8, 7, 1, 2), [9]),  # the longest context, however rare
             ((1, 2, 3), []),
             ((), []),
@@ -189,12 +189,12 @@ class TestPrediction:
     @pytest.mark.parametrize(
         ("output", "follows"),
         [
-            ((10, 11, 99, 13), [14]),  # one token is another
+            ((10, 11, 99, 13), [14]),  # one token differs
             ((10, 11, 98, 99, 12, 13), [14]),  # some are new
             ((10, 11, 30, 31), [32]),  # some are missing
             ((10, 11, 12, 13, 11, 12), [13]),  # the output goes back
             ((10, 99), []),
-            ((10, 59), []),  # one equal token far away is no sign
+            ((10, 59), []),  # a single equal token far away does not count
         ],
     )
     def test_it_is_followed_again_where_the_output_comes_back_to_it(
@@ -229,7 +229,7 @@ def test_memory_is_bounded(kind: SourceKind) -> None:
 
 @pytest.mark.parametrize("kind", [SourceKind.NGRAM, SourceKind.PROMPT_LOOKUP])
 def test_a_token_costs_as_much_at_any_length_and_vocabulary(kind: SourceKind) -> None:
-    """CPU time of 2,000 tokens early and late, with one guess each; ≤ 20 µs a token, with room for a busy machine."""
+    """CPU time of 2,000 tokens early and late, with one guess each: at most 20 µs per token."""
     rng = random.Random(3)
     source = SourceMaker(SourceSettings()).make(kind, "", 0, 0)
     took = []
@@ -245,7 +245,7 @@ def test_a_token_costs_as_much_at_any_length_and_vocabulary(kind: SourceKind) ->
 
 
 def scan(tokens: Sequence[int], longest: int) -> list[int]:
-    """What prompt lookup is: the latest place of the longest end of at most so many tokens, and what followed."""
+    """Reference for prompt lookup: return the token after the latest occurrence of the longest suffix of the tokens."""
     for size in range(min(longest, len(tokens) - 1), 0, -1):
         for end in range(len(tokens) - 1, size - 1, -1):
             if list(tokens[end - size : end]) == list(tokens[-size:]):

@@ -1,4 +1,4 @@
-"""Trees of several drafters become one that keeps every proposal with its own q̂, in the order of the draw."""
+"""Trees of several drafters join into one that keeps every proposal with its own q̂, in the order of the draw."""
 
 import torch
 from hypothesis import given
@@ -23,7 +23,7 @@ TWO = TreeDraft(Tree((ROOT, ROOT, 0)), (5, 6, 8), (SECOND, OTHER, None, None))
 
 
 def proposed(draft: TreeDraft, node: int) -> list[tuple[tuple[int, ...], SparseProbs]]:
-    """Tokens of each drafter's draws at a node, and the q̂ that they are judged by."""
+    """Return the tokens of each drafter's draws at a node, and the q̂ for their verdicts."""
     return [(tuple(draft.tokens[child] for child in each.children), each.law) for each in draft.drawn(node)]
 
 
@@ -67,7 +67,7 @@ def test_a_cut_keeps_the_draws_that_came_first() -> None:
 
 @given(st.lists(trees(6), min_size=1, max_size=3), st.integers(0, 2**32))
 def test_greedy_verdicts_do_not_depend_on_merging(shapes: list[Tree], seed: int) -> None:
-    """What a merged tree commits is what its trees commit side by side, longest path first."""
+    """A merged tree commits the same as its trees side by side, longest path first."""
     tokens = torch.Generator().manual_seed(seed)
     drafts = [TreeDraft(tree, tuple(torch.randint(0, 2, (len(tree),), generator=tokens).tolist())) for tree in shapes]
     one = merged(side_by_side(drafts))
@@ -80,6 +80,6 @@ def test_greedy_verdicts_do_not_depend_on_merging(shapes: list[Tree], seed: int)
 
 
 def _ones(draft: TreeDraft, node: int) -> int:
-    """Length of the longest path of ones from a node down."""
+    """Return the length of the longest path of ones from a node down."""
     children = [child for child in draft.tree.children[node + 1] if draft.tokens[child] == 1]
     return max((1 + _ones(draft, child) for child in children), default=0)

@@ -1,4 +1,4 @@
-"""A tree is its parents: depths, ancestors, children and paths follow from them."""
+"""A tree is given by its parents, which determine depths, ancestors, children and paths."""
 
 import pytest
 from hypothesis import given

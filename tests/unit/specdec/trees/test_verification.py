@@ -1,4 +1,4 @@
-"""One call for a batch of trees: chains get the chain rule's verdict, paths lead down, and bad input is named."""
+"""One call for a batch of trees: chains get the chain rule's verdict, paths lead down, and invalid input is named."""
 
 import random
 
@@ -30,7 +30,7 @@ def distributions(rows: int, seed: int, dtype: torch.dtype = torch.float64) -> T
 
 
 def fill(siblings: Siblings, tree: Tree, seed: int, position: int = 10) -> TreeDraft:
-    """Children drawn at each node from a distribution of its own, close to that of `distributions`' same row."""
+    """Draw children at each node from a distribution of its own, close to the same row of `distributions`."""
     q = (distributions(len(tree) + 1, seed) + distributions(len(tree) + 1, 77 + seed)) / 2
     tokens, probs = [0] * len(tree), []
     for slot, family in enumerate(tree.children):
@@ -97,7 +97,7 @@ def test_a_verdict_is_a_path_and_one_token(siblings: Siblings, tree: Tree, seed:
 @given(trees(8), st.integers(0, 1000))
 @settings(deadline=None, max_examples=40)
 def test_greedy_keeps_the_longest_agreeing_path(siblings: Siblings, tree: Tree, seed: int) -> None:
-    """At temperature 0 a node is right when each of its lineage is the argmax after the one before."""
+    """At temperature 0 a node is right if each token of its lineage is the argmax after the one before."""
     draft = fill(siblings, tree, seed=seed)
     chooser = random.Random(seed)
     best = [chooser.choice([0, *(draft.tokens[child] for child in family)]) for family in tree.children]
@@ -115,7 +115,7 @@ def test_greedy_keeps_the_longest_agreeing_path(siblings: Siblings, tree: Tree, 
 
 @pytest.mark.parametrize("mode", [Mode.OFF, Mode.COUPLED])
 def test_agreement_emits_what_modes_without_a_ratio_would_whatever_the_tree(mode: Mode) -> None:
-    """A flat model: the tokens are those of the seed at each position, and the tree only says how many."""
+    """With a flat model, the seed determines the token at each position. The tree determines only their number."""
     law = distributions(1, 4)
     for seed in range(200):
         plain = [verify(mode, law, [NO_DRAFT], [seed], [at])[0].tokens[0] for at in range(10, 14)]
@@ -125,7 +125,7 @@ def test_agreement_emits_what_modes_without_a_ratio_would_whatever_the_tree(mode
 
 
 def test_siblings_are_in_the_order_of_the_draw() -> None:
-    """Without replacement the second of two was drawn from what the first left; q has but these two ids."""
+    """Without replacement the second of two was drawn from the rest after the first. q has only these two ids."""
     q = SparseProbs(torch.tensor([1, 2]), torch.tensor([1, 3]))
     p = torch.zeros(3, VOCAB, dtype=torch.float64)
     p[:, 1], p[:, 2] = 0.25, 0.75

@@ -1,4 +1,4 @@
-"""A draft is on the other side what it was on this one, to the bit, and arrays that do not fit together are refused."""
+"""A draft is unchanged after transmission, to the bit, and inconsistent arrays are refused."""
 
 from array import array
 

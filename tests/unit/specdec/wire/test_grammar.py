@@ -1,4 +1,4 @@
-"""A grammar crosses both hops whole, or is refused."""
+"""A grammar crosses both hops unchanged, or is refused."""
 
 import pytest
 

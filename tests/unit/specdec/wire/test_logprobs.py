@@ -1,4 +1,4 @@
-"""Log probabilities survive the wire to the bit, in four bytes a number, and arrays that do not fit are refused."""
+"""Log probabilities are transmitted to the bit, in four bytes per number, and inconsistent arrays are refused."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Sampling parameters and labels survive the wire, and values no peer may send are refused."""
+"""Sampling parameters and labels are transmitted unchanged, and invalid values are refused."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Passes and orders travel unchanged, and columns that do not fit together are refused."""
+"""Passes and orders are transmitted unchanged, and inconsistent columns are refused."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The detail of a round passes both hops as it is, and takes no byte where nobody asked."""
+"""The detail of a round crosses both hops unchanged, and takes no bytes unless requested."""
 
 from protos.verifier.v1 import verifier_pb2
 from specdec.rules.judged import JudgedToken

@@ -1,4 +1,4 @@
-"""What verifier and drafter say of a session arrives as it was sent."""
+"""Session messages between verifier and drafter are transmitted unchanged."""
 
 import pytest
 

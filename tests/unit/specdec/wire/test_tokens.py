@@ -1,4 +1,4 @@
-"""Token ids survive the wire, and bytes that are none are refused."""
+"""Token ids are transmitted unchanged, and invalid bytes are refused."""
 
 import pytest
 from hypothesis import given

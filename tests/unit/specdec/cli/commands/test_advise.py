@@ -1,4 +1,4 @@
-"""`specdec advise` from given numbers: counts, formula, and no flattery."""
+"""`specdec advise` from given numbers: counts, formula, and honest results."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The comparison is fair, and claims a gain only where every pair of runs shows one."""
+"""The comparison is fair, and reports a gain only if every pair of runs shows one."""
 
 from itertools import cycle
 
@@ -14,7 +14,7 @@ FIRST = 0.1
 
 
 class Server:
-    """Answers with given speeds, one after the other; records what was asked."""
+    """A server with given speeds, one per answer, that records its requests."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""`specdec counts`: a text in, the file of a drafter of kind `counts` out."""
+"""`specdec counts` turns a text into the file of a drafter of kind `counts`."""
 
 from pathlib import Path
 

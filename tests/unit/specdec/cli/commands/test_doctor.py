@@ -1,4 +1,4 @@
-"""The doctor puts the services' own checks together and sees what only shows between them."""
+"""The doctor combines the services' checks and finds problems between services."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Models by name: where they are looked for, how they are fetched once, and what is said when they are not here."""
+"""Models by name: their folders, a single download, and the message for missing ones."""
 
 import io
 import json
@@ -29,7 +29,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Commands:
-    """Stands for pip and for the converter."""
+    """Stand-ins for pip and for the converter."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made: list[Sequence[str]] = []
@@ -76,7 +76,7 @@ def test_a_folder_that_was_changed_is_made_again(cache: Path, monkeypatch: pytes
     commands = Commands(monkeypatch)
     (get("smollm2") / "model.safetensors").write_text("other")
     assert (get("smollm2") / "model.safetensors").read_text() == "weights"
-    assert len(commands.made) == 5  # the tools are there
+    assert len(commands.made) == 5  # the tools are installed
 
 
 @pytest.mark.parametrize("fails", ["download", "install", "specdec.engine.gguf"])

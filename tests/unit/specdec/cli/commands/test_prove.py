@@ -14,7 +14,7 @@ PLAN = Plan("http://gateway", samples=200, alpha=0.01, streams=2)
 
 
 class Server:
-    """Draws tokens from given weights; with drafts it may use others."""
+    """A server that draws tokens from given weights, possibly from others with drafts."""
 
     def __init__(self, drafted: tuple[int, ...] = (5, 3, 2), greedy: str = "a", accepted: int | None = 3) -> None:
         self._weights = {"off": (5, 3, 2), "rejection": drafted}

@@ -1,4 +1,4 @@
-"""Tokens look like where they came from, with and without colour."""
+"""Tokens are rendered by their origin, with and without colour."""
 
 import io
 

@@ -35,7 +35,7 @@ def test_the_first_token_and_the_end_are_timed_from_the_request() -> None:
     result = collect([STARTED, *ROUNDS, FINISHED], clock=lambda: next(clock))
     assert (result.first_token, result.seconds) == (0.5, 2.0)
     assert result.tokens_per_second == 1.5
-    assert result.decode_rate == pytest.approx(1 / 1.5)  # the two tokens of the first round came together
+    assert result.decode_rate == pytest.approx(1 / 1.5)  # the two tokens of the first round arrived together
     assert result.tokens_per_round == 1.5
     assert result.accepted_share == 0.25
     assert result.text == "abc"

@@ -1,4 +1,4 @@
-"""`specdec tune` recommends what was fastest, and no drafts where drafts do not pay."""
+"""`specdec tune` recommends the fastest settings, and no drafts if drafts do not pay."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from specdec.sampling.params import FinishReason
 
 
 class Server:
-    """Answers with a speed for each draft length, and twice as fast in one mode."""
+    """A server with one speed for each draft length, and twice the speed in one mode."""
 
     def __init__(self, speeds: dict[int | None, float], fast: Mode | None = None) -> None:
         self._speeds, self._fast = speeds, fast

@@ -1,4 +1,4 @@
-"""The plan of `specdec up`: what each process is told, and what must be there first."""
+"""The plan of `specdec up`: arguments of each process, and its prerequisites."""
 
 import socket
 from pathlib import Path
@@ -74,7 +74,7 @@ def test_a_drafter_that_is_started_later_has_addresses_of_its_own(settings: UpSe
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         changes = {"drafters": 0, "drafter_address": "127.0.0.1:7001", "drafter_metrics": address}
         alone = settings.model_copy(update=changes)
-        alone.model_fields_set.discard("drafter_metrics")  # the default, which may be taken
+        alone.model_fields_set.discard("drafter_metrics")  # the default, which may be in use
         addresses = plan.allot(alone)
     later = plan.later_drafter(alone, addresses, "secret")
     assert later.grpc == "127.0.0.1:7001"

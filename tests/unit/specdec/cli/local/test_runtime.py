@@ -1,4 +1,4 @@
-"""The list of what runs is whole or not there; a kept folder has one owner at a time."""
+"""The list of running processes is complete or absent, and a kept folder has one owner at a time."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The scrape configuration names every process where its metrics are, and is read by nobody else."""
+"""The scrape configuration lists the metrics address of every process, and only its owner can read it."""
 
 from pathlib import Path
 

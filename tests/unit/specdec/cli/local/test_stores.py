@@ -1,4 +1,4 @@
-"""Which stores `specdec up` uses: given, started, or none."""
+"""Stores used by `specdec up`: given, started, or none."""
 
 from pathlib import Path
 

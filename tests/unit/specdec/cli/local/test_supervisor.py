@@ -1,4 +1,4 @@
-"""What ends is started again, later each time, and not forever."""
+"""Ended processes restart with growing pauses and a limit."""
 
 import signal
 from collections.abc import Mapping
@@ -46,7 +46,7 @@ class Stage:
         self.supervisor = Supervisor(cast(Children, self.children), policy, self.said.append, lambda: self.now)
 
     def starts_after(self) -> float:
-        """Seconds until what has ended is started again, in steps of a quarter."""
+        """Return the seconds until an ended process restarts, in steps of a quarter."""
         begin, before = self.now, self.children.starts
         self.supervisor.look()
         while self.children.starts == before:

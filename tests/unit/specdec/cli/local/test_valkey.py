@@ -1,4 +1,4 @@
-"""Which server is used, and how it is told to keep things."""
+"""Choice of the Valkey or Redis server, and its persistence arguments."""
 
 import stat
 from pathlib import Path

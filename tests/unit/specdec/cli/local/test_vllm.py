@@ -1,4 +1,4 @@
-"""`specdec up --backend vllm`: verifiers run on the interpreter of another environment, and nothing else does."""
+"""`specdec up --backend vllm` runs only the verifiers on the interpreter of another environment."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from specdec.errors import ConfigError
 
 @pytest.fixture
 def python(tmp_path: Path) -> Path:
-    """The interpreter of an environment that has vLLM."""
+    """Interpreter of an environment that has vLLM."""
     (tmp_path / "lib/python3.11/site-packages/vllm").mkdir(parents=True)
     (tmp_path / "bin").mkdir()
     found = tmp_path / "bin" / "python"

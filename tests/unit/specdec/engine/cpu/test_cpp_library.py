@@ -1,4 +1,4 @@
-"""A library is built once for each content, whoever builds it meanwhile, and only where nobody else can write."""
+"""A library is built once for each source text, also by concurrent builders, and only in a private folder."""
 
 import shutil
 import subprocess
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder in which libraries are kept."""
+    """The folder of built libraries."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     return tmp_path / "specdec" / "libraries"

@@ -1,4 +1,4 @@
-"""The host's operators make the distributions, draws, numbers and sums of NumPy and PyTorch, or are not used."""
+"""The host's operators give the distributions, draws, numbers and sums of NumPy and PyTorch, or are not used."""
 
 import logging
 import math
@@ -154,7 +154,7 @@ def test_a_process_that_wants_the_operators_draws_by_them() -> None:
 
 
 def flat_drafts(mode: Mode, p: Tensor, ids: int) -> FlatDrafts:
-    """Drafts of none to four tokens for all rows of p, of q̂ over some of its first ids; some with lenience."""
+    """Return drafts of up to four tokens for all rows of p, with q̂ over some of the first ids; some with lenience."""
     lengths, drafts, left = cycle([0, 1, 2, 4]), list[Draft](), len(p)
     while left > 5:
         drafts.append(drafted(mode, next(lengths), len(drafts), ids=ids))

@@ -1,4 +1,4 @@
-"""Layers of one input are one product in a compiled pass, and compute what they computed apart."""
+"""Layers with one input become one product in a compiled pass, with the same results as separate products."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ from specdec.engine.cpu.joined_layers import JoinedLinear, LayerPart, join_layer
 
 
 class Gate(nn.Module):
-    """Two layers of one input, and one that is not joined with them."""
+    """Two layers with one input, and one that is not joined with them."""
 
     def __init__(self, biases: tuple[bool, bool]) -> None:
         super().__init__()
@@ -21,7 +21,7 @@ class Gate(nn.Module):
         self.down_proj = nn.Linear(40, 24)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """[..., 24] -> [..., 24]"""
+        """Map [..., 24] to [..., 24]."""
         gated: torch.Tensor = self.down_proj(self.gate_proj(states).sigmoid() * self.up_proj(states))
         return gated
 

@@ -1,4 +1,4 @@
-"""The host's operator computes what its steps on plain PyTorch compute, and writes what they write."""
+"""The host's operator computes and writes the same as its steps in plain PyTorch."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -26,12 +26,12 @@ LAYOUT = KvLayout(2, 2, 64, 64, torch.float32, CPU)
 PLAIN = AttentionRule(None, None, None, None)
 FORKED = Tree((-1, 0, 0, 2, 1, 3))
 BROAD = Tree((-1, *(node // 2 for node in range(24))))
-"""Over more than one block of tokens."""
+"""A tree that spans several blocks of tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A pass over sessions, each with a number of earlier tokens, and of new ones or their tree."""
+    """A pass over sessions, each given by its number of earlier tokens, and the number or the tree of new ones."""
 
     sessions: Sequence[tuple[int, int | Tree]]
     layout: KvLayout = LAYOUT
@@ -45,7 +45,7 @@ class Case:
         return PackedBatch([0] * sum(counts), [0] * sum(counts), counts, trees, [])
 
     def slabs(self) -> list[Slab]:
-        """Slabs whose earlier keys and values are random, and what no session has written is no number."""
+        """Return slabs with random earlier keys and values, and NaN where no session has written."""
         store, made = SlabStore(self.layout, 1 << 40), list[Slab]()
         width = self.layout.key_width + self.layout.value_width
         for (start, _), count in zip(self.sessions, self.batch.counts, strict=True):
@@ -88,7 +88,7 @@ Attend = Callable[[Tensor, Tensor, Tensor, int, AttentionRule], Tensor]
 
 
 def outputs(case: Case, attend: Attend) -> list[Tensor]:
-    """What each layer returns, from random queries, keys and values as strided as a model's."""
+    """Return each layer's output for random queries, keys and values with the strides of a model's."""
     layout, tokens, made = case.layout, sum(case.batch.counts), []
     heads, dtype = layout.heads * case.group, layout.dtype
     rule = case.rule if case.rule.sinks is None else case.rule._replace(sinks=torch.linspace(-2, 2, heads).to(dtype))
@@ -101,7 +101,7 @@ def outputs(case: Case, attend: Attend) -> list[Tensor]:
 
 
 def by_model(query: Tensor, key: Tensor, value: Tensor, layer: int, rule: AttentionRule) -> Tensor:
-    """As a compiled model attends, in the pass that this thread is in."""
+    """Attend like a compiled model, in the pass of this thread."""
     out: Tensor = torch.ops.specdec.attend(query, key, value, layer, *rule)
     return out
 
@@ -225,7 +225,7 @@ def test_without_a_compiler_passes_go_from_session_to_session_and_one_line_says_
         raise LibraryMissing("there is no C++ compiler")
 
     monkeypatch.setattr(host_operator, "load_library", missing)
-    monkeypatch.setattr(host_operator, "_load", host_operator.load_attention)  # which remembers nothing
+    monkeypatch.setattr(host_operator, "_load", host_operator.load_attention)  # without a cache
     with caplog.at_level(logging.INFO):
         assert host_backend("auto") is open_host_backend
     assert [record.message.partition(": ")[2] for record in caplog.records] == ["there is no C++ compiler"]

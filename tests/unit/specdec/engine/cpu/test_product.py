@@ -1,4 +1,4 @@
-"""The host's operator multiplies as PyTorch does, and what it gives a token depends on that token alone."""
+"""The host's operator multiplies like PyTorch, and its result for a token depends on that token alone."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -39,7 +39,7 @@ def _two_threads() -> Iterator[None]:
 
 
 class Tied(nn.Module):
-    """A model of two layers whose embedding and head have the same weights."""
+    """A model of two layers whose embedding and head share their weights."""
 
     def __init__(self, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Tied(nn.Module):
 @pytest.mark.parametrize(("inputs", "outputs"), [(1, 1), (24, 7), (40, 64), (257, 100)])
 def test_products_are_those_of_pytorch(inputs: int, outputs: int, biased: bool, short: bool) -> None:
     weight, bias = torch.randn(outputs, inputs), torch.randn(outputs) if biased else None
-    weight[0, 0] = 0.1  # does not fit bfloat16
+    weight[0, 0] = 0.1  # not representable in bfloat16
     weight = weight.bfloat16().float() if short else weight
     layer = PackedLinear(weight, bias)
     assert layer.panels.dtype is (torch.bfloat16 if short else torch.float32)
@@ -85,7 +85,7 @@ def test_numbers_of_another_width_or_type_are_refused(given: torch.Tensor) -> No
 @pytest.mark.usefixtures("_library")
 def test_weights_that_fit_bfloat16_give_the_same_bits_as_in_float32() -> None:
     weight, given = torch.randn(100, 257).bfloat16().float(), torch.randn(31, 257)
-    beside = torch.cat([weight, torch.full((1, 257), 0.1)])  # 0.1 does not fit, so that all of these stay float32
+    beside = torch.cat([weight, torch.full((1, 257), 0.1)])  # not representable in bfloat16, so all stay float32
     assert torch.equal(PackedLinear(weight)(given), PackedLinear(beside)(given)[:, :100])
 
 
@@ -114,7 +114,7 @@ def test_a_packed_model_keeps_each_weight_once(short: bool) -> None:
 
 
 class Attention(nn.Module):
-    """Layers with the names of those that have the same input, and here have it or have not."""
+    """Layers named like projections of one input. `alike` says whether the inputs are the same here."""
 
     def __init__(self, *, alike: bool, biased: bool = False, values: int = 32) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ class Attention(nn.Module):
         self._alike = alike
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """The outputs side by side."""
+        """Return the concatenated outputs."""
         others = states if self._alike else states + 1.0
         return torch.cat([self.q_proj(states), self.k_proj(others), self.v_proj(states)], dim=-1)
 
@@ -153,7 +153,7 @@ def test_a_compiled_pass_multiplies_once_with_layers_of_one_input(
     torch.testing.assert_close(torch.compile(model, backend=compiler)(states), expected, rtol=1e-5, atol=1e-5)
     assert counted == [products]
     numbers = {each.data_ptr(): each.numel() for each in model.buffers()}
-    assert sum(numbers.values()) == 128 * 24 + host_product._panel_width() + 128 * biased  # whose columns are numbered
+    assert sum(numbers.values()) == 128 * 24 + host_product._panel_width() + 128 * biased  # and numbered columns
 
 
 @pytest.mark.usefixtures("_library")

@@ -1,4 +1,4 @@
-"""Passes over many tokens run in parts, each in a thread of its own, where they have even parts."""
+"""Passes over many tokens are divided into even parts, if there are any, with a thread for each."""
 
 import threading
 import time
@@ -16,7 +16,7 @@ Run = Callable[[Sequence[str], PackedBatch], Tensor]
 
 
 def wide_batch(*counts: int, logits: int = 2) -> tuple[list[str], PackedBatch]:
-    """Sequences, and a pass over so many tokens of each; no two of all tokens are the same."""
+    """Return sequences and a pass over this many tokens of each. All tokens are different."""
     ids = iter(range(sum(counts)))
     names = [f"s{at}" for at in range(len(counts))]
     chunks = [
@@ -27,7 +27,7 @@ def wide_batch(*counts: int, logits: int = 2) -> tuple[list[str], PackedBatch]:
 
 
 def echoed(sequences: Sequence[str], batch: PackedBatch) -> Tensor:
-    """Logits that tell whose they are: the sequence, the token and its position."""
+    """Return logits that identify their sequence, token and position."""
     owner = [name for name, count in zip(sequences, batch.counts, strict=True) for _ in range(count)]
     rows = [(float(owner[at][1:]), float(batch.tokens[at]), float(batch.positions[at])) for at in batch.keep]
     return torch.tensor(rows).reshape(-1, 3)
@@ -60,7 +60,7 @@ def test_the_parts_run_at_the_same_time_each_with_the_usual_threads() -> None:
     ("counts", "apart", "threads"),
     [
         ((20, 20, 20), True, 1),  # few tokens
-        ((WIDE, 20), True, 2),  # mostly one session's
+        ((WIDE, 20), True, 2),  # mostly tokens of one session
         ((40, 40), False, 2),  # passes that would wait for each other
     ],
 )

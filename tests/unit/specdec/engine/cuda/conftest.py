@@ -1,4 +1,4 @@
-"""Triton's kernels on a GPU where there is one, else in Triton's interpreter."""
+"""Triton's kernels on a GPU if there is one, otherwise in Triton's interpreter."""
 
 import pytest
 import torch
@@ -15,5 +15,5 @@ def triton() -> Kernels:
 
 @pytest.fixture(scope="session")
 def kernel_device() -> torch.device:
-    """Where they run."""
+    """The device of the kernels."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -1,4 +1,4 @@
-"""A device gets the best that runs on it, and a budget that it has no memory for is refused."""
+"""A device gets the best backend that runs on it. A budget beyond its memory is refused."""
 
 import logging
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Passes get the smallest bucket that has room for them, are captured once, and run otherwise where that fails."""
+"""Passes use the smallest bucket with room for them, are captured once, and run uncaptured if capture fails."""
 
 import logging
 from collections.abc import Callable
@@ -18,18 +18,18 @@ ONE, TWO = PassShape(1, 1, 1), PassShape(2, 2, 1)
 
 
 def doubled(inputs: PassInputs[Tensor], shape: PassShape) -> Tensor:
-    """A pass whose logits are twice the ids."""
+    """Return twice the ids as logits."""
     assert inputs.ids.shape == (shape.tokens,)
     return 2.0 * inputs.ids
 
 
 def flat(shape: PassShape, ids: int, pages: int = 0) -> Tensor:
-    """A row whose numbers are all `ids`."""
+    """Return a row of numbers that all equal `ids`."""
     return torch.full((room(shape, pages),), ids)
 
 
 class Refusing:
-    """Captures nothing that is called from here on."""
+    """A capture that fails every call once `broken` is set."""
 
     def __init__(self) -> None:
         self.broken = False

@@ -1,4 +1,4 @@
-"""The flat row says where every token's keys and values go and what it sees, and that padding is nothing."""
+"""The flat row gives every token's KV slots and visible tokens. Padding has no effect."""
 
 import torch
 
@@ -13,7 +13,7 @@ FORKED = Tree((-1, 0, 0, 2))
 
 
 def lists(*lengths: tuple[int, int]) -> list[PageList]:
-    """Sequences of so many tokens, with pages for so many more; the first page has the highest number."""
+    """Return sequences with these lengths and additional pages; the first page has the highest number."""
     store = PageStore(LAYOUT, 32 * 16 * LAYOUT.token_bytes)
     made = []
     for length, more in lengths:

@@ -1,4 +1,4 @@
-"""Triton's kernels attend as plain PyTorch does, to the pages of each sequence and to nothing else."""
+"""Triton's kernels attend like plain PyTorch, to the pages of each sequence and to nothing else."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ from tests.kv_backends import PlainKernels
 
 FORKED = Tree((-1, 0, 0, 1, 1, 2, 4))
 STRANDS = Tree(tuple(max(-1, node - 2) for node in range(MOST_NODES)))
-"""Two strands in turns, as many nodes as bits."""
+"""Two interleaved strands with as many nodes as a mask has bits."""
 Sequences = Sequence[tuple[int, int, Tree | None]]
 RAGGED: Sequences = [(37, 5, None), (100, 7, FORKED), (0, 3, None), (15, 1, None), (16, 1, None), (31, 2, None)]
 SINKS = torch.tensor([0.5, -1.0, 2.0, 0.0, 1.0, -3.0, 0.25, 4.0])
@@ -30,7 +30,7 @@ SINKS = torch.tensor([0.5, -1.0, 2.0, 0.0, 1.0, -3.0, 0.25, 4.0])
 
 @dataclass(frozen=True)
 class Heads:
-    """Of a layer, and the widths of their keys and values."""
+    """Heads of a layer, and the widths of their keys and values."""
 
     query: int = 4
     key: int = 2
@@ -71,7 +71,7 @@ PADDING = 3
 
 
 class Layer:
-    """One layer's pages, filled with what the sequences have, and the inputs of a pass over them."""
+    """One layer's pages, filled with the sequences' KV, and the inputs of a pass over them."""
 
     def __init__(self, heads: Heads, sequences: Sequences, dtype: torch.dtype, kernel_device: torch.device) -> None:
         self.layout = KvLayout(1, heads.key, heads.key_width, heads.value_width, dtype, kernel_device)
@@ -91,7 +91,7 @@ class Layer:
         )
 
     def _list(self, start: int, count: int) -> PageList:
-        """A sequence whose pages are not in a row."""
+        """Return a sequence whose pages are out of order."""
         pages = self.store.open(start + count, b"")
         pages.grow([0] * start)
         self.store.extend(pages, start + count)
@@ -99,7 +99,7 @@ class Layer:
         return pages
 
     def tensor(self, heads: int, width: int, seed: int) -> Tensor:
-        """[1, heads, T, width], laid out as a projection gives it."""
+        """Return [1, heads, T, width], laid out like the output of a projection."""
         kernel_device = self.layout.device
         made = torch.randn(
             1,

@@ -1,4 +1,4 @@
-"""The KV pool holds its byte budget and knows its sessions."""
+"""The KV pool keeps to its byte budget and knows its sessions."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Every byte of a message counts: one that is changed, added or missing is found before anything is made of it."""
+"""Every changed, added or missing byte of a message is found before the message is parsed."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""The table of errors: complete, and the same after a trip over the wire."""
+"""The table of errors is complete, and errors are unchanged after transmission."""
 
 import inspect
 

@@ -1,4 +1,4 @@
-"""A log line stays short, whatever a caller sent."""
+"""A log line stays short for any input of a caller."""
 
 from specdec.serving.telemetry.logs import VALUE_BYTES, cut_values
 

@@ -1,4 +1,4 @@
-"""Metrics of one thread read as those of the client library."""
+"""Metrics of a single thread are exported like those of the client library."""
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest

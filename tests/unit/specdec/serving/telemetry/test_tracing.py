@@ -1,4 +1,4 @@
-"""Spans belong to each other across tasks and processes, are sent to a collector, and are nothing while that is off."""
+"""Spans are linked across tasks and processes and sent to a collector. Disabled tracing does nothing."""
 
 import asyncio
 import os
