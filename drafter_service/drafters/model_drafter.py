@@ -85,8 +85,7 @@ class ModelDrafter:
         )
 
     def translated(self, target: Vocabulary) -> "ModelDrafter":
-        """Return a drafter with the same model for targets with another vocabulary. The two must not run at the same
-        time.
+        """Return a drafter for targets with another vocabulary. It shares the model, so the two must take turns.
 
         Raises:
             TokenizerMismatch: the bytes of the model's tokens are unknown, or it shares no token with the target.
@@ -132,7 +131,7 @@ class ModelDrafter:
             if not isinstance(session, TreeSession):
                 chains.append((scheduled, rows))
                 continue
-            # The last token of the sequence is computed again with the next level, whose root it is.
+            # The last token of the sequence is computed again with the next level, as its parent.
             self._model.truncate(session.key, len(session) - 1)
             if session.chain:  # another source began the chain; the model does not extend it
                 results.append(NoGuess(session))

@@ -41,7 +41,7 @@ class Retokenized:
         self._text = bytearray()
         """Bytes of the target's tokens. A shared special token takes one placeholder byte."""
         self._marks = [0]
-        """End of each target token, as a byte offset, after the offset of the text's start."""
+        """Byte offsets of the start of the text and of the end of each target token."""
 
     def __len__(self) -> int:
         """Return the number of target tokens read."""

@@ -21,7 +21,7 @@ class UniformModel(SequenceLengths):
         self.tokenizer_hash = vocabulary.fingerprint(ids)
 
     def forward(self, chunks: Sequence[Chunk]) -> Tensor:
-        """Zeros, float32 [Σ logits, V]."""
+        """Return zeros, float32 [Σ logits, V]."""
         for chunk in chunks:
             self.extend(chunk.session, len(chunk.tokens))
         return torch.zeros(sum(chunk.logits for chunk in chunks), self.vocab_size)

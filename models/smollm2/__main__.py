@@ -30,7 +30,7 @@ def main(  # noqa: PLR0913 - a command's options are its parameters
     state: Annotated[Path | None, typer.Option(help="Where answers and checkpoints are kept.")] = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads; PyTorch's choice if left out.")] = None,
 ) -> None:
-    """Let the target answer, distil, export and measure; run it again after a kill and it goes on where it was."""
+    """Generate the target's answers, distil, export and measure the drafter; rerun it after a kill to resume."""
     transformers_logging.disable_progress_bar()
     machine = compute.choose("cpu", threads, compiled=False)
     teacher = answers.load_teacher(_folder(target))

@@ -26,7 +26,7 @@ def main(  # noqa: PLR0913 - a command's options are its parameters
     threads: Annotated[int | None, typer.Option(help="CPU threads; PyTorch's choice if left out.")] = None,
     compiled: Annotated[bool, typer.Option("--compile/--no-compile", help="Fuse kernels with torch.compile.")] = True,
 ) -> None:
-    """Train, export and measure the demo pair; run it again after a kill and it goes on where it was."""
+    """Train, export and measure the demo pair; rerun it after a kill to resume."""
     transformers_logging.disable_progress_bar()
     plan = pipeline.Plan(steps, (drafter_steps, refine_steps, polish_steps), seed, out, state)
     facts = pipeline.run(plan, compute.choose(device, threads, compiled))

@@ -24,7 +24,7 @@ class Counts:
     single: Tensor
     """Occurrences of each token, float32 [V]."""
     starts: Tensor
-    """int64 [V + 1]: the pairs that begin with token t lie at starts[t]..starts[t + 1] - 1."""
+    """Offsets, int64 [V + 1]: the pairs that begin with token t lie at starts[t]..starts[t + 1] - 1."""
     seconds: Tensor
     """Second token of each pair, int64 [pairs], ascending for each first token."""
     pairs: Tensor
