@@ -1,4 +1,4 @@
-"""Calls the gateway and the verifiers over gRPC, with values in place of protobuf and the product's own errors."""
+"""Clients of the gateway and the verifiers over gRPC, with values instead of protobuf and the product's own errors."""
 
 from collections.abc import Iterator
 
@@ -20,7 +20,7 @@ from specdec.wire.generation import DrafterState, info_from_pb
 class GatewayClient:
     """A connection to a gateway's gRPC API.
 
-    Its calls raise Unreachable when nothing answers, and the SpecdecError of a gateway that refused or failed.
+    Calls raise Unreachable if nothing answers, and the SpecdecError of a gateway that refuses or fails.
     """
 
     def __init__(self, connection: GatewayConnection) -> None:
@@ -31,11 +31,11 @@ class GatewayClient:
         self._sessions = gateway_pb2_grpc.SessionServiceStub(self._channel)
 
     def close(self) -> None:
-        """End every stream and close the connection; from any thread."""
+        """End every stream and close the connection; callable from any thread."""
         self._channel.close()
 
     def create_session(self, user: str = "") -> str:
-        """The id of a new session."""
+        """Create a session and return its id."""
         request = gateway_pb2.CreateSessionRequest(user=user)
         try:
             return str(self._sessions.CreateSession(request, metadata=self._metadata).session.id)
@@ -43,7 +43,7 @@ class GatewayClient:
             raise _failure(error, self._address) from error
 
     def stream(self, request: PromptRequest) -> Iterator[Event]:
-        """Generate, and yield the events as they come."""
+        """Generate, and yield the events as they arrive."""
         call = self._generation.StreamGenerate(
             gateway_pb2.StreamGenerateRequest(request=request_to_pb(request)), metadata=self._metadata
         )
@@ -55,7 +55,7 @@ class GatewayClient:
 
 
 def drafter_states(verifier: str, access: Access, timeout: float = 2.0) -> tuple[DrafterState, ...]:
-    """The drafters of the verifier at `host:port`, as it sees them; the token of `access` is sent, in plaintext.
+    """The state of each drafter as seen by the verifier at `host:port`. The token of `access` is sent in plaintext.
 
     Raises:
         Unreachable: nothing answers at the address.
@@ -72,7 +72,7 @@ def drafter_states(verifier: str, access: Access, timeout: float = 2.0) -> tuple
 
 
 def _failure(error: grpc.RpcError, address: str) -> SpecdecError:
-    """The error that the peer sent, or, when it sent only a status, the one that the status means to a caller."""
+    """The error that the peer sent, or an error for its status if it sent only a status."""
     ours = from_rpc_error(error)
     if ours is not None:
         return ours

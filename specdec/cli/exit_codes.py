@@ -1,4 +1,4 @@
-"""The exit status of `specdec`, and which error gives which."""
+"""The exit statuses of `specdec`, and the status for each error."""
 
 from enum import IntEnum
 

@@ -1,4 +1,4 @@
-"""The processes of a fleet as their own metrics describe them, from one look to the next."""
+"""The processes of a fleet, read periodically from their metrics."""
 
 import json
 from collections.abc import Sequence
@@ -15,16 +15,16 @@ _ROLES = {
     "verifier": "specdec_spec_rounds_total",
     "drafter": "specdec_drafter_streams",
 }
-"""A series that every process of a role has, and no other."""
+"""A series that identifies each role: only its processes have it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """All processes at one moment."""
+    """The metrics of all processes at one moment."""
 
     processes: tuple[ScrapedProcess, ...]
     silent: tuple[str, ...]
-    """URLs that did not answer as a process of a fleet does."""
+    """URLs without a valid answer from a process of the fleet."""
 
     def of(self, role: str) -> list[ScrapedProcess]:
         """The processes of a role."""
@@ -35,7 +35,7 @@ class Fleet:
     """Reads the metrics of processes at URLs that end in /metrics."""
 
     def __init__(self, urls: Sequence[str], key: str = "") -> None:
-        """`key` is an API key that gateways may ask for; it is sent to every URL, and is empty for none."""
+        """`key` is an API key that gateways may require; it is sent to every URL; empty for none."""
         self._urls = tuple(dict.fromkeys(urls))
         self._scrapes = Scrapes(_TIMEOUT, {"authorization": f"Bearer {key}"} if key else {}, direct=True)
 
@@ -46,15 +46,15 @@ class Fleet:
 
 
 def _role(process: ScrapedProcess) -> str:
-    """What a process is; empty for one that is no part of a fleet."""
+    """Role of a process; empty if it is not part of a fleet."""
     return next((role for role, name in _ROLES.items() if process.now.values(name)), "")
 
 
 def urls_of(given: Sequence[str], state: Path | None) -> list[str]:
-    """Where to read: the URLs given, and the processes of a state file; without either, what `specdec up` runs.
+    """URLs to read: those given, and those of a state file; without either, the defaults of `specdec up`.
 
     Raises:
-        ConfigError: a URL does not end in /metrics, or the file is not one of `specdec up --state`.
+        ConfigError: a URL does not end in /metrics, or the file was not written by `specdec up --state`.
     """
     for url in given:
         if not url.startswith(("http://", "https://")) or not url.endswith("/metrics"):

@@ -1,6 +1,6 @@
-"""Where models lie on this machine: the known ones by name, converted ones, and those of the Hugging Face Hub's cache.
+"""Models on this machine: known models by name, converted models, and models in the Hugging Face Hub's cache.
 
-Nothing here touches the network: `specdec models get` is the only command that fetches.
+This module does not use the network: `specdec models get` is the only command that fetches.
 """
 
 import os
@@ -14,19 +14,19 @@ _CONFIG = "config.json"
 
 @dataclass(frozen=True, slots=True)
 class KnownModel:
-    """A model that comes as a file inside a package of the Python package index."""
+    """A model that is a file inside a package of the Python package index."""
 
     requirement: str
     """The package with its version."""
     sha256: str
-    """Of the package's wheel."""
+    """SHA-256 of the package's wheel, in hex."""
     file: str
     """Path of the GGUF file inside the wheel."""
     licence: str
     """SPDX identifier, of the model and of the package."""
     about: str
     local: str
-    """The sources that its verifiers draft by themselves when `specdec up` is told of no drafter."""
+    """Local draft sources of the verifiers when `specdec up` is given no drafter."""
 
 
 KNOWN: Mapping[str, KnownModel] = MappingProxyType(
@@ -50,7 +50,7 @@ def cache() -> Path:
 
 
 def converted() -> list[Path]:
-    """The folders of the models that `specdec models get` has made, in the order of their names."""
+    """The folders of the models that `specdec models get` has created, in the order of their names."""
     return sorted(each.parent for each in cache().glob(f"*/{_CONFIG}"))
 
 
@@ -63,7 +63,7 @@ def find(name: str) -> Path | None:
 
 
 def _snapshot(hub_id: str) -> Path | None:
-    """The folder in which the Hub's own cache keeps the main revision of a model."""
+    """The folder of a model's main revision in the Hub's cache."""
     hub = os.environ.get("HF_HUB_CACHE") or Path(os.environ.get("HF_HOME") or _user_cache() / "huggingface") / "hub"
     model = Path(hub) / f"models--{hub_id.replace('/', '--')}"
     try:

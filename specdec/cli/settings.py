@@ -19,7 +19,7 @@ _SOURCES = ("ngram", "prompt_lookup", "suffix")
 
 
 def check_sources(value: str) -> str:
-    """The value, if it lists sources; raises ValueError if not."""
+    """Return the value if it is a list of known sources; raises ValueError otherwise."""
     unknown = [name for name in source_names(value) if name not in _SOURCES]
     if unknown:
         raise ValueError(f"there is no source {unknown[0]!r}, there are {', '.join(_SOURCES)}")
@@ -27,7 +27,7 @@ def check_sources(value: str) -> str:
 
 
 def source_names(value: str) -> list[str]:
-    """The names in a list that is separated by commas."""
+    """The names in a comma-separated list."""
     return [name.strip() for name in value.split(",") if name.strip()]
 
 
@@ -123,7 +123,7 @@ class UpSettings(Settings):
     @model_validator(mode="before")
     @classmethod
     def _drafts_of_known_model(cls, given: Any) -> Any:
-        """The demo's drafter drafts for the demo; a known model's verifiers draft by themselves, without a drafter."""
+        """Set the defaults for a known model: local draft sources and no drafter, because the demo's does not fit."""
         known = KNOWN.get(str(given.get("target", ""))) if isinstance(given, dict) else None
         if known is None or {"drafter", "drafter_kind"} & given.keys():
             return given
@@ -131,7 +131,7 @@ class UpSettings(Settings):
 
     @property
     def served_name(self) -> str:
-        """The name under which the model is served: of a folder called `target`, its parent's name."""
+        """Name of the served model; for a folder called `target`, the name of its parent."""
         folder = find_model(self.target)
         if self.served_model_name or folder == known_models.find(str(self.target)):
             return self.served_model_name or str(self.target)
@@ -140,9 +140,9 @@ class UpSettings(Settings):
 
 
 def find_model(path: Path) -> Path:
-    """The folder at a path here, else in the checkout that this runs from, else of the model of that name; or the path.
+    """Find the folder of a model: the path itself, else the path in this checkout, else the model of that name.
 
-    A folder wins over a name.
+    A folder takes precedence over a name. Returns `path` if none of them exists.
     """
     for folder in (path, _ROOT / path):
         if folder.exists():

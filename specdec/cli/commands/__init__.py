@@ -1,1 +1,1 @@
-"""The subcommands of `specdec`, a module each."""
+"""The subcommands of `specdec`, one module each."""

@@ -1,4 +1,4 @@
-"""`specdec advise`: the replicas that a throughput takes, with the formulas, and whether drafting pays, and where."""
+"""`specdec advise`: replicas for a throughput with the formulas, whether drafting pays, and where to place drafters."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -20,11 +20,11 @@ _OPTIONS = {
     "draft_batch": "--draft-batch",
     "verify_batch": "--verify-batch",
 }
-"""The option with which each number of a snapshot is given that a sizing cannot do without."""
+"""Option for each number of a snapshot that a sizing requires."""
 
 
 def costs_of(numbers: MetricsSnapshot) -> RoundCosts:
-    """The costs of a round from the numbers that were given or read.
+    """The costs of a round, from numbers that were given or read.
 
     Raises:
         ConfigError: a number is neither given nor read.
@@ -62,15 +62,15 @@ def advise(
     drafter_cost: float | None = None,
     draft_operations: float = 0.0,
 ) -> None:
-    """Run the command: print the sizing, as one JSON document when `as_json` is set.
+    """Run the command: print the sizing, as one JSON document if `as_json` is set.
 
     Args:
-        busy: the Policy's fields.
-        drafter_cost: of a drafter, in verifiers; None where it is not known.
-        draft_operations: ĉ, arithmetic operations of a draft step over those of a target step, a token.
+        busy: the fields of `Policy`.
+        drafter_cost: cost of a drafter, in verifiers; None if unknown.
+        draft_operations: ĉ, arithmetic operations of a draft step divided by those of a target step, per token.
 
     Raises:
-        ConfigError: a number is not known, or out of range.
+        ConfigError: a number is unknown or out of range.
     """
     try:
         costs = costs_of(numbers)
@@ -100,7 +100,7 @@ def advise(
 
 
 def derivation(tokens_per_second: float, sizing: Sizing, costs: RoundCosts, draft_operations: float) -> Iterator[str]:
-    """The lines that show the numbers, each with the formula it comes from."""
+    """Lines with the numbers, each with its formula."""
     times = (costs.draft_step, costs.verify_pass, costs.plain_pass, costs.round_trip)
     t_d, t_v, t_p, trip = (f"{value * 1000:.3g} ms" for value in times)
     yield f"α {costs.alpha:.2f}, γ {costs.gamma}, t_d {t_d}, t_v {t_v}, t_p {t_p}, R {trip}, c = t_d/t_v {costs.c:.3f}"
@@ -133,7 +133,7 @@ def verdict(sizing: Sizing, costs: RoundCosts, policy: Policy) -> str:
 
 
 def placed(apart: Placement, drafter_cost: float | None) -> str:
-    """Sentences on whether drafters should be apart, or draft on the target's accelerator."""
+    """Sentences on whether drafters should have their own accelerators or share the target's."""
     words = (
         f"Drafters apart let a full verifier hold up to 1 + γ·t_d/t_v = {apart.full:.2f} times the clients that it "
         f"holds if it drafts itself, in turns; few clients have (t_v + γ·t_d) / (t_v + γ·t_d + R) = {apart.alone:.2f} "

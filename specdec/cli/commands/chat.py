@@ -1,4 +1,4 @@
-"""`specdec chat`: a conversation on the console, whose turns the gateway keeps in a session."""
+"""`specdec chat`: a conversation on the console; the gateway stores its turns in a session."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -33,9 +33,10 @@ def command(
 
 
 def chat(console: Console, connection: GatewayConnection, request: PromptRequest, show_draft: bool) -> None:
-    """Answer line after line until the input ends; a request that names a session goes on in it.
+    """Answer line after line until the input ends; a request that names a session continues it.
 
-    A line that is refused, as one that is too long for the context, is told and changes nothing.
+    If the gateway refuses a line, for example because it is too long for the context, the reason is printed and the
+    session does not change.
     """
     with closing(GatewayClient(connection)) as gateway:
         session = request.session or gateway.create_session(request.user)
@@ -48,7 +49,7 @@ def chat(console: Console, connection: GatewayConnection, request: PromptRequest
 
 
 def _lines(console: Console) -> Iterator[str]:
-    """What the user writes, line by line, without empty lines."""
+    """Lines that the user types, without empty lines."""
     while True:
         try:
             line = console.input("> ")

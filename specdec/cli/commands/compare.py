@@ -1,4 +1,4 @@
-"""`specdec compare`: runs the same prompt with and without drafts in turn, and says which was faster."""
+"""`specdec compare`: run the same prompt alternately with and without drafts, and report which is faster."""
 
 import json
 import secrets
@@ -21,21 +21,21 @@ from specdec.wire.generation import Fallback
 Generate = Callable[[PromptRequest], GenerationResult]
 
 _HARDLY = 1.05
-"""Tokens per round up to which drafts explain no difference in speed."""
+"""Tokens per round up to which a difference in speed is not attributed to drafts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """The runs of one way to decode, in numbers: medians of the runs, but for the acceptance."""
+    """Statistics of the runs with drafts, or without: medians of the runs, except for the acceptance."""
 
     tokens_per_second: float
-    """Output tokens per second after the first ones."""
+    """Output tokens per second after the first tokens."""
     tokens_per_round: float
     """Output tokens per round."""
     first_token_seconds: float
     """Seconds to the first token."""
     acceptance: float | None
-    """Share of the draft tokens that were accepted, all runs together; None without drafts."""
+    """Accepted share of the draft tokens of all runs together; None without drafts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,23 +53,23 @@ class Comparison:
 
     @property
     def lossy(self) -> bool:
-        """Whether the speculative runs may differ from the plain ones in distribution."""
+        """Whether the distribution of the speculative runs may differ from the plain ones."""
         return any(result.finished.lossy for result in self.speculative)
 
     @property
     def ratios(self) -> tuple[float, ...]:
-        """Speed with drafts over speed without, of each pair of runs that was long enough to be timed."""
+        """Speed with drafts divided by speed without, for each pair of runs that was long enough to be timed."""
         pairs = zip(self.plain, self.speculative, strict=True)
         return tuple(drafted.decode_rate / plain.decode_rate for plain, drafted in pairs if plain.decode_rate)
 
     @property
     def speedup(self) -> float:
-        """Median of the ratios; 1 where no run was long enough to be timed."""
+        """Median of the ratios; 1 if no run was long enough to be timed."""
         return median(self.ratios or (1.0,))
 
     @property
     def difference(self) -> Literal["faster", "slower", "none"]:
-        """Which way is faster, where every pair of runs agrees and drafts were accepted."""
+        """Effect of drafts on speed; "none" unless every pair of runs agrees and drafts were accepted."""
         if side(self.speculative).acceptance is None or not self.ratios:
             return "none"
         if min(self.ratios) > 1.0 and side(self.speculative).tokens_per_round > _HARDLY:
@@ -77,7 +77,7 @@ class Comparison:
         return "slower" if max(self.ratios) < 1.0 else "none"
 
     def report(self) -> dict[str, Any]:
-        """The numbers as they are printed in JSON."""
+        """The JSON output of the comparison."""
         return {
             "prompt": self.request.prompt,
             "seed": self.request.seed,
@@ -94,7 +94,7 @@ class Comparison:
 
 
 def side(results: Sequence[GenerationResult]) -> Side:
-    """The numbers of the runs of one way to decode."""
+    """Statistics of runs that all had drafts, or all had none."""
     drafted = sum(result.finished.drafted for result in results)
     accepted = sum(result.finished.accepted for result in results)
     return Side(
@@ -106,9 +106,9 @@ def side(results: Sequence[GenerationResult]) -> Side:
 
 
 def measure(generate: Generate, request: PromptRequest, runs: int) -> Comparison:
-    """Run both ways once to warm them up, then in turn, so that a slow moment of the machine affects both.
+    """Run both requests once to warm up, then alternately, so that a slow moment of the machine affects both.
 
-    Each way has a `cache_salt` of its own, so that neither finds in a prefix cache what the other computed.
+    Each has its own `cache_salt`, so that neither reuses the other's entries in a prefix cache.
     """
     off, drafted = both_ways(request)
     for warm_up in (off, drafted):
@@ -119,7 +119,7 @@ def measure(generate: Generate, request: PromptRequest, runs: int) -> Comparison
 
 
 def both_ways(request: PromptRequest) -> tuple[PromptRequest, PromptRequest]:
-    """The request without drafts and with them: the same seed, and prefix caches apart."""
+    """The request without drafts and with drafts, with the same seed and separate prefix caches."""
     request = request if request.seed is not None else replace(request, seed=secrets.randbits(31))
     salt = secrets.token_hex(8)
     off, drafted = (replace(request, cache_salt=f"compare-{salt}-{way}") for way in ("off", "on"))
@@ -127,7 +127,7 @@ def both_ways(request: PromptRequest) -> tuple[PromptRequest, PromptRequest]:
 
 
 def _without_drafts(request: PromptRequest) -> PromptRequest:
-    """Return the request without drafts.
+    """Return a copy of the request without drafts.
 
     In coupled mode the tokens depend on the noise alone, so the mode is kept and only the draft length is set to 0.
     """
@@ -137,7 +137,7 @@ def _without_drafts(request: PromptRequest) -> PromptRequest:
 
 
 def compare(console: Console, connection: GatewayConnection, request: PromptRequest, runs: int, as_json: bool) -> None:
-    """Run the command: print the comparison, as one JSON document when `as_json` is set."""
+    """Run the command: print the comparison, as one JSON document if `as_json` is set."""
     with closing(GatewayClient(connection)) as gateway:
         found = measure(lambda each: collect(gateway.stream(each)), request, runs)
     if as_json:
@@ -180,7 +180,7 @@ _REASONS = {
 
 
 def _why_no_drafts(found: Comparison) -> Iterator[str]:
-    """Why the speculative runs had no drafts, or hardly any; nothing where they had."""
+    """Reason why the speculative runs had no drafts or hardly any; empty if they had drafts."""
     numbers = side(found.speculative)
     if numbers.acceptance is not None and numbers.tokens_per_round > _HARDLY:
         return

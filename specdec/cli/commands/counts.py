@@ -1,4 +1,4 @@
-"""`specdec counts`: counts of a text, a drafter of kind `counts`."""
+"""`specdec counts`: count the tokens of a text, for a drafter of kind `counts`."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,17 +10,17 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 _PIECE = 1 << 20
-"""Characters that are tokenized at once: a tokenizer takes a hundred times the memory of its text."""
+"""Number of characters tokenized at once: a tokenizer takes many times the memory of its text."""
 
 
 def write(corpus: Path, tokenizer: Path, out: Path, order: int) -> int:
     """Count the text of a file, or of all files of a folder, and write the counts.
 
     Returns:
-        How many tokens were counted.
+        Number of tokens counted.
 
     Raises:
-        ConfigError: the text is missing, or is no UTF-8 or too short; or the folder has no tokenizer.
+        ConfigError: the text is missing, not UTF-8 or too short; or the folder has no tokenizer.
     """
     texts = list(_texts(corpus))
     import torch

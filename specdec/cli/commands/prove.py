@@ -1,4 +1,4 @@
-"""`specdec prove`: tests over HTTP whether a deployment's speculation leaves the target's distribution as it is."""
+"""`specdec prove`: test over HTTP whether a deployment's speculation preserves the target's distribution."""
 
 import json
 import math
@@ -27,35 +27,35 @@ _PROMPTS = (
 )
 _IDENTITY_TOKENS = 48
 _SAMPLED_TOKENS = 5
-"""The first comes from the prompt's own pass; the others are the ones that drafts could spoil."""
+"""Tokens of each sampled sequence. The first comes from the prompt's pass; drafts can only affect the others."""
 _SECONDS = 120.0
 
 Call = Callable[[str, Mapping[str, Any] | None], Mapping[str, Any]]
-"""Takes a URL and a JSON body, None for GET; returns the JSON answer."""
+"""Sends a JSON body to a URL, or GET for None; returns the JSON response."""
 
 
 class Refused(SpecdecError, reason="REFUSED"):
-    """The server does not take a request that the proof needs."""
+    """The server refuses a request that the proof requires."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to test, and how strictly."""
+    """Parameters of the proof."""
 
     url: str
     """Base URL of the deployment."""
     reference: str = ""
-    """Base URL of the same model without drafts; when empty, the deployment itself is asked to draft nothing."""
+    """Base URL of the same model without drafts; if empty, plain requests go to the deployment itself."""
     samples: int = 400
     """Sequences drawn from each side."""
     alpha: float = 0.001
-    """False-alarm rate: the share of sound deployments that fail."""
+    """False-alarm rate: the share of exact deployments that fail."""
     streams: int = 8
-    """Requests at once."""
+    """Number of concurrent requests."""
 
     @property
     def permutations(self) -> int:
-        """Enough that p-values below alpha are possible."""
+        """Number of permutations, enough for p-values below alpha."""
         return max(199, round(2 / self.alpha))
 
 
@@ -65,12 +65,12 @@ class Proof:
 
     prompts: int
     identical: int
-    """Prompts whose greedy tokens are the same with drafts and without."""
+    """Number of prompts whose greedy tokens are the same with and without drafts."""
     samples: int
     p: float
     alpha: float
     accepted: int | None
-    """Draft tokens that were accepted in the tests; None where the server does not say."""
+    """Number of draft tokens accepted in the tests; None if the server does not report it."""
 
     @property
     def verdict(self) -> str:
@@ -80,12 +80,12 @@ class Proof:
         return "nothing was drafted" if self.accepted == 0 else "exact"
 
     def report(self) -> dict[str, Any]:
-        """The numbers as they are printed in JSON."""
+        """The JSON output of the proof."""
         return {**asdict(self), "verdict": self.verdict}
 
 
 class DecodingWay:
-    """One of the two ways to decode that are compared."""
+    """One of the two compared ways to decode: a server and its options."""
 
     def __init__(self, call: Call, url: str, speculation: Mapping[str, Any]) -> None:
         self._call = call
@@ -94,10 +94,10 @@ class DecodingWay:
         self._model = str(call(f"{self._url}/models", None)["data"][0]["id"])
 
     def complete(self, prompt: str, tokens: int, seed: int | None = None) -> tuple[tuple[str, ...], int | None]:
-        """The tokens of a completion, and how many of them were accepted drafts; greedy without a seed.
+        """The tokens of a completion, and the number of accepted draft tokens; greedy without a seed.
 
         Raises:
-            Refused: the answer has no `logprobs`, which name the tokens.
+            Refused: the response has no `logprobs`, which name the tokens.
         """
         sampling = {"temperature": 0.0} if seed is None else {"temperature": 1.0, "seed": seed}
         wanted = {"model": self._model, "prompt": prompt, "max_tokens": tokens, "logprobs": 1}
@@ -114,7 +114,7 @@ def prove(plan: Plan, call: Call) -> Proof:
 
     Raises:
         Unreachable: nothing answers.
-        Refused: a server does not take the requests, such as an OpenAI-compatible one without a reference.
+        Refused: a server refuses the requests, such as another OpenAI-compatible server without a reference.
     """
     if plan.reference:
         plain, drafted = DecodingWay(call, plan.reference, {}), DecodingWay(call, plan.url, {})
@@ -125,7 +125,7 @@ def prove(plan: Plan, call: Call) -> Proof:
         greedy = [
             list(pool.map(partial(side.complete, tokens=_IDENTITY_TOKENS), _PROMPTS)) for side in (plain, drafted)
         ]
-        # No seed is used twice: equal seeds could give equal tokens, and the sides would not be independent.
+        # No seed is used twice: equal seeds could give equal tokens, and the two samples would not be independent.
         before = list(pool.map(lambda seed: plain.complete(_PROMPTS[0], _SAMPLED_TOKENS, 2 * seed), seeds))
         after = list(pool.map(lambda seed: drafted.complete(_PROMPTS[0], _SAMPLED_TOKENS, 2 * seed + 1), seeds))
     accepted = [count for _, count in (*greedy[1], *after) if count is not None]
@@ -144,7 +144,7 @@ def http(url: str, body: Mapping[str, Any] | None) -> Mapping[str, Any]:
 
     Raises:
         Unreachable: nothing answers at the URL.
-        Refused: the answer is an error, or no JSON.
+        Refused: the response is an error or not JSON.
     """
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
@@ -177,14 +177,14 @@ def show(console: Console, proof: Proof, as_json: bool) -> None:
 
 
 def p_value(first: Sequences, second: Sequences, permutations: int, seed: int = 0) -> float:
-    """The chance, if both come from one distribution, that they differ at least as much as they do.
+    """The probability, if both come from one distribution, of a difference at least as large as the observed one.
 
-    Every sequence is drawn by itself, so under one distribution any division of them into two sets is as likely as the
-    given one. So the p-value is right for any sizes and any vocabulary: at most α of all tests have p ≤ α. The
-    least p-value is 1 / (permutations + 1).
+    The sequences are independent, so under one distribution every division into two sets is equally likely. The p-value
+    is therefore valid for any sizes and any vocabulary: at most α of all tests have p ≤ α. The least p-value is
+    1 / (permutations + 1).
 
     Args:
-        permutations: number of random divisions that the given one is compared with.
+        permutations: number of random divisions to compare with the given one.
     """
     pool, count = _cells([*first, *second]), len(first)
     whole = Counter(chain.from_iterable(pool))
@@ -203,7 +203,7 @@ def p_value(first: Sequences, second: Sequences, permutations: int, seed: int = 
 
 
 def _cells(sequences: Sequences) -> list[tuple[int, ...]]:
-    """For each sequence a number for the token at each position; a sequence that ended has a number for that too."""
+    """For each sequence, a number for the token at each position; an ended sequence also has a number for its end."""
     numbers: dict[tuple[int, str | None], int] = {}
     columns = [
         [numbers.setdefault((at, token), len(numbers)) for token in column]

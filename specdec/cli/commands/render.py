@@ -1,6 +1,6 @@
-"""How tokens are printed: each origin has a colour, and a shape of its own beside the colour.
+"""Print tokens by origin, each with a colour and a distinct shape.
 
-On a terminal the shapes are underline, bold, italics and strike-through (NO_COLOR takes away only the colours); in a
+On a terminal the shapes are underline, bold, italics and strike-through, and NO_COLOR removes only the colours. In a
 pipe or a file they are marks around the text.
 """
 
@@ -20,12 +20,12 @@ REJECTED = "rejected"
 
 @dataclass(frozen=True, slots=True)
 class TokenStyle:
-    """How one kind of token is printed."""
+    """Style of one kind of token."""
 
     style: str
-    """A style of rich, for a terminal."""
+    """A rich style, for a terminal."""
     marks: tuple[str, str]
-    """What stands before and behind the text anywhere else."""
+    """Marks before and after the text, for pipes and files."""
 
 
 STYLES: dict[str, TokenStyle] = {
@@ -39,14 +39,14 @@ STYLES: dict[str, TokenStyle] = {
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Text of tokens of one kind that follow each other."""
+    """Text of consecutive tokens of one kind."""
 
     kind: str
     text: str
 
 
 def pieces(round_: RoundEvent, show_draft: bool) -> Iterator[Piece]:
-    """A round's text in reading order: the accepted drafts, the rejected drafts, then the token in their place."""
+    """Text of a round in reading order: accepted drafts, rejected drafts, then the token that replaces them."""
     kept = [Piece(token.origin, token.text) for token in round_.tokens]
     rejected = [Piece(REJECTED, text) for text in round_.rejected] if show_draft else []
     before = [index for index, piece in enumerate(kept) if piece.kind == Origin.RECOVERED]
@@ -71,7 +71,7 @@ def paint(piece: Piece, styled: bool) -> Text:
 
 
 def printable(text: str) -> str:
-    """The text with control characters escaped, all but line ends and tabs, so that it cannot control the terminal."""
+    """Escape control characters except newlines and tabs, so that the text cannot control the terminal."""
     return "".join(_spell(character) for character in text)
 
 
@@ -86,13 +86,13 @@ def has_styles(console: Console) -> bool:
 
 
 def legend(styled: bool, show_draft: bool) -> Text:
-    """One line that shows each kind of token in its style."""
+    """One line with each kind of token in its style."""
     kinds = [*Origin, REJECTED] if show_draft else list(Origin)
     return Text("  ").join(paint(Piece(kind, str(kind)), styled) for kind in kinds)
 
 
 def show_round(console: Console, round_: RoundEvent, show_draft: bool) -> None:
-    """Print a round behind the one before."""
+    """Print a round after the previous one."""
     styled = has_styles(console)
     for piece in pieces(round_, show_draft):
         console.print(paint(piece, styled), end="", soft_wrap=True)

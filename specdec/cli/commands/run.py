@@ -54,7 +54,7 @@ def show(console: Console, gateway: GatewayClient, request: PromptRequest, show_
 def run(
     console: Console, connection: GatewayConnection, request: PromptRequest, show_draft: bool, as_json: bool
 ) -> None:
-    """Run the command: print a generation, as one JSON document when `as_json` is set."""
+    """Run the command: print a generation, as one JSON document if `as_json` is set."""
     with closing(GatewayClient(connection)) as gateway:
         if as_json:
             console.out(json.dumps(report(collect(gateway.stream(request))), indent=2), highlight=False)
@@ -63,7 +63,7 @@ def run(
 
 
 def report(result: GenerationResult) -> dict[str, Any]:
-    """A generation as it is printed in JSON."""
+    """The JSON output of a generation."""
     finished = result.finished
     return {
         "id": result.started.id,
@@ -98,7 +98,7 @@ def show_report(console: Console, report: RoundReport) -> None:
 
 
 def lines(report: RoundReport) -> list[str]:
-    """Where the round begins, what it asked for and why, and where its time went."""
+    """Lines with the round's position and acceptance, its γ with the reason, and its times."""
     came = f"{report.accepted} of {len(report.drafted)} drafts of {report.drafter} accepted"
     if not report.drafted:
         came = f"no draft: {report.fallback}" if report.fallback else "no draft"
@@ -118,7 +118,7 @@ def lines(report: RoundReport) -> list[str]:
 
 
 def table(report: RoundReport) -> Table:
-    """The tokens of a draft with the numbers that the verdict rests on."""
+    """Table of the tokens of a draft with the evidence for the verdict."""
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     made.add_column("token")
     by_entropy = any(token.h_norm is not None for token in report.drafted)

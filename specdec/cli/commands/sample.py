@@ -1,4 +1,4 @@
-"""The sample of `specdec up`: one completion without drafts and with them, and a line on what the drafts brought."""
+"""The sample of `specdec up`: one completion without drafts and one with drafts, and a line on the speed-up."""
 
 import shlex
 from dataclasses import replace
@@ -23,11 +23,11 @@ class Stack:
 SAMPLE = PromptRequest(_PROMPT, max_tokens=64, temperature=0.0, seed=0, gamma=6)
 _WARM_UP_TOKENS = 16
 _PAIRS = 3
-"""Pairs of runs that are timed; the first is shown."""
+"""Number of timed pairs of runs; the first pair is shown."""
 
 
 def show_sample(console: Console, gateway: GatewayClient, request: PromptRequest = SAMPLE) -> Comparison:
-    """Stream a completion without drafts, then with them, and time some more of both; raises what a gateway raises."""
+    """Stream a completion without drafts, then with drafts, and time more runs of both; raises the gateway's errors."""
 
     def generate(asked: PromptRequest) -> GenerationResult:
         return collect(gateway.stream(asked))
@@ -48,7 +48,7 @@ def show_sample(console: Console, gateway: GatewayClient, request: PromptRequest
 
 
 def last_line(found: Comparison, page: str, grpc: str) -> str:
-    """One line: the gain, whether the tokens agree, the address of the page, and the next command to try."""
+    """One line with the speed-up, whether the tokens agree, the address of the page, and a command to try."""
     tokens = "the tokens are identical" if found.identical else "the tokens differ"
     address = [] if grpc == "127.0.0.1:50051" else ["--address", grpc]
     command = shlex.join(["specdec", "compare", "def main(", "--temperature", "0", *address])

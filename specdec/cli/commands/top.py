@@ -1,4 +1,4 @@
-"""`specdec top`: the fleet live, a table for each role."""
+"""`specdec top`: a live view of the fleet, with a table for each role."""
 
 from collections.abc import Callable, Sequence
 from typing import Annotated
@@ -17,7 +17,7 @@ from specdec.cli.local.signals import Stop, stop_on_signals
 from specdec.serving.telemetry.scrapes import ScrapedProcess
 
 Column = tuple[str, Callable[[ScrapedProcess], str]]
-"""A heading, and what stands under it for a process."""
+"""A heading, and a function that formats the cell of a process."""
 
 
 def command(
@@ -34,10 +34,10 @@ def command(
 
 
 def top(console: Console, fleet: Fleet, every: float, looks: int, stop: Stop) -> None:
-    """Show the fleet until a signal asks for the end, or after so many looks; 0 looks are endless.
+    """Show the fleet until a stop signal, or for `looks` updates; 0 is no limit.
 
     Raises:
-        Unreachable: at the first look no process answers.
+        Unreachable: no process answers the first read.
     """
     look = fleet.look()
     if not look.processes:
@@ -50,7 +50,7 @@ def top(console: Console, fleet: Fleet, every: float, looks: int, stop: Stop) ->
 
 
 def frame(look: Look) -> RenderableType:
-    """One look as tables."""
+    """Tables of one look."""
     tables = [_table(role, columns, look.of(role)) for role, columns in _COLUMNS.items()]
     silent = [Text(f"no answer: {url}", style="red") for url in look.silent]
     return Group(*tables, *silent)

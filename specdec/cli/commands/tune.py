@@ -1,4 +1,4 @@
-"""`specdec tune`: tries draft lengths, modes and sources on prompts of one's own, and recommends settings."""
+"""`specdec tune`: try draft lengths, modes and sources on the user's prompts, and recommend settings."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +23,7 @@ from specdec.errors import ConfigError
 from specdec.rules.speculation import Mode
 
 LENGTHS: tuple[int | None, ...] = (None, 2, 4, 8)
-"""Draft lengths that are tried; None is `auto`."""
+"""Draft lengths to try; None is `auto`."""
 _MODES = (Mode.REJECTION, Mode.BLOCK, Mode.COUPLED)
 
 
@@ -36,15 +36,15 @@ class Candidate:
     mode: Mode | None = None
     """None is the server's default."""
     drafter: str = ""
-    """What drafts; empty for the server's choice."""
+    """Drafter or draft source; empty lets the server choose."""
 
     def of(self, request: PromptRequest) -> PromptRequest:
-        """The request with these settings."""
+        """A copy of the request with these settings."""
         return replace(request, gamma=self.gamma, mode=self.mode, drafter=self.drafter)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings under the names that the chart and the services share."""
+        """The settings by the names that the chart and the services share."""
         mode = {} if self.mode is None else {"mode": self.mode.value}
         drafter = {"drafter": self.drafter} if self.drafter else {}
         return {"gamma": "auto" if self.gamma is None else self.gamma, **mode, **drafter}
@@ -59,13 +59,13 @@ PLAIN = Candidate(0)
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Candidate settings, and the speed they gave every prompt."""
+    """Candidate settings and the speed of every prompt with them."""
 
     candidate: Candidate
     ratios: tuple[float, ...]
-    """Speed over that without drafts, of each prompt."""
+    """Speed relative to decoding without drafts, for each prompt."""
     identical: bool
-    """Whether every prompt gave the tokens that it gives without drafts."""
+    """Whether every prompt gave the same tokens as without drafts."""
 
     @property
     def gain(self) -> float:
@@ -74,7 +74,7 @@ class Trial:
 
 
 def read_prompts(file: Path) -> list[str]:
-    """The prompts of a file: one a line, as text, or as JSON with a `prompt` where the name ends in .jsonl.
+    """Read the prompts of a file: one per line, as text, or as JSON with a `prompt` if the name ends in .jsonl.
 
     Raises:
         ConfigError: the file cannot be read, or has no prompt.
@@ -94,7 +94,7 @@ def read_prompts(file: Path) -> list[str]:
 def tune(
     generate: Generate, requests: Sequence[PromptRequest], drafters: Sequence[str], tried: Callable[[Trial], object]
 ) -> list[Trial]:
-    """Try draft lengths for every drafter, then other modes for the best; the fastest first.
+    """Try draft lengths for every drafter, then other modes for the best. Return the trials, the fastest first.
 
     At temperature 0 all modes keep the same drafts, so no other mode is tried.
     """
@@ -108,7 +108,7 @@ def tune(
 def _try(
     generate: Generate, requests: Sequence[PromptRequest], candidate: Candidate, tried: Callable[[Trial], object]
 ) -> Trial:
-    """Run every prompt without drafts and with the candidate's, in turn, after a warm-up with the first."""
+    """Run every prompt without drafts and with the candidate's drafts, after a warm-up with the first prompt."""
     pairs = [both_ways(candidate.of(request)) for request in requests]
     for warm_up in pairs[0]:
         generate(warm_up)
@@ -122,7 +122,7 @@ def _try(
 
 
 def recommended(trials: Sequence[Trial]) -> Candidate:
-    """The fastest candidate; PLAIN where drafts are slower for more than a quarter of the prompts."""
+    """The fastest candidate; PLAIN if more than a quarter of the prompts are no faster with drafts."""
     best = trials[0]
     slower = sum(ratio <= 1.0 for ratio in best.ratios)
     return PLAIN if 4 * slower > len(best.ratios) else best.candidate
@@ -135,7 +135,7 @@ def flags(candidate: Candidate) -> str:
 
 
 def config_files(candidate: Candidate) -> str:
-    """Settings of `specdec serve`, as YAML by service."""
+    """Configuration for `specdec serve`, as YAML by service."""
     gateway = {} if candidate.mode is None else {"gateway": {"mode": candidate.mode.value}}
     verifier = {name: value for name, value in candidate.settings.items() if name != "mode"}
     return yaml.safe_dump({"verifier": verifier, **gateway}, sort_keys=False)
@@ -179,7 +179,7 @@ def command(
 
 
 def report(trials: Sequence[Trial]) -> dict[str, Any]:
-    """The trials and the recommendation as they are printed in JSON."""
+    """The JSON output: the trials and the recommendation."""
     chosen = recommended(trials)
     return {
         "trials": [
@@ -196,7 +196,7 @@ def report(trials: Sequence[Trial]) -> dict[str, Any]:
 
 
 def advice(trials: Sequence[Trial]) -> Iterator[str]:
-    """Lines that recommend settings: the measured speed, then flags, files and values."""
+    """Lines with the recommendation: the measured speed, then flags, configuration files and chart values."""
     chosen, best = recommended(trials), trials[0]
     measured = f"{best.gain:.2f} times ({min(best.ratios):.2f} to {max(best.ratios):.2f}, {len(best.ratios)} prompts)"
     if chosen is PLAIN:

@@ -1,4 +1,4 @@
-"""`specdec up`: runs the whole system on this machine, as separate processes, until it is told to stop."""
+"""`specdec up`: run the whole system on this machine, as separate processes, until a stop signal."""
 
 import os
 import secrets
@@ -36,17 +36,17 @@ class Up:
         self._console = console
         self._settings = settings
         self._stop = stop
-        # Of this run alone; it is written only to configuration files, which their owner alone can read.
+        # For this run only; written only to configuration files, which only their owner can read.
         self._access = Access(token=SecretStr(secrets.token_urlsafe(32)))
 
     def run(self) -> None:
-        """Start everything, serve until told to stop, and end everything.
+        """Start every process, serve until a stop signal, and end every process.
 
         Raises:
-            ConfigError: a mistake was found before anything was started.
+            ConfigError: a setting is invalid; no process was started.
             StartFailed: a process did not become healthy, or all have ended.
             Unreachable: the given session store does not answer.
-            StopRequested: a signal asked for the end before everything was healthy.
+            StopRequested: a stop signal arrived before every process was healthy.
         """
         with ports.Reservations() as reserved:
             self._run(*self._check(reserved))
@@ -73,7 +73,7 @@ class Up:
             self._say("Stopping.")
 
     def _check(self, reserved: ports.Reservations) -> tuple[stores.Chosen, plan.Addresses]:
-        """Find every mistake that can be found before anything is started."""
+        """Check everything that can be checked before a process is started."""
         plan.check_models(self._settings)
         self._check_state_folder()
         check_keys(self._settings, self._say)
@@ -82,7 +82,7 @@ class Up:
         if chosen.lacking:
             self._say(f"warning: keys and values are kept by the verifiers alone: {chosen.lacking}")
         if self._settings.state:
-            self._settings.state.unlink(missing_ok=True)  # one of an earlier run would be taken for this one's
+            self._settings.state.unlink(missing_ok=True)  # a file of an earlier run would look like this run's
         return chosen, addresses
 
     def _start_stores(self, children: Children, folders: Folders, embedded: Sequence[valkey.Embedded]) -> None:
@@ -108,21 +108,21 @@ class Up:
             self._offer_drafter(folders, plan.later_drafter(self._settings, addresses, self._token))
 
     def _offer_drafter(self, folders: Folders, later: plan.Service) -> None:
-        """Say how a drafter can be started later."""
+        """Print how to start a drafter later."""
         command = launch.command_line("drafter", launch.write_config(folders, later))
         local = self._settings.local
         tokens = f"verifiers draft by {local} alone" if local else "every token is plain"
         self._say(f"no drafter: {tokens} until one listens at {later.grpc}. Start it: {command}")
 
     def _report_drafters(self, running: Sequence[RunningService]) -> None:
-        """Wait until every verifier has met its drafters, and report the drafters that it refuses, and why."""
+        """Wait until every verifier has connected to its drafters, and report each refused drafter with the reason."""
         for verifier in (each.service for each in running if each.service.role == "verifier"):
             for drafter in self._drafters_of(verifier.grpc):
                 if drafter.state != "ready":
                     self._say(f"warning: {verifier.name} has no use of drafter {drafter.address}: {drafter.state}")
 
     def _drafters_of(self, verifier: str) -> Sequence[DrafterState]:
-        """The drafters of a verifier, once it has met all of them; sooner when that takes too long."""
+        """The drafters of a verifier, once it has connected to all of them or the wait times out."""
         for _ in range(_DRAFTER_TRIES):
             drafters = drafter_states(verifier, self._access)
             if all(drafter.state != "connecting" for drafter in drafters):
@@ -145,7 +145,7 @@ class Up:
         self._say("")
 
     def _sample(self, running: Sequence[RunningService]) -> str:
-        """Show the sample; return the line to end with, empty where there was none."""
+        """Show the sample. Return its last line; empty without a sample."""
         if not self._settings.sample:
             return ""
         first = next(each.service for each in running if each.service.role == "gateway")
@@ -162,7 +162,7 @@ class Up:
                 return ""
 
     def _watch(self, children: Children, restarted: Callable[[], None]) -> None:
-        """Start again what ends, until a signal asks for the end; `restarted` is called after each such start."""
+        """Restart processes that end, until a stop signal; `restarted` is called after restarts."""
         supervisor = Supervisor(children, RestartPolicy(self._settings.restarts), self._say)
         while not self._stop.wait(_WATCH_SECONDS):
             if supervisor.look():
@@ -194,10 +194,10 @@ class Up:
 
 
 def check_keys(settings: UpSettings, say: Callable[[str], None]) -> None:
-    """Check that the file of API keys is there, and warn where everybody who reaches a gateway is served.
+    """Check that the file of API keys can be read, and warn if a gateway is open to other machines without keys.
 
     Raises:
-        ConfigError: the file is not there, or cannot be read.
+        ConfigError: the file does not exist or cannot be read.
     """
     if settings.api_keys:
         if not os.access(settings.api_keys, os.R_OK):
@@ -207,12 +207,12 @@ def check_keys(settings: UpSettings, say: Callable[[str], None]) -> None:
 
 
 def _key() -> str:
-    """The API key of whoever runs the command; empty for none."""
+    """The user's API key, from SPECDEC_API_KEY; empty for none."""
     return os.environ.get("SPECDEC_API_KEY", "")
 
 
 def _processes(children: Children, services: Sequence[plan.Service]) -> list[dict[str, object]]:
-    """Every process for the state file; a store has no address there."""
+    """The entries of the state file, one for each process; stores have no address."""
     places = {service.name: {"http": service.http, "grpc": service.grpc} for service in services}
     nowhere = {"http": None, "grpc": None}
     return [

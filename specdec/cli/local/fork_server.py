@@ -1,13 +1,13 @@
-"""A fork server: a process that has imported what its children need, so that each starts without importing it again.
+"""A fork server: a process that imports modules once and forks children that need them.
 
 `python -m specdec.cli.local.fork_server SOCKET MODULE...` imports the modules, then forks one child for each message on
-the socket (a file descriptor, of whole messages) and reports its process id and, at its end, its exit status. It ends
-when the other side closes the socket, and its children end with it.
+the socket, a file descriptor of type SOCK_SEQPACKET. It reports the child's process id and, after the child ends, its
+exit status. The server ends when the other side closes the socket, and its children end with it.
 
-Where SOCKET is the path of a file that is not there yet, the server listens there, and forks for each connection a
-server that has imported the modules already. So systems that are started one after the other share one import.
+If SOCKET is a path, the server listens there, and forks for each connection a server that has already imported the
+modules. So systems that are started one after the other share one import.
 
-Threads, gRPC and GPUs do not survive a fork, so no module named here may use any of them while it is imported.
+Threads, gRPC and GPUs do not survive a fork, so the modules must not use any of them during their import.
 """
 
 import gc
@@ -26,58 +26,58 @@ from typing import NamedTuple
 from specdec.cli.local import tether
 
 MESSAGE_BYTES = 1 << 17
-"""Largest message: the environment is in it, and a socket takes about 200 KiB at once."""
+"""Largest message, in bytes. It holds the environment, and a socket accepts about 200 KiB at once."""
 
 
 class ForkOrder(NamedTuple):
-    """A child to fork; its message is JSON, as that of a report."""
+    """Order to fork a child, sent as JSON."""
 
     number: int
-    """Names the child in the server's reports."""
+    """Number of the child in the server's reports."""
     name: str
-    """What `ps` and `top` call the process; the kernel keeps its first 15 bytes."""
+    """Name of the process in `ps` and `top`; the kernel keeps its first 15 bytes."""
     module: str
-    """What the child runs, as `python -m` does."""
+    """Module that the child runs, like `python -m`."""
     arguments: Sequence[str]
     environment: dict[str, str]
     log: str
-    """The file that its output is appended to."""
+    """File that the child's output is appended to."""
     folder: str
-    """Where it works."""
+    """Working directory of the child."""
     nice: int
-    """How far others go before it on the processor, 0 to 19."""
+    """Niceness of the child, 0 to 19."""
 
 
 class ForkReport(NamedTuple):
-    """What became of an order."""
+    """State of an ordered child, sent as JSON."""
 
     number: int
     pid: int
     status: int | None
-    """Exit status, negative for a signal; None when the child has begun to run."""
+    """Exit status, negative for a signal; None while the child runs."""
 
 
 def main(arguments: list[str]) -> None:
-    """Serve until the socket is closed; in a forked child, become what was ordered."""
+    """Serve until the socket is closed; in a forked child, run the ordered module."""
     place, *modules = arguments
     for module in modules:
         import_module(module)
-    gc.freeze()  # so that collections in the children leave the shared memory as it is
+    gc.freeze()  # so that collections in the children do not write to the shared memory
     link = socket.socket(fileno=int(place)) if place.isdecimal() else _connection(place)
     server = os.getpid()
     order = _serve(link)
     if order is None:
-        os._exit(0)  # nothing is open here, and taking all modules down would cost as much as a child's start
+        os._exit(0)  # nothing is open here, and tearing down all modules takes as long as a child's start
     _become(order, server)
 
 
 def _connection(path: str) -> socket.socket:
-    """Listen at `path` for good; returns each connection in a process of its own, which is to serve it."""
+    """Listen at `path` forever; return each connection in a forked process, which must serve it."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(f"{path}.new")
     listener.listen()
-    os.rename(f"{path}.new", path)  # whoever finds the file can connect
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries the servers
+    os.rename(f"{path}.new", path)  # the file appears only when the socket accepts connections
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the servers
     while True:
         link, _ = listener.accept()
         if not os.fork():
@@ -88,7 +88,7 @@ def _connection(path: str) -> socket.socket:
 
 
 def _serve(link: socket.socket) -> ForkOrder | None:
-    """Fork and report until the socket is closed; returns an order in the child that is to become it, else None."""
+    """Fork and report until the socket is closed. Return the order in a forked child, None in the server."""
     with link, selectors.DefaultSelector() as selector:
         selector.register(link, selectors.EVENT_READ)
         while True:
@@ -105,7 +105,7 @@ def _serve(link: socket.socket) -> ForkOrder | None:
                 pid = os.fork()
                 if not pid:
                     return order
-                os.setpgid(pid, pid)  # here and in the child: a signal to its group finds it from the first report on
+                os.setpgid(pid, pid)  # here and in the child, so that the group exists before the report
                 selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (order.number, pid))
                 link.send(json.dumps(ForkReport(order.number, pid, None)).encode())
 
@@ -125,7 +125,7 @@ def _become(order: ForkOrder, server: int) -> None:
     os.environ.clear()
     os.environ.update(order.environment)
     os.chdir(order.folder)
-    tempfile.tempdir = None  # it depends on the environment
+    tempfile.tempdir = None  # the cached value depends on the old environment
     sys.argv = [order.module, *order.arguments]
     runpy.run_module(order.module, run_name="__main__", alter_sys=True)
 

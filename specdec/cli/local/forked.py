@@ -1,4 +1,4 @@
-"""Processes that a fork server starts, as its parent sees them."""
+"""Client side of the fork server: start it, order children and read their reports."""
 
 import json
 import os
@@ -17,24 +17,24 @@ from specdec.cli.local.fork_server import MESSAGE_BYTES, ForkOrder, ForkReport
 
 _POLL = 0.02
 _GPUS = ("/dev/nvidiactl", "/dev/kfd")
-"""Files that a driver makes where there is a GPU."""
+"""Device files of GPU drivers."""
 SHARED = "SPECDEC_FORK_SERVERS"
-"""Environment variable: the folder of sockets at which fork servers listen that run already, each named for the modules
-that it has imported."""
+"""Environment variable with the folder of the sockets of running fork servers, each named after its imported
+modules."""
 
 
 def is_supported() -> bool:
-    """Whether processes may be forked: on Linux without a GPU, whose driver may not be used before a fork."""
+    """Whether processes may be forked: on Linux without a GPU, whose driver must not be used before a fork."""
     return sys.platform == "linux" and not any(map(os.path.exists, _GPUS))
 
 
 class ForkServer:
-    """A fork server and the reports of its children; any thread may use it."""
+    """A fork server and the reports of its children; thread-safe."""
 
     def __init__(self, modules: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
-        """Start it; it imports `modules` with this `environment`, and what it has to say goes to `log`.
+        """Start a server that imports `modules` with this `environment` and writes its output to `log`.
 
-        One that listens for these modules in the folder of `SPECDEC_FORK_SERVERS` is used in place of a new one.
+        A server for these modules in the folder of `SPECDEC_FORK_SERVERS` is used instead of a new one.
 
         Raises:
             OSError: the log cannot be written, or the interpreter cannot be run.
@@ -56,7 +56,7 @@ class ForkServer:
 
     @property
     def status(self) -> int | None:
-        """The server's own exit status, that of a kill for one that is shared; None while it runs."""
+        """The server's exit status; None while it runs. A shared server that hangs up counts as killed."""
         if self._process is not None:
             return self._process.poll()
         self.report(0)
@@ -78,7 +78,7 @@ class ForkServer:
         return ForkedProcess(self, order.number)
 
     def report(self, number: int) -> ForkReport | None:
-        """Read what the server has reported; the newest report of a child, or None before it runs."""
+        """Read the server's pending reports. Return the newest report of a child, or None before it runs."""
         with self._lock:
             while self._link.fileno() >= 0 and select.select([self._link], [], [], 0)[0]:
                 message = self._received()
@@ -90,7 +90,7 @@ class ForkServer:
             return self._reports.get(number)
 
     def stop_importing(self) -> None:
-        """End the server if it has forked nothing yet."""
+        """End the server if it has not forked a child yet."""
         self.report(0)
         with self._lock:
             if self._process is not None and not self._reports:
@@ -98,7 +98,7 @@ class ForkServer:
                 self._process.wait()
 
     def close(self) -> None:
-        """End the server, and with it every child that still runs."""
+        """End the server and every child that still runs."""
         self.report(0)
         self._link.close()
         if self._process is not None:
@@ -112,7 +112,7 @@ class ForkServer:
 
 
 def shared_socket(modules: Sequence[str], environment: Mapping[str, str]) -> Path | None:
-    """Where a shared fork server with these modules listens; None where none is to be shared."""
+    """Socket of the shared fork server for these modules; None if SPECDEC_FORK_SERVERS is not set."""
     folder = environment.get(SHARED)
     return Path(folder, "+".join(modules)) if folder else None
 
@@ -120,11 +120,11 @@ def shared_socket(modules: Sequence[str], environment: Mapping[str, str]) -> Pat
 def spawned(
     command: Sequence[str], environment: Mapping[str, str], log: Path, nice: int = 0, descriptors: Sequence[int] = ()
 ) -> "subprocess.Popen[bytes]":
-    """A process that is tied to this one, with its output behind what is in the log.
+    """Start a process that is tied to this one; its output is appended to the log.
 
     Args:
-        nice: how far others go before it on the processors, as `tether.give_way` takes it.
-        descriptors: what it inherits.
+        nice: niceness of the process, as in `tether.give_way`.
+        descriptors: file descriptors that the process inherits.
     """
     with log.open("ab") as output:
         return subprocess.Popen(
@@ -134,14 +134,14 @@ def spawned(
             stderr=subprocess.STDOUT,
             env=dict(environment),
             pass_fds=descriptors,
-            # Ctrl-C must reach this process alone, which stops the children in order. They stay in its session: between
-            # sessions Linux shares the processors evenly, whatever their processes' priorities.
+            # Ctrl-C must reach only this process, which stops the children in order. The children stay in its session:
+            # Linux shares the processors evenly between sessions, regardless of the priorities of their processes.
             process_group=0,
         )
 
 
 class ForkedProcess:
-    """A child of a fork server, with the part of `subprocess.Popen` that its parent uses."""
+    """A child of a fork server, with the subset of the interface of `subprocess.Popen` that its parent uses."""
 
     def __init__(self, server: ForkServer, number: int) -> None:
         self._server = server
@@ -150,7 +150,7 @@ class ForkedProcess:
 
     @property
     def pid(self) -> int:
-        """Its process id, once the server has imported its modules.
+        """Process id of the child; waits until the server has forked it.
 
         Raises:
             ProcessLookupError: the server ended before it forked this process.
@@ -162,9 +162,9 @@ class ForkedProcess:
         return report.pid
 
     def poll(self) -> int | None:
-        """Its exit status, negative for a signal; None while it runs."""
+        """Exit status of the child, negative for a signal; None while it runs."""
         if self._status is None:
-            of_server = self._server.status  # looked up first, so that its last reports are read below
+            of_server = self._server.status  # read first, so that the server's last reports are read below
             report = self._server.report(self._number)
             self._status = report.status if report else None
             if self._status is None and of_server is not None:
@@ -172,7 +172,7 @@ class ForkedProcess:
         return self._status
 
     def wait(self) -> int:
-        """Wait for its end and return its exit status."""
+        """Wait until the child ends and return its exit status."""
         while (status := self.poll()) is None:
             time.sleep(_POLL)
         return status

@@ -1,4 +1,4 @@
-"""Whether a service answers and reports that it is healthy, and what else may answer at an address."""
+"""Health checks of services, and a hint on what answers at a wrong address."""
 
 import http.client
 import urllib.error
@@ -10,7 +10,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 _TIMEOUT = 1.0
 _OPTIONS = (
     ("grpc.enable_http_proxy", 0),
-    # Without a pool of its own, each check would inherit the growing back-off of the checks before it.
+    # Without its own pool, each check would inherit the growing back-off of earlier checks.
     ("grpc.use_local_subchannel_pool", 1),
 )
 _ROLES = {
@@ -21,7 +21,7 @@ _ASKED = "give the address of the gateway's gRPC API, 127.0.0.1:50051 by default
 
 
 def grpc_serving(address: str) -> bool:
-    """Whether grpc.health.v1 at `host:port` reports SERVING for the server as a whole."""
+    """Whether grpc.health.v1 at `host:port` reports SERVING for the whole server."""
     return bool(_grpc_status(address, "") == health_pb2.HealthCheckResponse.SERVING)
 
 
@@ -31,12 +31,12 @@ def http_ready(address: str) -> bool:
 
 
 def healthy(role: str, http_address: str, grpc_address: str) -> bool:
-    """Whether a service of this role is healthy: a gateway is asked over HTTP, the others over gRPC."""
+    """Whether a service of this role is healthy: a gateway is checked over HTTP, others over gRPC."""
     return http_ready(http_address) if role == "gateway" else grpc_serving(grpc_address)
 
 
 def no_gateway(address: str) -> str:
-    """What answers at an address, `host:port`, that was taken for a gateway's gRPC API; empty when nothing does."""
+    """Hint on what answers at `host:port` instead of a gateway's gRPC API; empty if nothing does."""
     if _http_status(address, "/livez") is not None:
         return f"{address} speaks HTTP, not gRPC: {_ASKED}"
     role = next((role for service, role in _ROLES.items() if _grpc_status(address, service) is not None), "")
@@ -44,7 +44,7 @@ def no_gateway(address: str) -> str:
 
 
 def _grpc_status(address: str, service: str) -> int | None:
-    """What grpc.health.v1 says of a service; None when it does not answer, or does not know the service."""
+    """Status of a service by grpc.health.v1; None if there is no answer or the service is unknown."""
     with grpc.insecure_channel(address, options=_OPTIONS) as channel:
         try:
             request = health_pb2.HealthCheckRequest(service=service)
@@ -54,7 +54,7 @@ def _grpc_status(address: str, service: str) -> int | None:
 
 
 def _http_status(address: str, path: str) -> int | None:
-    """The status of the answer to a GET request; None when there is none."""
+    """Status code of the response to a GET request; None without a response."""
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with direct.open(f"http://{address}{path}", timeout=_TIMEOUT) as reply:

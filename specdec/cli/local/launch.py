@@ -1,4 +1,4 @@
-"""Starts what was planned: the session store, then the services, each with its configuration file and its log."""
+"""Start the planned processes: the stores, then the services, each with its configuration file and its log."""
 
 import os
 import shlex
@@ -24,16 +24,16 @@ _POLL = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Folders:
-    """Where files are written."""
+    """Folders for files of a run."""
 
     runtime: Path
-    """Private to the owner, and removed at the end."""
+    """Private to the owner and removed at the end."""
     logs: Path
 
 
 @dataclass(frozen=True, slots=True)
 class RunningService:
-    """A service that was started, and its process."""
+    """A started service and its process."""
 
     service: Service
     child: Child
@@ -58,13 +58,13 @@ def write_config(folders: Folders, service: Service) -> Path:
 
 
 def command_line(role: Role, config: Path) -> str:
-    """The command line with which a person starts a service."""
+    """The command line to start a service by hand."""
     return shlex.join(["specdec", "serve", role, "--config", str(config)])
 
 
 def start_service(children: Children, folders: Folders, service: Service) -> RunningService:
     command = _command(folders, service)
-    scratch = folders.runtime / "tmp"  # so that what libraries leave behind is removed with the runtime folder
+    scratch = folders.runtime / "tmp"  # so that temporary files of libraries are removed with the runtime folder
     scratch.mkdir(mode=0o700, exist_ok=True)
     environment = environment_of(service, os.environ) | {"TMPDIR": str(scratch)}
     if service.python is not None:
@@ -83,14 +83,14 @@ def _command(folders: Folders, service: Service) -> ChildCommand:
 
 
 def environment_of(service: Service, inherited: Mapping[str, str]) -> dict[str, str]:
-    """The environment without the variables that would override a setting of the configuration file."""
+    """The inherited environment without variables that would override a setting of the configuration file."""
     prefix = f"SPECDEC_{service.role.upper()}_"
     overriding = {prefix + name for name in _variables(service.config)}
     return {name: value for name, value in inherited.items() if name.upper() not in overriding}
 
 
 def _variables(config: Mapping[str, Any], before: str = "") -> Iterator[str]:
-    """The names of all settings as environment variables, without the service's prefix."""
+    """Names of all settings as environment variables, without the service's prefix."""
     for key, value in config.items():
         name = before + key.upper()
         yield name
@@ -99,11 +99,11 @@ def _variables(config: Mapping[str, Any], before: str = "") -> Iterator[str]:
 
 
 def wait_for_store(child: Child, url: str, stop: Stop) -> None:
-    """Return when the store answers.
+    """Wait until the store answers.
 
     Raises:
         StartFailed: the store ended, or does not answer in time.
-        StopRequested: a signal asked for the end.
+        StopRequested: a stop signal arrived.
     """
     for _ in _ticks(stop, 30.0):
         if valkey.answers(url):
@@ -118,7 +118,7 @@ def wait_for_services(services: Sequence[RunningService], stop: Stop, timeout: f
 
     Raises:
         StartFailed: a service ended, or not all are healthy within `timeout` seconds.
-        StopRequested: a signal asked for the end.
+        StopRequested: a stop signal arrived.
     """
     waiting = list(services)
     for _ in _ticks(stop, timeout):
@@ -137,7 +137,7 @@ def wait_for_services(services: Sequence[RunningService], stop: Stop, timeout: f
 
 
 def check_given_store(url: str, option: str = "--redis-url") -> None:
-    """Check that a store which runs already answers; `option` is the one that named its URL.
+    """Check that an existing store answers; `option` is the command-line option of its URL.
 
     Raises:
         ConfigError: the URL is not a Redis URL.
@@ -156,7 +156,7 @@ def check_given_store(url: str, option: str = "--redis-url") -> None:
 
 
 def _ticks(stop: Stop, timeout: float) -> Iterator[None]:
-    """Yield every `_POLL` seconds until the timeout has passed."""
+    """Yield every `_POLL` seconds until the timeout has passed; raise StopRequested after a stop signal."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         stop.check()

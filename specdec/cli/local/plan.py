@@ -1,4 +1,4 @@
-"""Every process of `specdec up` with its configuration, from the settings: nothing is started or written here."""
+"""Plan every process of `specdec up` and its configuration from the settings, without starting or writing anything."""
 
 import os
 import re
@@ -26,27 +26,27 @@ PRELOAD: Mapping[Role, tuple[str, ...]] = {
     "verifier": ("specdec.engine",),
     "gateway": ("gateway.http.preload",),
 }
-"""What a service imports for seconds: processes of the same preload import it once, and are forked behind it."""
+"""Modules that take seconds to import: processes with the same preload are forked after one import."""
 
 NICE: Mapping[Role, int] = {"drafter": 0, "verifier": 0, "gateway": 10}
-"""How far others go before a service on the processors: where one machine has to do for all, models come first."""
+"""Niceness of each role: when all processes share one machine, models have priority."""
 STORE_NICE = 1
-"""The same of a store: what counts is that it leaves one processor to the models."""
+"""Niceness of a store; any value above 0 leaves one processor to the models."""
 
 _WIDE_THREADS = 2
-"""Most threads of a target in passes over many tokens, where none are chosen: as many as were measured."""
+"""Default for the most threads of a target in passes over many tokens."""
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-"""A model's name on the Hugging Face Hub, which is a relative path, too."""
+"""Name of a model on the Hugging Face Hub, which is also a valid relative path."""
 _MODEL_FILES = {"model": "config.json", "hybrid": "config.json", "counts": "counts.safetensors"}
-"""For each kind of drafter that needs a folder of its own, a file that it must have."""
+"""Required file in the folder of each kind of drafter that needs a folder."""
 _DRAIN_SECONDS = 5.0
-"""Short, because a person who pressed Ctrl-C does not wait for long streams to end."""
+"""Drain limit of the gateways, short because a user who presses Ctrl-C does not wait for long streams."""
 
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where each process listens; entry i belongs to process i + 1 of its role."""
+    """Addresses of the processes; entry i belongs to process i + 1 of its role."""
 
     gateway_http: list[str]
     gateway: list[str]
@@ -62,19 +62,19 @@ class Service:
 
     role: Role
     name: str
-    """As in `drafter-1`."""
+    """Name of the process, for example `drafter-1`."""
     http: str
     grpc: str
     config: dict[str, Any]
     python: Path | None = None
-    """The interpreter that it runs on; None is this process's own."""
+    """Python interpreter of the process; None is the current one."""
 
 
 def check_models(settings: UpSettings) -> None:
-    """Check that the model folders exist, and the environment of a backend that needs one.
+    """Check that the model folders exist, and the environment if the backend needs one.
 
     Raises:
-        ConfigError: a folder does not exist, or is not a model's folder; or there is no such environment.
+        ConfigError: a folder does not exist or is not a model folder, or the environment does not exist.
     """
     vllm.interpreter(settings)
     _check("--target", settings.target, "config.json")
@@ -99,11 +99,11 @@ def _check(option: str, path: Path, file: str) -> None:
 
 
 def wanted(settings: UpSettings) -> list[ports.Wanted]:
-    """The addresses of each kind, in the order of the fields of Addresses.
+    """The addresses of each kind, in the order of the fields of `Addresses`.
 
-    Nobody dials the metrics but who reads them at the address that is shown, so their defaults need not be exact.
-    A system without drafters keeps addresses for one that is started later; the one that it is dialled at may be taken,
-    by a drafter that is there.
+    Metrics are only read at the address that is printed, so their default addresses need not be exact. A system without
+    drafters reserves addresses for a drafter that is started later. The drafter's gRPC address may be taken, by a
+    drafter that already runs.
     """
     given = settings.model_fields_set
     drafters = settings.drafters or int(split_address(settings.drafter_address)[1] == 0)
@@ -119,11 +119,11 @@ def wanted(settings: UpSettings) -> list[ports.Wanted]:
 
 
 def allot(settings: UpSettings, reserved: ports.Reservations | None = None) -> Addresses:
-    """Find an address for every process, and for a drafter that is started later where there is none.
+    """Find an address for every process, and for a drafter that is started later if the system has none.
 
     Args:
-        settings: how many processes, and where.
-        reserved: keeps the addresses from other systems; None only finds them.
+        settings: number and addresses of the processes.
+        reserved: reserves the addresses against other systems; None only finds them.
 
     Raises:
         ConfigError: an address of the settings is taken.
@@ -135,11 +135,11 @@ def allot(settings: UpSettings, reserved: ports.Reservations | None = None) -> A
 def services(
     settings: UpSettings, addresses: Addresses, redis_url: str, kv_redis_url: str = "", token: str = ""
 ) -> list[Service]:
-    """Every process in the order in which it is started: a process starts after those that it connects to.
+    """Every process in start order: a process starts after the processes that it connects to.
 
     Args:
-        kv_redis_url: the store of keys and values; empty for none.
-        token: what the services show each other; empty for none.
+        kv_redis_url: URL of the KV store; empty for none.
+        token: secret with which the services authenticate to each other; empty for none.
     """
     shared = {"token": token}
     drafter = _drafter_config(settings) | shared
@@ -157,21 +157,21 @@ def services(
 
 
 def later_drafter(settings: UpSettings, addresses: Addresses, token: str) -> Service:
-    """The drafter that a system started without any would use, if a person starts it later."""
+    """The drafter that a system without drafters would use if the user starts it later."""
     config = _drafter_config(settings) | {"token": token}
     (drafter,) = _services("drafter", addresses.drafter, addresses.drafter_http, config)
     return drafter
 
 
 def _services(role: Role, grpc: Sequence[str], http: Sequence[str], config: Mapping[str, Any]) -> Iterator[Service]:
-    """The processes of one role, which differ in their addresses alone."""
+    """The processes of one role, which differ only in their addresses."""
     for number, (address, metrics) in enumerate(zip(grpc, http, strict=True), 1):
         yield Service(role, f"{role}-{number}", metrics, address, {**config, "address": address, "http": metrics})
 
 
 def _drafter_config(settings: UpSettings) -> dict[str, Any]:
     kind = settings.drafter_kind
-    folder = settings.drafter if kind in _MODEL_FILES else settings.target  # the others need only the tokenizer
+    folder = settings.drafter if kind in _MODEL_FILES else settings.target  # other kinds need only the tokenizer
     model = {"path": _absolute(folder), "dtype": settings.dtype, "compile": settings.compile}
     backend = "transformers" if settings.backend == "transformers" else "native"
     return {"kind": kind, "model": model, "backend": backend, "log": settings.log.model_dump()}
@@ -211,7 +211,7 @@ def _target(settings: UpSettings) -> dict[str, Any]:
 
 
 def _mode(settings: UpSettings) -> dict[str, Any]:
-    """The mode, when one was chosen; otherwise the services use their own default."""
+    """The mode if one is set; else the services use their default."""
     return {} if settings.mode is None else {"mode": settings.mode.value}
 
 

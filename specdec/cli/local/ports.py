@@ -1,8 +1,8 @@
-"""Finds free addresses: the one that was asked for, then the ports that follow it, and any free one for a taken one.
+"""Find free addresses: the requested one, then the following ports, with any free port in place of a taken one.
 
-A port that was found free is bound a moment later, by the process that it is for. Until then, and while that process is
-started again, it is reserved among the systems of this machine, so two that start at once never meet on a port. Any
-free port is one that the kernel gives to nobody who asks it for any: those begin at 32768 (Linux: ip_local_port_range).
+A free port is bound a moment later by the process that it is for. Until then, and while that process is restarted, the
+port is reserved among the systems of this machine, so two systems that start at once never get the same port. "Any free
+port" is below 32768, outside the range that the kernel assigns automatically (Linux: ip_local_port_range).
 """
 
 import random
@@ -22,10 +22,10 @@ _TRIES = 100
 
 
 class Reservations:
-    """Addresses that this process alone hands to its children, for as long as it lives; on Linux.
+    """Addresses reserved for the children of this process while it runs; Linux only.
 
-    Each is the name of a Unix socket that is no file (unix(7), abstract): the kernel gives a name to one socket of a
-    network namespace, and takes it back when the process ends, however it ends.
+    Each reservation is an abstract Unix socket (unix(7)). The kernel gives a name to one socket of a network namespace,
+    and releases it when the process ends for any reason.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Reservations:
         self._held.close()
 
     def take(self, host: str, port: int) -> None:
-        """Reserve an address; raises OSError when another process has it."""
+        """Reserve an address; raises OSError if another process has reserved it."""
         if sys.platform != "linux":
             return
         holder = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -52,28 +52,28 @@ class Reservations:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """How many addresses of one kind are wanted, and which is the first."""
+    """Request for addresses of one kind."""
 
     option: str
-    """The option with which a person chooses another first address."""
+    """Command-line option of the first address."""
     base: str
-    """The first address, `host:port`; with port 0, any free ports are taken."""
+    """The first address, `host:port`; port 0 takes any free ports."""
     count: int
     exact: bool = True
-    """Whether a first address that is taken is a mistake; otherwise any free port of that host replaces it."""
+    """Whether a taken first address is an error; else any free port of the host replaces it."""
 
 
 def allot(wanted: Sequence[Wanted], reserved: Reservations | None = None) -> list[list[str]]:
-    """The addresses of each kind; all are different, were free when they were tried, and are reserved.
+    """Find the addresses of each kind. All are different, were free when tried, and are reserved.
 
-    The first address of each kind is what was asked for; those are taken before the ports that follow them.
+    The first addresses of all kinds are taken before the ports that follow them.
 
     Args:
-        wanted: how many of each kind.
-        reserved: keeps the addresses; None reserves them until all are found.
+        wanted: the request for each kind.
+        reserved: holds the reservations; None reserves the addresses until all are found.
 
     Raises:
-        ConfigError: a first address that has to be exact is taken, or one cannot be listened on.
+        ConfigError: a first address that must be exact is taken, or cannot be listened on.
     """
     with ExitStack() as held:
         found = _Finder(reserved or held.enter_context(Reservations()), held)
@@ -82,14 +82,14 @@ def allot(wanted: Sequence[Wanted], reserved: Reservations | None = None) -> lis
 
 
 def free(host: str) -> int:
-    """A port of `host` at which nothing listens now."""
+    """A port of `host` that is free now."""
     with _listen(host, 0) as taken:
         return int(taken.getsockname()[1])
 
 
 @dataclass(frozen=True, slots=True)
 class _Finder:
-    """Reserves free addresses, and listens at them until all are found."""
+    """Reserves free addresses, and listens on them until all are found."""
 
     reserved: Reservations
     held: ExitStack
@@ -101,7 +101,7 @@ class _Finder:
         try:
             return self._hold(host, port)
         except OSError as error:
-            why = str(error.strerror).partition(" (while ")[0]  # what follows repeats the address
+            why = str(error.strerror).partition(" (while ")[0]  # the rest repeats the address
             raise ConfigError(f"{wanted.base}: {why}; choose another with {wanted.option} HOST:PORT") from error
 
     def count_up(self, wanted: Wanted, base: int | None) -> list[str]:
@@ -112,13 +112,13 @@ class _Finder:
         return [join_address(host, port) for port in (base, *rest)]
 
     def _next(self, host: str, port: int) -> int:
-        """Hold `port`, or any free port when it is taken or out of range."""
+        """Hold `port`, or any free port if it is taken or out of range."""
         with suppress(OSError):
             return self._hold(host, port if port < 65536 else 0)
         return self._hold(host, 0)
 
     def _hold(self, host: str, port: int) -> int:
-        """Hold `port`, or any free one for 0; raises OSError when it is taken."""
+        """Hold `port`, or any free port for 0; raises OSError if it is taken."""
         for _ in range(_TRIES if port == 0 else 1):
             listener = self.held.enter_context(_listen(host, port))
             number = int(listener.getsockname()[1])
@@ -132,7 +132,7 @@ class _Finder:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Listen at `port`, or at any free one for 0."""
+    """Listen on `port`, or on any free port for 0."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for any_port in random.sample(_ANY, _TRIES) if port == 0 else ():
         with suppress(OSError):

@@ -1,6 +1,6 @@
-"""Child processes that cannot outlive this one: they are stopped in order, and killed when this process is.
+"""Child processes that cannot outlive this process: they are stopped in order, and killed if this process is killed.
 
-Start them from the main thread only: the kernel ties a child to the thread that made it.
+Start children from the main thread only: the kernel ties a child to the thread that started it.
 """
 
 import os
@@ -21,27 +21,27 @@ from specdec.cli.local.forked import ForkedProcess, ForkServer
 _POLL = 0.02
 _ERROR = "error: "
 _NOISE = re.compile(r"nanobind: | - leaked | - \.\.\. skipped remainder|See https://nanobind\.")
-"""Lines of a report that Triton's bindings write when a process ends early; they say nothing about why it ended."""
+"""Lines that Triton's bindings write when a process ends early, unrelated to the cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChildCommand:
-    """What to run as a child process."""
+    """Command of a child process."""
 
     name: str
-    """Unique among the children, as in `drafter-1`."""
+    """Unique name among the children, for example `drafter-1`."""
     role: str
-    """As in `drafter`; the children of the role started last are stopped first."""
+    """Role, for example `drafter`; the children of the role started last are stopped first."""
     argv: Sequence[str]
     log: Path
-    """The file that its output is appended to."""
+    """File that the output is appended to."""
     restart: str
-    """The command line with which a person starts it again."""
+    """Command line to restart the process by hand."""
     preload: tuple[str, ...] = ()
-    """Modules that take long to import and start nothing: where it can be, the process is forked from one that has
-    imported them, together with all others of the same preload. A command other than `python -m MODULE` is just run."""
+    """Modules that take long to import and start nothing. If forking is supported, all processes with the same preload
+    are forked from one that has imported them. Commands other than `python -m MODULE` are run normally."""
     nice: int = 0
-    """How far others go before it on the processors, 0 to 19; with more than 0, one of several is left to others."""
+    """Niceness, 0 to 19; above 0, the process also leaves the first of several processors to others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +58,16 @@ class Child:
 
     @property
     def exit_status(self) -> int | None:
-        """Its exit status, negative for a signal; None while it runs."""
+        """Exit status of the process, negative for a signal; None while it runs."""
         return self.process.poll()
 
     def error(self) -> str:
-        """The last `error:` line that it wrote, without that word; empty for none."""
+        """The last `error:` line of the log, without the prefix; empty for none."""
         errors = [line for line in self._log_lines() if line.startswith(_ERROR)]
         return errors[-1].removeprefix(_ERROR) if errors else ""
 
     def log_tail(self, lines: int = 15) -> str:
-        """The last lines that it wrote, without what libraries write at the end of a process."""
+        """The last lines of the log, without lines that libraries write at the end of a process."""
         return "\n".join([line for line in self._log_lines() if not _NOISE.match(line)][-lines:])
 
     def _log_lines(self) -> list[str]:
@@ -75,10 +75,10 @@ class Child:
 
 
 class Children:
-    """All processes that this one started; leaving the context ends them."""
+    """All child processes; leaving the context ends them."""
 
     def __init__(self, grace: float = 8.0) -> None:
-        """`grace` is the seconds that a child has to end after SIGTERM, before it is killed."""
+        """`grace` is the time in seconds between SIGTERM and SIGKILL."""
         self._grace = grace
         self._children: list[Child] = []
         self._servers: dict[tuple[str, ...], ForkServer] = {}
@@ -91,7 +91,7 @@ class Children:
 
     @property
     def all(self) -> tuple[Child, ...]:
-        """The children in the order in which they were started."""
+        """The children in start order."""
         return tuple(self._children)
 
     def start(self, command: ChildCommand, environment: Mapping[str, str]) -> Child:
@@ -105,13 +105,13 @@ class Children:
         return child
 
     def restart(self, ended: Child) -> Child:
-        """Start a child that has ended once more, in its place in the order; raises what `start` does."""
+        """Restart a child that has ended, at its place in the order; raises like `start`."""
         child = self._started(ended.command, ended.environment)
         self._children[self._children.index(ended)] = child
         return child
 
     def stop(self) -> None:
-        """End the children: first the role started last, while the others still serve it, then the others at once.
+        """End the children: first the role started last, while the others still serve it, then all others at once.
 
         A child that does not end in time is killed.
         """
@@ -153,7 +153,7 @@ def _end(group: Sequence[Child], grace: float) -> None:
 
 
 def _signal(child: Child, number: signal.Signals) -> None:
-    """Signal the child and the processes it started itself, which share its process group, unless it has ended."""
+    """Signal the process group of a child, which includes its own children, unless it has ended."""
     if child.exit_status is None:
-        with suppress(ProcessLookupError):  # it may end in between, and a fork server waits for it at once
+        with suppress(ProcessLookupError):  # it may end meanwhile, and a fork server reaps it at once
             os.killpg(child.pid, number)

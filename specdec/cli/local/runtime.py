@@ -1,4 +1,4 @@
-"""Folders and files of `specdec up`: a private folder and the list of what runs, gone at the end, and a kept folder."""
+"""Folders and files of `specdec up`: a private runtime folder, a state file and a persistent data folder."""
 
 import fcntl
 import json
@@ -17,11 +17,11 @@ _LOCK = "lock"
 
 @contextmanager
 def runtime_folder() -> Iterator[Path]:
-    """A fresh folder that only its owner can enter, removed at the end; folders that killed owners left are removed."""
+    """A new private folder, removed at the end; also removes the folders of killed processes."""
     _sweep(Path(tempfile.gettempdir()))
     with tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True) as made:
         folder = Path(made)
-        unnamed = folder / f".{_LOCK}"  # gets its name only once it is held, so that nobody finds it free
+        unnamed = folder / f".{_LOCK}"  # renamed only once it is locked, so that another process cannot lock it first
         with unnamed.open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             unnamed.rename(folder / _LOCK)
@@ -30,10 +30,10 @@ def runtime_folder() -> Iterator[Path]:
 
 @contextmanager
 def data_folder(path: Path | None) -> Iterator[None]:
-    """Hold a folder that outlives this process, made for its owner alone when it does not exist; none when None.
+    """Lock a persistent folder, created private to its owner if it does not exist; None locks nothing.
 
     Raises:
-        ConfigError: the folder cannot be made or written, or another process holds it.
+        ConfigError: the folder cannot be created or written, or another process has locked it.
     """
     if path is None:
         yield
@@ -56,9 +56,9 @@ Processes = Sequence[Mapping[str, object]]
 
 @contextmanager
 def state_file(path: Path | None) -> Iterator[Callable[[Processes], None]]:
-    """A function that writes a list of processes as JSON; a reader sees a whole list or no file. None writes nothing.
+    """A function that writes a list of processes as JSON, atomically; for None it writes nothing.
 
-    The file is removed at the end. Writing raises OSError when the folder does not exist or cannot be written.
+    The file is removed at the end. Writing raises OSError if the folder does not exist or cannot be written.
     """
 
     def write(processes: Processes) -> None:
@@ -76,7 +76,7 @@ def state_file(path: Path | None) -> Iterator[Callable[[Processes], None]]:
 
 
 def _sweep(parent: Path) -> None:
-    """Remove this user's runtime folders whose lock nobody holds."""
+    """Remove this user's runtime folders whose lock is free."""
     for lock in parent.glob(f"{_PREFIX}*/{_LOCK}"):
         if lock.parent.lstat().st_uid == os.getuid() and _abandoned(lock):
             shutil.rmtree(lock.parent, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The scrape configuration of what `specdec up` runs, for Prometheus, with the labels that the chart's rules expect."""
+"""Prometheus scrape configuration for the processes of `specdec up`, with the labels that the chart's rules expect."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,10 +13,10 @@ _NAMESPACE, _RELEASE = "local", "specdec"
 
 
 def write_scrape_config(path: Path, services: Sequence[Service], key: str = "") -> None:
-    """Write a configuration that reads every process; only its owner can read it.
+    """Write a configuration that scrapes every process, readable only by its owner.
 
     Args:
-        key: the API key with which gateways are read; empty for none.
+        key: API key for scraping gateways; empty for none.
 
     Raises:
         ConfigError: the file cannot be written.

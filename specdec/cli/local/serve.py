@@ -1,4 +1,4 @@
-"""`specdec serve`: becomes one service. The command line imports no service, since an image holds only its own."""
+"""`specdec serve`: run one service. The command line imports no service, because an image holds only one of them."""
 
 import importlib.util
 import os
@@ -10,16 +10,16 @@ from specdec.cli.local.plan import MODULES
 from specdec.errors import ConfigError
 
 Servant = Literal["drafter", "verifier", "gateway", "ratio-controller"]
-"""The services that `specdec serve` can become."""
+"""The services that `specdec serve` can run."""
 
 
 def command_of(role: Servant, config: Path, *arguments: str) -> tuple[str, ...]:
-    """The command that runs a service, or, with `check` as argument, checks its configuration."""
+    """The command that runs a service or, with the argument `check`, checks its configuration."""
     return (sys.executable, "-m", _module(role), *arguments, "--config", str(config))
 
 
 def serve(role: Servant, config: Path) -> None:
-    """Run a service in the foreground, in place of this process.
+    """Replace this process by a service.
 
     Raises:
         ConfigError: the service is not installed here.

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM as a flag to check: nothing is interrupted half-way, so nothing is left half done."""
+"""SIGINT and SIGTERM as a flag that is polled, so that no operation is interrupted half-way."""
 
 import signal
 import threading
@@ -12,13 +12,13 @@ _POLL_SECONDS = 0.05
 
 
 class StopRequested(Exception):
-    """A signal asked for the end."""
+    """A stop signal arrived."""
 
 
 class Stop:
     """A flag that the first signal sets.
 
-    It is polled, because a signal handler must not use locks, and so neither events nor conditions.
+    The flag is polled, because a signal handler must not use locks, and therefore no events or conditions.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Stop:
         self._requested = True
 
     def wait(self, seconds: float) -> bool:
-        """Sleep for `seconds`, or return True soon after the flag is set."""
+        """Sleep for `seconds`, or until shortly after the flag is set. Return the flag."""
         deadline = time.monotonic() + seconds
         while not self._requested and (left := deadline - time.monotonic()) > 0:
             time.sleep(min(left, _POLL_SECONDS))
@@ -46,7 +46,7 @@ class Stop:
 
     @contextmanager
     def calling(self, callback: Callable[[], None]) -> Iterator[None]:
-        """Call `callback`, on another thread, when the flag is set while the context lasts."""
+        """Call `callback` on another thread if the flag is set within the context."""
         over = threading.Event()
 
         def watch() -> None:
@@ -66,7 +66,7 @@ class Stop:
 
 @contextmanager
 def stop_on_signals() -> Iterator[Stop]:
-    """Turn the signals into a Stop inside the context; a second signal changes nothing."""
+    """Turn signals into a `Stop` within the context; a second signal has no effect."""
     stop = Stop()
 
     def handle(number: int, frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""The two stores of `specdec up`, for sessions and for keys and values: each runs already, or is started here."""
+"""The two stores of `specdec up`, for sessions and for keys and values: each is an existing server, or is started."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,18 +11,18 @@ from specdec.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Which stores are started, before anything is written or started."""
+    """Choice of the stores to start."""
 
     binary: Binary | None
-    """The program of the stores to start; None to start none."""
+    """Server program of the stores to start; None starts no store."""
     starts_kv: bool
     lacking: str = ""
-    """Why there is no KV store, when one was wanted and cannot be started."""
+    """Reason why a wanted KV store cannot be started; empty otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """The URLs that the gateways are told, and the servers to start."""
+    """The URLs for the gateways, and the servers to start."""
 
     sessions: str
     kv: str
@@ -34,8 +34,8 @@ def choose(settings: UpSettings) -> Chosen:
     """Choose the stores to start.
 
     Raises:
-        ConfigError: settings contradict each other, a URL is malformed, or no server program is there.
-        Unreachable: a store that is said to run does not answer.
+        ConfigError: settings contradict each other, a URL is malformed, or no server program is available.
+        Unreachable: a given store does not answer.
     """
     _check_contradictions(settings)
     if settings.redis_url:
@@ -54,7 +54,7 @@ def choose(settings: UpSettings) -> Chosen:
 
 
 def configure(chosen: Chosen, settings: UpSettings, runtime: Path) -> Stores:
-    """Write the configuration of the stores to start into the folder `runtime`, which must be private."""
+    """Write the configuration of the stores to start to the folder `runtime`, which must be private."""
     sessions, kv = settings.redis_url, settings.kv_redis_url
     embedded: list[Embedded] = []
     if chosen.binary and not sessions:

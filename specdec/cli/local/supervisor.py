@@ -1,4 +1,4 @@
-"""Starts children again that ended: each after a pause that doubles from one end to the next, and not forever."""
+"""Restart children that end, with exponential back-off and a limit on restarts."""
 
 import signal
 import time
@@ -11,27 +11,27 @@ from specdec.cli.local.processes import Child, Children
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """How long and how often a process is started again."""
+    """Limit and back-off of restarts."""
 
     limit: int
-    """How often in a row."""
+    """Most restarts in a row."""
     pause: float = 0.5
-    """Seconds between the first end and the start; each further pause in a row is twice as long."""
+    """Seconds before the first restart; each further pause in a row is twice as long."""
     longest: float = 30.0
-    """Seconds of the longest pause."""
+    """Longest pause, in seconds."""
     settled: float = 60.0
-    """Seconds after which a process that runs has recovered: its next end counts as its first."""
+    """Seconds of running after which a process has recovered: its next end counts as its first."""
 
 
 @dataclass(slots=True)
 class _Watched:
     child: Child
     started: float
-    """When it was started, in seconds of the clock."""
+    """Start time, in seconds of the clock."""
     ends: int = 0
-    """How often it ended in a row."""
+    """Number of restarts in a row."""
     due: float | None = None
-    """When it is to be started again; None while it runs, and when it was given up."""
+    """Time of the next restart; None while the child runs, and after it was given up."""
     ended: bool = False
 
     @property
@@ -40,7 +40,7 @@ class _Watched:
 
 
 class Supervisor:
-    """Watches the children that run when it is made; use it on the main thread, which starts children."""
+    """Watches the children that exist at its creation. Use it on the main thread, which starts children."""
 
     def __init__(
         self,
@@ -56,10 +56,10 @@ class Supervisor:
         self._watched = [_Watched(child, clock()) for child in children.all]
 
     def look(self) -> bool:
-        """Report each child that ended, and start again each whose pause is over.
+        """Report each child that ended, and restart each child whose pause is over.
 
         Returns:
-            Whether a child was started.
+            Whether a child was restarted.
 
         Raises:
             StartFailed: every child has ended and was given up.
@@ -102,5 +102,5 @@ class Supervisor:
 
 
 def _how(status: int) -> str:
-    """How a child with this exit status ended."""
+    """Describe an exit status."""
     return f"killed by {signal.Signals(-status).name}" if status < 0 else f"status {status}"

