@@ -60,7 +60,7 @@ def judge_by_torch(p: Tensor, mass: Tensor, *args: Any) -> tuple[Tensor, Tensor]
     return tau, torch.cat(drawn)
 
 
-# `host_judge.cpp` of the engine is an implementation for the CPU, where it can be had.
+# `host_judge.cpp` of the engine registers an implementation for the CPU, if it is available.
 _PARTS = ", ".join(f"Tensor {name}" for name in FlatDrafts._fields)
 torch.library.define("specdec::judge", f"(Tensor p, Tensor mass, {_PARTS}, bool by_block) -> (Tensor, Tensor)")
 torch.library.impl("specdec::judge", "CompositeExplicitAutograd", judge_by_torch)

@@ -34,7 +34,7 @@ def masses_on_host(p: Tensor) -> Tensor:
     return torch.cat([p.new_zeros(0, dtype=torch.float64), *(_masses(p[part]) for part in parts(*p.shape))])
 
 
-# `host_judge.cpp` of the engine is an implementation for the CPU, where it can be had.
+# `host_judge.cpp` of the engine registers an implementation for the CPU, if it is available.
 torch.library.define("specdec::masses", "(Tensor p) -> Tensor")
 torch.library.impl("specdec::masses", "CompositeExplicitAutograd", masses_on_host)
 

@@ -109,7 +109,7 @@ def draw_on_host(p: Tensor, which: Tensor, words: Tensor, likely: float) -> Tens
     return torch.tensor(drawn, dtype=torch.int64)
 
 
-# `host_draw.cpp` of the engine is an implementation for the CPU, where it can be had.
+# `host_draw.cpp` of the engine registers an implementation for the CPU, if it is available.
 torch.library.define("specdec::draw", "(Tensor p, Tensor rows, Tensor words, float likely) -> Tensor")
 torch.library.impl("specdec::draw", "CompositeExplicitAutograd", draw_on_host)
 

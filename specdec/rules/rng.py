@@ -116,7 +116,7 @@ def uniform_on_host(words: Tensor, indices: Tensor, lanes: Tensor) -> Tensor:
     return torch.from_numpy(_joined(first, second, 53) * 2.0**-53)
 
 
-# `host_draw.cpp` of the engine is an implementation for the CPU, where it can be had.
+# `host_draw.cpp` of the engine registers an implementation for the CPU, if it is available.
 torch.library.define("specdec::uniform", "(Tensor words, Tensor indices, Tensor lanes) -> Tensor")
 torch.library.impl("specdec::uniform", "CompositeExplicitAutograd", uniform_on_host)
 

@@ -16,7 +16,7 @@ MAX_DRAFTERS = 4
 
 
 class Mode(StrEnum):
-    """How drafts are verified."""
+    """Verification rule of drafts."""
 
     OFF = "off"
     REJECTION = "rejection"
@@ -85,9 +85,9 @@ class Speculation:
     detail: bool = False
     """Whether every round reports the evidence for its verdict; does not change the tokens."""
     policy: GammaPolicy = AUTO
-    """How the draft length is chosen, and when a draft ends early."""
+    """Policy for the draft length, and the condition that ends a draft early."""
     tree: TreeOptions | None = None
-    """How trees are drafted; None drafts chains."""
+    """Shape of draft trees; None drafts chains."""
 
     @property
     def lossy(self) -> bool:

@@ -48,7 +48,7 @@ def distributions_on_host(scores: Tensor, limits: Tensor) -> Tensor:
     return p
 
 
-# `host_distributions.cpp` of the engine is an implementation for the CPU, where it can be had.
+# `host_distributions.cpp` of the engine registers an implementation for the CPU, if it is available.
 torch.library.define("specdec::distributions", "(Tensor scores, Tensor limits) -> Tensor")
 torch.library.impl("specdec::distributions", "CompositeExplicitAutograd", distributions_on_host)
 
