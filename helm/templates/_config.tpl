@@ -1,4 +1,4 @@
-{{/* The YAML that a tier's process reads: what the chart knows, over the tier's own `config`. */}}
+{{/* The YAML that a tier's process reads: the chart's settings, merged over the tier's own `config`. */}}
 {{- define "specdec.config" -}}
 {{- $config := fromYaml (include (printf "specdec.config.%s" .tier) .) -}}
 {{- $model := (index .root.Values .tier).model -}}
@@ -88,12 +88,12 @@ peer: {{ (index $.root.Values .).external.tlsName | default (include "specdec.tl
 {{- end }}
 {{- end -}}
 
-{{/* The YAML that the ratio controller reads: what the chart knows, over its own `config`. */}}
+{{/* The YAML that the ratio controller reads: the chart's settings, merged over its own `config`. */}}
 {{- define "specdec.config.ratio" -}}
 {{ toYaml (mustMergeOverwrite (deepCopy .Values.ratioController.config) (fromYaml (include "specdec.config.ratio.known" .))) }}
 {{- end -}}
 
-{{/* The Lease outlasts two looks, as it must. */}}
+{{/* The Lease must last longer than two intervals of the controller. */}}
 {{- define "specdec.config.ratio.known" -}}
 {{- $scaling := .Values.drafter.autoscaling -}}
 deployment: {{ include "specdec.name" (dict "root" . "tier" "drafter") }}

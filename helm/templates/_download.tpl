@@ -30,7 +30,7 @@
     - {name: tmp, mountPath: /tmp}
 {{- end -}}
 
-{{/* The files of a model that a tier needs: a gateway reads the tokenizer alone. */}}
+{{/* The files of a model that a tier needs. A gateway reads only the tokenizer. */}}
 {{- define "specdec.modelFiles" -}}
 *.json *.jinja *.txt *.model{{ if ne .tier "gateway" }} *.safetensors{{ end }}
 {{- end -}}

@@ -1,4 +1,4 @@
-{{/* Prefix of every object's name: no two releases of a namespace have the same. What is too long ends in a hash of the whole. */}}
+{{/* Prefix of every object's name, unique to the release in its namespace. A prefix that is too long ends in a hash of the whole. */}}
 {{- define "specdec.fullname" -}}
 {{- $chart := default .Chart.Name .Values.nameOverride -}}
 {{- $name := ternary $chart (printf "%s-%s" .Release.Name $chart) (eq .Release.Name $chart) -}}
@@ -15,7 +15,7 @@
 {{ include "specdec.fullname" .root }}-{{ .tier }}
 {{- end -}}
 
-{{/* What a selector matches, and nothing that may change on upgrade. */}}
+{{/* Labels of a selector. None of them may change on upgrade. */}}
 {{- define "specdec.selector" -}}
 app.kubernetes.io/name: {{ default .root.Chart.Name .root.Values.nameOverride }}
 app.kubernetes.io/instance: {{ .root.Release.Name }}
@@ -41,7 +41,7 @@ namespace: {{ .root.Release.Namespace }}
 labels: {{- include "specdec.labels" . | nindent 2 }}
 {{- end -}}
 
-{{/* An image: (dict "root" $ "image" .image); "foreign" true where it is not this product's own. A digest wins over the tag. */}}
+{{/* An image: (dict "root" $ "image" .image); "foreign" is true for images of others. A digest overrides the tag. */}}
 {{- define "specdec.image" -}}
 {{- $own := ternary "" .root.Values.imageRegistry (not (empty .foreign)) -}}
 {{- $registry := coalesce .root.Values.global.imageRegistry .image.registry $own -}}
@@ -80,7 +80,7 @@ imagePullSecrets:
 {{ toJson $found }}
 {{- end -}}
 
-{{/* How gateways find verifiers: EndpointSlices tell of this namespace alone. */}}
+{{/* How gateways discover verifiers. EndpointSlices cover only this namespace. */}}
 {{- define "specdec.discoveryKind" -}}
 {{ ternary "dns" .Values.discovery.kind (not (empty .Values.verifier.external.addresses)) }}
 {{- end -}}
@@ -100,7 +100,7 @@ imagePullSecrets:
 {{- if and .Values.drafter.enabled (eq .Values.drafter.autoscaling.kind "ratio") }}true{{ end -}}
 {{- end -}}
 
-{{/* Whether the ratio controller asks Prometheus with a token. */}}
+{{/* Whether the ratio controller queries Prometheus with a token. */}}
 {{- define "specdec.ratioHasToken" -}}
 {{- if and .Values.metrics.prometheusAddress .Values.metrics.prometheusAuth.tokenSecret.name }}true{{ end -}}
 {{- end -}}
@@ -115,7 +115,7 @@ imagePullSecrets:
 {{ get (dict "gateway" "50051" "drafter" "50052" "verifier" "50053") .tier }}
 {{- end -}}
 
-{{/* Port of health and reflection, in plaintext; only the kubelet has a way to it. */}}
+{{/* Plaintext port of health and reflection, reachable only by the kubelet. */}}
 {{- define "specdec.healthPort" -}}
 8081
 {{- end -}}
@@ -125,7 +125,7 @@ imagePullSecrets:
 9090
 {{- end -}}
 
-{{/* Port of a tier's HTTP: the gateway's is the OpenAI API, the others' has nothing but what is for the admin. */}}
+{{/* HTTP port of a tier: the OpenAI API of gateways, and the admin API of other tiers. */}}
 {{- define "specdec.httpPort" -}}
 {{ get (dict "gateway" "8000" "drafter" "9090" "verifier" "9090") .tier }}
 {{- end -}}
@@ -143,7 +143,7 @@ imagePullSecrets:
 {{- if has .model.source (list "huggingFace" "s3") }}true{{ end -}}
 {{- end -}}
 
-{{/* Where a tier's model lies in its container. */}}
+{{/* Path of a tier's model in its container. */}}
 {{- define "specdec.modelPath" -}}
 {{- $model := (index .root.Values .tier).model -}}
 {{- if eq $model.source "image" -}}
@@ -162,7 +162,7 @@ imagePullSecrets:
 {{ .Values.gateway.model.name | default (include "specdec.modelPath" (dict "root" . "tier" "gateway") | base) }}
 {{- end -}}
 
-{{/* Where the tokenizer of one of `models` lies in a gateway: (dict "root" $ "model" .model). */}}
+{{/* Path of the tokenizer of one of `models` in a gateway: (dict "root" $ "model" .model). */}}
 {{- define "specdec.routedPath" -}}
 {{- if .model.huggingFace -}}
 {{ include "specdec.repositoryPath" .model.huggingFace }}
@@ -171,12 +171,12 @@ imagePullSecrets:
 {{- end -}}
 {{- end -}}
 
-{{/* Where a download from Hugging Face lies: its repository and revision. */}}
+{{/* Path of a download from Hugging Face: its repository and revision. */}}
 {{- define "specdec.repositoryPath" -}}
 /models/{{ .repository | replace "/" "--" }}--{{ .revision | replace "/" "--" }}
 {{- end -}}
 
-{{/* Where certificates come from, by the values alone: what a cluster has would differ from `helm template` to `helm install`. */}}
+{{/* Source of certificates, from the values alone: a lookup in the cluster would differ between `helm template` and `helm install`. */}}
 {{- define "specdec.tlsMode" -}}
 {{- with .Values.tls -}}
 {{- if ne .mode "auto" }}{{ .mode }}
@@ -202,19 +202,19 @@ imagePullSecrets:
 {{ list (include "specdec.tlsName" .) $headless (printf "*.%s" $headless) | toJson }}
 {{- end -}}
 
-{{/* Annotations of what makes certificates before pods need them: the weight. */}}
+{{/* Annotations of the objects that make certificates before pods need them: (the weight). */}}
 {{- define "specdec.certificateHook" -}}
 helm.sh/hook: pre-install,pre-upgrade
 helm.sh/hook-weight: {{ . | quote }}
 helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- end -}}
 
-{{/* DNS name in a tier's certificate, which those who dial it look for. */}}
+{{/* DNS name in a tier's certificate, which its clients verify. */}}
 {{- define "specdec.tlsName" -}}
 {{ include "specdec.name" . }}.{{ .root.Release.Namespace }}.svc
 {{- end -}}
 
-{{/* Pods may run as this, and as nothing more. */}}
+{{/* Security context of pods, without further rights. */}}
 {{- define "specdec.podSecurity" -}}
 runAsNonRoot: true
 runAsUser: 10001
@@ -230,7 +230,7 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end -}}
 
-{{/* Defaults under overrides; a null in the overrides takes a field out: (dict "base" yaml "over" map). */}}
+{{/* Defaults merged with overrides. A null in the overrides removes a field: (dict "base" yaml "over" map). */}}
 {{- define "specdec.overlay" -}}
 {{- $base := fromYaml .base -}}
 {{- range $key, $value := .over -}}
@@ -247,7 +247,7 @@ capabilities: {drop: [ALL]}
 {{- end }}
 {{- end -}}
 
-{{/* What a tier's gRPC port speaks, for service meshes: with mutual TLS a mesh sees nothing but TLS. */}}
+{{/* Protocol of a tier's gRPC port, for service meshes. With mutual TLS a mesh sees only TLS. */}}
 {{- define "specdec.grpcProtocol" -}}
 {{- if eq .tier "gateway" -}}
 kubernetes.io/h2c
@@ -275,7 +275,7 @@ kubernetes.io/h2c
 {{ $port | default (ternary "443" "80" (eq $url.scheme "https")) }}
 {{- end -}}
 
-{{/* The port of a Service on every node, where one is asked for: (dict "service" .service "port" "grpc"). */}}
+{{/* The node port of a Service, if one is requested: (dict "service" .service "port" "grpc"). */}}
 {{- define "specdec.nodePort" -}}
 {{- $port := dig "nodePorts" .port 0 .service | int -}}
 {{- if and $port (ne (.service.type | default "ClusterIP") "ClusterIP") }}, nodePort: {{ $port }}{{ end -}}

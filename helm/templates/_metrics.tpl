@@ -21,13 +21,13 @@ sum(increase(specdec_unserved_requests_total{ {{- $matchers -}}
 {{- end -}}
 {{- end -}}
 
-{{/* PromQL of how full of running generations the KV of all verifiers is; 0 without any. */}}
+{{/* PromQL of the share of all verifiers' KV used by running generations. 0 without verifiers. */}}
 {{- define "specdec.kvDemand" -}}
 {{- $matchers := include "specdec.matchers" .root -}}
 sum(specdec_kv_cache_usage_ratio{ {{- $matchers -}} }) or 0 * sum(specdec_gateway_requests_running{ {{- $matchers -}} })
 {{- end -}}
 
-{{/* What a tier alone exports, as a regular expression: at 0 replicas it is not there. */}}
+{{/* Regular expression of the series that only this tier exports. They are absent at 0 replicas. */}}
 {{- define "specdec.ownSeries" -}}
 {{- if eq .tier "drafter" -}}
 specdec_drafter_(tokens|computed|step|batch|sessions|dropped|kv|streams|refused|nacks|frames|bytes)|specdec:(draft|cost|speedup)
@@ -57,7 +57,7 @@ specdec_(spec|requests_(running|waiting)|kv_cache|verify|batch|admission|preempt
     {{- end }}
 {{- end -}}
 
-{{/* Metrics of a tier's HorizontalPodAutoscaler: an accelerator is always busy, so a GPU tier grows by what waits and what is full. */}}
+{{/* Metrics of a tier's HorizontalPodAutoscaler. An accelerator is always busy, so a GPU tier scales by its queue and its KV. */}}
 {{- define "specdec.hpaMetrics" -}}
 {{- if eq .tier "drafter" -}}
 - {type: Pods, pods: {metric: {name: specdec_drafter_sessions}, target: {type: AverageValue, averageValue: "32"}}}
@@ -69,19 +69,19 @@ specdec_(spec|requests_(running|waiting)|kv_cache|verify|batch|admission|preempt
 {{- end -}}
 {{- end -}}
 
-{{/* Behaviour of a tier's autoscaler. */}}
+{{/* Scaling behavior of a tier's autoscaler. */}}
 {{- define "specdec.behavior" -}}
 {{- $calm := dict "scaleDown" (dict "stabilizationWindowSeconds" .scaleDownSeconds) -}}
 {{ toYaml (mustMergeOverwrite $calm .behavior) }}
 {{- end -}}
 
-{{/* Labels that every series gets, so that rules and dashboards can tell tiers and releases apart. */}}
+{{/* Labels of every series, by which rules and dashboards distinguish tiers and releases. */}}
 {{- define "specdec.relabelings" -}}
 - {targetLabel: component, replacement: {{ .tier }}}
 - {targetLabel: release, replacement: {{ .root.Release.Name }}}
 {{- end -}}
 
-{{/* Whether a tier has a pod at all times: the ratio controller says itself when it wants none. */}}
+{{/* Whether a tier has a pod at all times. The ratio controller reports when it wants none. */}}
 {{- define "specdec.isNeverEmpty" -}}
 {{- $ratio := eq (index .root.Values .tier).autoscaling.kind "ratio" -}}
 {{- if or $ratio (gt (include "specdec.leastReplicas" . | int) 0) }}true{{ end -}}
@@ -99,7 +99,7 @@ liveness
 {{- end -}}
 {{- end -}}
 
-{{/* Whether `helm test` insists on drafts: not where there may be no drafter, or no draft is allowed. */}}
+{{/* Whether `helm test` requires drafts. False if there may be no drafter or drafts are disabled. */}}
 {{- define "specdec.testDrafts" -}}
 {{- $least := include "specdec.leastReplicas" (dict "root" . "tier" "drafter") | int -}}
 {{ ternary "required" "optional" (and (or .Values.drafter.external.addresses (and .Values.drafter.enabled (gt $least 0))) (gt (int .Values.speculation.gammaMax) 0)) }}

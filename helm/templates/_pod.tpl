@@ -35,7 +35,7 @@ spec:
   volumes: {{- include "specdec.volumes" . | nindent 4 }}
 {{- end -}}
 
-{{/* Where pods go: (dict "root" $ "tier" t "values" v). */}}
+{{/* Scheduling of pods: (dict "root" $ "tier" t "values" v). */}}
 {{- define "specdec.placement" -}}
 {{- with .values.runtimeClassName }}
 runtimeClassName: {{ . }}
@@ -70,7 +70,7 @@ topologySpreadConstraints:
 {{- end }}
 {{- end -}}
 
-{{/* The image of a tier: that of vLLM is another one, unless the values name one. */}}
+{{/* The image of a tier. The vLLM backend has its own, unless the values name one. */}}
 {{- define "specdec.tierImage" -}}
 {{- $values := index .root.Values .tier -}}
 {{- $image := deepCopy $values.image -}}
@@ -125,7 +125,7 @@ volumeMounts:
   {{- with $values.extraVolumeMounts }}{{ toYaml . | nindent 2 }}{{ end }}
 {{- end -}}
 
-{{/* What a gateway knows its callers by, and they it: mounted as folders, so that a changed Secret reaches the process. */}}
+{{/* API keys and public certificate of a gateway, mounted as folders so that a changed Secret reaches the process. */}}
 {{- define "specdec.callerMounts" -}}
 {{- if .apiKeys.existingSecret }}
 - {name: api-keys, mountPath: /api-keys, readOnly: true}
@@ -184,7 +184,7 @@ livenessProbe:
 {{ toYaml $probe }}
 {{- end -}}
 
-{{/* A pod that ends serves on until nobody sends it anything. */}}
+{{/* A terminating pod continues to serve until it no longer receives requests. */}}
 {{- define "specdec.lifecycle" -}}
 {{- if .lifecycle -}}
 {{ toYaml .lifecycle }}
@@ -198,12 +198,12 @@ preStop:
 {{- end -}}
 {{- end -}}
 
-{{/* Whether a tier's accelerators are claimed, and not counted. */}}
+{{/* Whether a tier's accelerators are requested by a claim instead of a count. */}}
 {{- define "specdec.claimsDevices" -}}
 {{- if .gpu }}{{ if and .gpu.enabled .gpu.claimTemplate }}true{{ end }}{{ end -}}
 {{- end -}}
 
-{{/* Requests and limits, the accelerator and the node's disk among them. */}}
+{{/* Requests and limits, including the accelerator and the node's disk. */}}
 {{- define "specdec.resources" -}}
 {{- $resources := deepCopy .resources -}}
 {{- $onDisk := and (include "specdec.downloads" .) (eq .model.cache.kind "emptyDir") -}}

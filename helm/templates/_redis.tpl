@@ -21,7 +21,7 @@
 {{ .prefix | replace "redis" "valkey" }}
 {{- end -}}
 
-{{/* Environment of a gateway that names both stores. A URL never lies in a ConfigMap, for it may hold a password. */}}
+{{/* Environment of a gateway that names both stores. A URL is never in a ConfigMap, because it may contain a password. */}}
 {{- define "specdec.redisEnv" -}}
 {{- range $prefix, $redis := dict "redis" .Values.redis "redis-kv" .Values.redis.kv }}
 {{- $role := dict "root" $ "prefix" $prefix "redis" $redis }}
@@ -109,7 +109,7 @@ redis://{{ include "specdec.fullname" .root }}-{{ include "specdec.valkey" . }}:
 {{- end }}
 {{- end -}}
 
-{{/* Ports of a role's server, for network policies: what its addresses name, or 6379, and those that the policy names. */}}
+{{/* Ports of a role's server, for network policies: those of its addresses, or 6379, and those of the policy's values. */}}
 {{- define "specdec.redisPorts" -}}
 {{- $external := .redis.external -}}
 {{- $hosts := $external.addresses -}}
@@ -123,7 +123,7 @@ redis://{{ include "specdec.fullname" .root }}-{{ include "specdec.valkey" . }}:
 {{- end -}}
 {{- end -}}
 
-{{/* What a role's external server is known by: two databases of one server share its memory, and what it evicts. */}}
+{{/* Identity of a role's external server. Two databases of one server share its memory and its eviction. */}}
 {{- define "specdec.redisServer" -}}
 {{- with .redis.external -}}
 {{- if .existingSecret -}}

@@ -8,7 +8,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* How many pods more than its replicas a tier has room for; a GPU tier has none unless spare accelerators are declared. */}}
+{{/* Number of pods beyond its replicas for which a tier has room. 0 for a GPU tier without declared spare accelerators. */}}
 {{- define "specdec.surge" -}}
 {{- $values := index .root.Values .tier -}}
 {{- if include "specdec.cacheIsOfOneNode" . -}}
@@ -37,21 +37,21 @@ rollingUpdate: {maxSurge: {{ $surge }}, maxUnavailable: {{ ternary 0 1 (gt $surg
 {{ add (int $values.startupSeconds) (int $download) (int $values.minReadySeconds) }}
 {{- end -}}
 
-{{/* Deadline of a rollout's progress: 300 s are for the scheduler and for pulling the image. */}}
+{{/* Deadline of a rollout's progress. It includes 300 s for the scheduler and for pulling the image. */}}
 {{- define "specdec.progressDeadlineSeconds" -}}
 {{- $values := index .root.Values .tier -}}
 {{- $load := include "specdec.loadSeconds" . | int -}}
 {{ $values.progressDeadlineSeconds | default (add $load (int $values.terminationGracePeriodSeconds) 300) }}
 {{- end -}}
 
-{{/* The least number of pods, whoever owns the number. */}}
+{{/* Minimum number of pods, with or without an autoscaler. */}}
 {{- define "specdec.leastReplicas" -}}
 {{- with index .root.Values .tier -}}
 {{ ternary .replicas .autoscaling.minReplicas (eq .autoscaling.kind "none") }}
 {{- end -}}
 {{- end -}}
 
-{{/* The greatest number of pods, whoever owns the number. */}}
+{{/* Maximum number of pods, with or without an autoscaler. */}}
 {{- define "specdec.mostReplicas" -}}
 {{- with index .root.Values .tier -}}
 {{ ternary .replicas .autoscaling.maxReplicas (eq .autoscaling.kind "none") }}

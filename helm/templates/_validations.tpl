@@ -1,4 +1,4 @@
-{{/* What the schema cannot say; each mistake is one sentence, and all of them are told at once. */}}
+{{/* Checks that the schema cannot express. Each mistake is one sentence, and all are reported at once. */}}
 {{- define "specdec.validate" -}}
 {{- $wrong := list -}}
 {{- $sessions := dict "root" . "prefix" "redis" "redis" .Values.redis -}}
