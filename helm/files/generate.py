@@ -1,4 +1,4 @@
-"""Generates with every model with drafts and without: the tokens must be the same, and drafts must have come."""
+"""Generate with every model, with drafts and without. The tokens must be equal, and drafts must be used."""
 
 import json
 import os
@@ -11,14 +11,14 @@ from typing import Any
 
 GATEWAY, PROMPT, MAX_TOKENS = os.environ["GATEWAY"], os.environ["PROMPT"], int(os.environ["MAX_TOKENS"])
 MODELS: list[str] = json.loads(os.environ["MODELS"])
-"""The names of the models; the drafters of the first are this release's to know, those of others need not exist."""
+"""Names of the models. The first model's drafters belong to this release. Those of other models need not exist."""
 DRAFTS_REQUIRED = os.environ["DRAFTS"] == "required"
 KEY = {"Authorization": f"Bearer {os.environ['API_KEY']}"} if os.environ.get("API_KEY") else {}
 TLS = ssl.create_default_context()
 TLS.check_hostname, TLS.verify_mode = False, ssl.CERT_NONE
-"""The certificate has the name that callers outside use, and not that of the Service."""
+"""The certificate has the name for outside callers and not that of the Service."""
 WAIT_SECONDS = float(os.environ.get("WAIT_SECONDS", "60"))
-"""Time in which verifiers find drafters that have only just become ready."""
+"""Seconds for verifiers to find drafters that have just become ready."""
 REASONS = {
     "tokenizer_mismatch": "verifiers refuse drafters, whose tokenizer is another: give both tiers models of one",
     "drafter_unavailable": "verifiers reach no drafter: look at the drafters' pods and at specdec_drafter_up",
