@@ -1,4 +1,4 @@
-"""Arguments of earlier calls: clients keep them in many forms, and chat templates read an object."""
+"""Normalizes arguments of earlier tool calls, which clients send in many forms, to the object that templates read."""
 
 import json
 import math
@@ -13,10 +13,10 @@ _UNREADABLE = (ValueError, RecursionError)
 
 
 def arguments_text(given: Any) -> str:
-    """The text of a JSON object for arguments in any form; nothing that a model or a client wrote is refused.
+    """Return arguments in any form as the text of a JSON object; never refuses any.
 
-    Text of a JSON object stays as it is. An object that was cut keeps what is complete, and its last string as far as
-    it goes; an object encoded twice is decoded. Null, an empty text and an empty list are an empty object. All else
+    Text of a JSON object stays unchanged. A truncated object keeps its complete parts and its last partial string. An
+    object encoded twice is decoded. Null, an empty text and an empty list become an empty object. Any other value
     becomes the value of `arguments` in an object.
     """
     found = given
@@ -33,10 +33,11 @@ def arguments_text(given: Any) -> str:
 
 
 def arguments_object(text: str, huge: Callable[[str], Any]) -> dict[str, Any]:
-    """The object that the text of `arguments_text` holds.
+    """Parse the text returned by `arguments_text`.
 
     Args:
-        huge: gives the value of a number that no float can hold, such as 1e400, from its text.
+        text: text of a JSON object.
+        huge: converts the text of a number beyond the range of floats, such as 1e400, to a value.
     """
 
     def number(digits: str) -> Any:
@@ -48,26 +49,26 @@ def arguments_object(text: str, huge: Callable[[str], Any]) -> dict[str, Any]:
 
 
 class HugeNumbers:
-    """Carries numbers that no float can hold through a chat template, which writes values with `json.dumps`."""
+    """Passes numbers beyond the range of floats through a chat template, which serializes with `json.dumps`."""
 
     def __init__(self, mark: str) -> None:
-        """`mark` is a text that occurs nowhere else in the rendered prompt."""
+        """Args: mark: text that occurs nowhere else in the rendered prompt."""
         self._mark = mark
         self._used = False
 
     def keep(self, digits: str) -> str:
-        """The text that stands for a number in values."""
+        """Return the placeholder text of a number."""
         self._used = True
         return f"{self._mark}{digits}{self._mark}"
 
     def restore(self, rendered: str) -> str:
-        """The rendered text with the numbers as they were written."""
+        """Return the rendered text with placeholders replaced by the original numbers."""
         mark = re.escape(self._mark)
         return re.sub(f'"{mark}([^"]*){mark}"|{mark}(.*?){mark}', r"\1\2", rendered) if self._used else rendered
 
 
 def _parsed(text: str) -> Any:
-    """The value of a JSON text; a text that is none stays as it is."""
+    """Parse a JSON text; return invalid text unchanged."""
     try:
         return json.loads(text) if text.strip() else None
     except _UNREADABLE:
@@ -75,7 +76,7 @@ def _parsed(text: str) -> Any:
 
 
 def _beginning(text: str, found: Any) -> Any:
-    """The object that a cut text begins; `found` where it begins none."""
+    """Return the object at the start of a truncated text; `found` if there is none."""
     try:
         json.JSONDecoder().raw_decode(text.lstrip())
     except _UNREADABLE:

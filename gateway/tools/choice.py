@@ -1,4 +1,4 @@
-"""Which tools a request offers, and which of them must be called; one value for both APIs."""
+"""Tools that a request offers, and which of them must be called; shared by HTTP and gRPC."""
 
 import re
 from collections.abc import Sequence
@@ -15,18 +15,18 @@ TOOL_NAME = r"^[a-zA-Z0-9_.:/-]{1,128}$"
 
 @dataclass(frozen=True, slots=True)
 class ToolChoice:
-    """The tools of a request, and what the model may do with them."""
+    """Tools of a request, and the rules for calling them."""
 
     tools: tuple[Tool, ...] = ()
     kind: Literal["none", "auto", "required"] = "auto"
     """Whether the model may not, may, or must call a tool."""
     name: str = ""
-    """The one tool that must be called; empty where there is a choice."""
+    """Name of the only tool that must be called; empty if the model may choose."""
     parallel: bool = True
-    """Whether there may be several calls."""
+    """Whether several calls are allowed."""
 
     def only(self, names: Sequence[str]) -> "ToolChoice":
-        """The same choice among the tools of those names; raises FieldInvalid where there is none of a name."""
+        """Return a copy restricted to the named tools; raises FieldInvalid for an unknown name."""
         for name in names:
             if name not in [tool.name for tool in self.tools]:
                 raise FieldInvalid(
@@ -35,11 +35,11 @@ class ToolChoice:
         return replace(self, tools=tuple(tool for tool in self.tools if tool.name in names))
 
     def offered(self) -> tuple[Tool, ...]:
-        """The tools that may be called; none where the kind is none.
+        """Return the tools that may be called; empty if the kind is `none`.
 
         Raises:
-            FieldInvalid: two have one name, a name is malformed, or the one that must be called is not among them.
-            FieldRequired: one must be called, and there is none.
+            FieldInvalid: two tools share a name, a name is malformed, or the required tool is missing.
+            FieldRequired: a call is required, but there are no tools.
         """
         names = [tool.name for tool in self.tools]
         if len(set(names)) < len(names):
@@ -54,7 +54,7 @@ class ToolChoice:
         return () if self.kind == "none" else self.tools
 
     def grammar(self, tool_format: ToolFormat) -> Grammar | None:
-        """The grammar of the calls that must be made, or that must be strict; None where there are none.
+        """Return the grammar for required or strict calls; None if there are none.
 
         Raises:
             UnsupportedParameter: calls in this format cannot be bound to a grammar.

@@ -1,4 +1,4 @@
-"""The ways in which models write calls, by name; a new one is added to `FORMATS`."""
+"""Formats in which models write tool calls, by name. Add a new one to `FORMATS`."""
 
 import json
 import re
@@ -20,41 +20,41 @@ from specdec.errors import UnsupportedParameter
 from specdec.sampling.grammar import Grammar, GrammarKind, token_name
 
 NUMBER = "{number}"
-"""Stands for a number of one or two digits in a text."""
+"""Placeholder for a number of one or two digits in a text."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ToolFormat(ABC):
-    """How a model writes calls."""
+    """Format in which a model writes tool calls."""
 
     name: str
     marks: Sequence[str]
-    """What the chat templates of its models say, all of it, by which it is known."""
+    """Texts that identify the format: a chat template of this format contains all of them."""
     parser: Callable[[Texts], ToolParser]
-    """Makes a parser, of tools some of whose parameters are texts."""
+    """Creates a parser; takes the string parameters of each tool."""
     tags: Sequence[str] = ()
-    """The tags that may be special tokens."""
+    """Tags that may be special tokens."""
     special: Collection[str] = ()
-    """Those that are, in the vocabulary of the model."""
+    """Tags that are special tokens in the model's vocabulary."""
     around: tuple[str, str, str] = ("", "", "")
-    """What stands before the first call, between two, and behind the last."""
+    """Texts before the first call, between calls, and after the last call."""
     text: str = ""
-    """The terminal of a text without a call, where no tag tells them apart."""
+    """Terminal of a text without calls, if no tag distinguishes it from a call."""
     lead: str = ""
-    """What stands before a text without calls."""
+    """Prefix of a text without calls."""
     thinking: str = ""
-    """The name of the format in which the model thinks."""
+    """Name of the model's thinking format."""
 
     def grammar(self, tools: Sequence[Tool], *, forced: bool, parallel: bool) -> Grammar:
-        """Calls of these tools whose arguments are of their schemas.
+        """Return a grammar of calls of these tools with arguments that match their schemas.
 
         Args:
-            tools: those that may be called, at least one.
-            forced: whether there must be a call, and nothing else; otherwise there may be text.
-            parallel: whether there may be several calls.
+            tools: tools that may be called, at least one.
+            forced: whether the output must be calls only; otherwise text is allowed too.
+            parallel: whether several calls are allowed.
 
         Raises:
-            UnsupportedParameter: a call in this format cannot be bound to a grammar.
+            UnsupportedParameter: calls in this format cannot be constrained by a grammar.
         """
         before, between, behind = (written(each, self.special) for each in self.around)
         calls = f"{before} call{f' ({between} call)*' if parallel else ''} {behind}"
@@ -74,17 +74,17 @@ class ToolFormat(ABC):
 
     @abstractmethod
     def _call(self, index: int, tool: Tool, place: str, free: bool) -> Iterator[str]:
-        """The rules of a call of one tool, whose arguments may be any where it is `free`."""
+        """Yield the rules of a call of one tool; `free` allows any arguments."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JsonFormat(ToolFormat):
-    """Arguments are an object of JSON."""
+    """Format with arguments as a JSON object."""
 
     call: tuple[str, str, str]
-    """What stands before a call's name, between name and arguments, and behind them."""
+    """Texts before a call's name, between name and arguments, and after the arguments."""
     quoted: bool = False
-    """Whether the name is a text of JSON."""
+    """Whether the name is a JSON string."""
 
     def _call(self, index: int, tool: Tool, place: str, free: bool) -> Iterator[str]:
         name = json.dumps(tool.name) if self.quoted else tool.name
@@ -95,12 +95,12 @@ class JsonFormat(ToolFormat):
 
 @dataclass(frozen=True, kw_only=True)
 class XmlFormat(ToolFormat):
-    """Arguments are written one by one, in the order of the schema."""
+    """Format with arguments written one by one, in the schema's order."""
 
     call: tuple[str, str, str]
-    """What stands before a call's name, behind it, and behind the arguments."""
+    """Texts before a call's name, after the name, and after the arguments."""
     argument: tuple[str, str, str]
-    """The same of an argument."""
+    """Texts before an argument's name, after the name, and after the value."""
 
     def _call(self, index: int, tool: Tool, place: str, free: bool) -> Iterator[str]:
         schema = simplified(tool.schema, place)
@@ -122,7 +122,7 @@ class XmlFormat(ToolFormat):
 
 @dataclass(frozen=True, kw_only=True)
 class UnboundFormat(ToolFormat):
-    """Calls are read, where a model writes them, and not forced."""
+    """Format whose calls can be parsed but not forced."""
 
     def grammar(self, tools: Sequence[Tool], *, forced: bool, parallel: bool) -> Grammar:
         raise UnsupportedParameter(f"calls in the format {self.name} cannot be forced", "tool_choice")
@@ -276,20 +276,20 @@ _ALL: Sequence[ToolFormat] = (
     ),
 )
 UNKNOWN = UnboundFormat(name="unknown", marks=(), parser=lambda _: PlainParser())
-"""The format of a chat template that renders tools in a way that is not known here."""
+"""Format for chat templates that render tools in an unknown way."""
 FORMATS: Mapping[str, ToolFormat] = {each.name: each for each in (*_ALL, UNKNOWN)}
 TAGS = frozenset(tag for each in _ALL for tag in each.tags)
-"""All tags that may be special tokens."""
+"""Tags of all formats that may be special tokens."""
 DEFAULT = HERMES
 
 
 def format_of(template: str | None, special: Collection[str] = (), parser: str = AUTO) -> ToolFormat:
-    """The format that a chat template speaks of; the default where it does not know tools.
+    """Return the format that a chat template uses; the default if it does not support tools.
 
     Args:
-        template: the chat template.
-        special: the names of the special tokens of the vocabulary.
-        parser: the setting of the format of the thinking, as `check_parser` returns it.
+        template: chat template.
+        special: names of the vocabulary's special tokens.
+        parser: setting of the thinking format, as returned by `check_parser`.
     """
     found = next((each for each in _ALL if all(mark in (template or "") for mark in each.marks)), None)
     if found is None:
@@ -299,12 +299,12 @@ def format_of(template: str | None, special: Collection[str] = (), parser: str =
 
 
 def knows_tools(template: str) -> bool:
-    """Whether a chat template renders tools by itself."""
+    """Whether a chat template renders tools."""
     return "tools" in template or "tool_calls" in template
 
 
 def written(text: str, special: Collection[str]) -> str:
-    """A text; where it has the name of one of the special tokens, the token."""
+    """Return a text as Lark terminals, with names of special tokens replaced by the tokens."""
     parts = re.split("(" + "|".join(map(re.escape, [NUMBER, *special])) + ")", text)
     return " ".join(_part(part, special) for part in parts if part) or '""'
 
@@ -316,17 +316,17 @@ def _part(text: str, special: Collection[str]) -> str:
 
 
 def text_without(tag: str, special: Collection[str]) -> str:
-    """The terminal of texts that do not have the tag, which is no text where it is a special token."""
+    """Return the terminal of texts without the tag. A special token never occurs in text."""
     return "/(?s:.*)/" if not tag or tag in special else f"/(?s:.*)/ & ~/(?s:.*{pattern_of(tag)}.*)/"
 
 
 def pattern_of(text: str) -> str:
-    """A text as a regular expression in Lark's notation."""
+    """Escape a text for a regular expression in Lark's notation."""
     return re.sub(r"([][(){}.*+?^$|/\\])", r"\\\1", text)
 
 
 def arguments_of(tool: Tool, place: str, *, free: bool) -> str:
-    """The JSON of a tool's arguments; `free` allows those that are not of its schema."""
+    """Return the grammar of a tool's JSON arguments; `free` allows any object."""
     schema: dict[str, Any] = {"type": "object"}
     if not free:
         schema = simplified(schema | tool.schema, place)
@@ -335,7 +335,7 @@ def arguments_of(tool: Tool, place: str, *, free: bool) -> str:
 
 
 def values_of(schema: Mapping[str, Any], end: str, definitions: Mapping[str, Any]) -> str:
-    """The values of a parameter that are written as text where they are texts, up to the text `end`."""
+    """Return the grammar of a parameter's values; strings are written raw, up to the text `end`."""
     choices = [schema["const"]] if "const" in schema else schema.get("enum")
     if choices and all(isinstance(choice, str) for choice in choices):
         return " | ".join(literal(choice) for choice in choices)

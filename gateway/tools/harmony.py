@@ -1,4 +1,4 @@
-"""The channels in which gpt-oss writes: its thinking, its answer, and its calls."""
+"""Parser of gpt-oss's channels for thinking, answer and calls."""
 
 import re
 
@@ -10,7 +10,7 @@ _CALLED = re.compile(r"\bto=(?:functions\.)?(?P<name>[A-Za-z0-9_.:/-]+)")
 
 
 class HarmonyParser(ToolParser):
-    """Messages of one answer, each with a header before its text."""
+    """Parses the messages of one answer, each a header followed by text."""
 
     def __init__(self) -> None:
         super().__init__(self._read_body)

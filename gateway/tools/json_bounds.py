@@ -5,21 +5,21 @@ from typing import Any
 from specdec.errors import FieldInvalid
 
 MAX_NESTING = 100
-"""Most objects and lists of a field that stand in each other."""
+"""Deepest nesting of objects and lists in a field."""
 MAX_BRACKETS = 64 * 1024
-"""Most opening brackets of a request, those of its texts included: some texts are read as JSON in turn."""
+"""Most opening brackets of a request, including those in its texts, because some texts are parsed as JSON."""
 MAX_COMMAS = 256 * 1024
-"""Most commas of a request, those of its texts included, and so most token ids."""
+"""Most commas of a request, including those in its texts; also bounds the number of token ids."""
 
 
 def check_nesting(value: Any, param: str) -> None:
-    """Raise FieldInvalid where a field is nested too deep."""
+    """Raise FieldInvalid if a field is nested too deep."""
     if depth(value) >= MAX_NESTING:
         raise FieldInvalid(f"{param} is nested over {MAX_NESTING} deep", param)
 
 
 def depth(value: Any) -> int:
-    """How many objects and lists stand in each other at most; counted up to MAX_NESTING."""
+    """Return the nesting depth of objects and lists, counted up to MAX_NESTING."""
     level, deep = [value], 0
     while deep < MAX_NESTING:
         level = [each for each in level if isinstance(each, dict | list)]

@@ -1,4 +1,4 @@
-"""Calls of tools that models write as JSON or as Python: whole ones, and how far one has been read."""
+"""Parses tool calls written as JSON or Python, whole or incrementally."""
 
 import ast
 import json
@@ -9,27 +9,27 @@ from gateway.tools.values import ToolCall
 
 
 class JsonObject:
-    """How far an object of JSON has been read; what it holds is not checked."""
+    """Finds the end of a JSON object incrementally, without validating its content."""
 
     def __init__(self) -> None:
         self.ended = False
-        """Whether it is closed, or what came cannot be a part of it."""
+        """Whether the object is closed, or the last character cannot be part of it."""
         self._depth = 0
         self._string = False
         self._escaped = False
 
     @property
     def whole(self) -> bool:
-        """Whether it is closed."""
+        """Whether the object is closed."""
         return self.ended and self._depth == 0
 
     @property
     def inside(self) -> bool:
-        """Whether a string in it is open."""
+        """Whether a string in the object is open."""
         return self._string
 
     def take(self, text: str) -> int:
-        """How many of the next characters belong to it."""
+        """Read text and return how many of its characters belong to the object."""
         for position, character in enumerate(text):
             if self.ended or not self._has(character):
                 return position
@@ -43,7 +43,7 @@ class JsonObject:
         elif character in "{}":
             self._depth += 1 if character == "{" else -1
             self.ended = self._depth == 0
-        elif character == "<":  # stands in JSON only within strings: a tag begins
+        elif character == "<":  # valid in JSON only within strings, so a tag begins
             self.ended = True
             return False
         return True
@@ -58,9 +58,9 @@ class JsonObject:
 
 
 def call_of(value: Any) -> ToolCall:
-    """The call that a JSON object is; raises ValueError when it is none.
+    """Convert a JSON value to a call; raises ValueError if it is not a call.
 
-    Missing arguments are an empty object, and those that are encoded twice are decoded.
+    Missing arguments become an empty object, and arguments encoded twice are decoded.
     """
     match value:
         case {"function": dict(inner)} if len(value) == 1 or value.get("type") == "function":
@@ -75,7 +75,7 @@ def call_of(value: Any) -> ToolCall:
 
 
 def read_objects(text: str) -> list[ToolCall]:
-    """Calls that stand behind each other, between semicolons; raises ValueError where there is something else."""
+    """Parse consecutive JSON calls, separated by semicolons or commas; raises ValueError for anything else."""
     decoder, calls, rest = json.JSONDecoder(), [], text.removeprefix("<|python_tag|>").lstrip()
     while rest:
         value, end = decoder.raw_decode(rest)
@@ -85,7 +85,7 @@ def read_objects(text: str) -> list[ToolCall]:
 
 
 def read_python(text: str) -> list[ToolCall]:
-    """A Python list of calls with named, literal arguments; raises ValueError where there is something else."""
+    """Parse a Python list of calls with named, literal arguments; raises ValueError for anything else."""
     tree = ast.parse(text.removeprefix("<|python_start|>").removesuffix("<|python_end|>"), mode="eval").body
     if not isinstance(tree, ast.List) or not tree.elts:
         raise ValueError("no list of calls")

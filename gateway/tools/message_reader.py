@@ -1,4 +1,4 @@
-"""Reads the message that a model writes: its text, what it thinks before that, and its calls with their names."""
+"""Parses a model's message into thinking, text and tool calls."""
 
 import hashlib
 from collections.abc import Iterable
@@ -11,23 +11,23 @@ from gateway.tools.values import CallDelta, MessageDelta, Thought, ToolCall
 
 @dataclass(frozen=True, slots=True)
 class ReadMessage:
-    """A message as far as the model wrote it."""
+    """Parsed message, possibly truncated."""
 
     content: str
-    """The text around the calls."""
+    """Text around the calls."""
     calls: tuple[ToolCall, ...]
-    """The last one is incomplete where the output was cut."""
+    """Tool calls; the last one is incomplete if the output was truncated."""
     reasoning: str = ""
-    """What the model thought before its answer."""
+    """Thinking before the answer."""
 
 
 class MessageReader:
-    """One answer, whose text comes in pieces."""
+    """Incremental parser of one answer."""
 
     def __init__(self, reading: Reading, generation: str) -> None:
-        """`generation` is the public id of the answer's generation, from which the ids of its calls are made."""
+        """Args: generation: public id of the answer's generation, from which call ids are derived."""
         self.tags = reading.tags
-        """The special tokens that are read, by their names, which stand for them in the text."""
+        """Names of the special tokens to parse; the text contains them by name."""
         self._parser = reading.parser()
         self._parallel = reading.parallel
         self._thinking = reading.thinking_reader()
@@ -36,16 +36,16 @@ class MessageReader:
 
     @property
     def called(self) -> bool:
-        """Whether there are calls, and each is whole."""
+        """Whether the message has calls and all are complete."""
         return self._called and not self._parser.cut
 
     def feed(self, text: str) -> MessageDelta:
-        """What is certain now that more text has come."""
+        """Add text; return the part of the message that is now final."""
         parts = [text] if self._thinking is None else self._thinking.feed(text)
         return self._delta(self._read(parts))
 
     def end(self) -> MessageDelta:
-        """What is left when no more comes."""
+        """End the text; return the rest of the message."""
         parts = [] if self._thinking is None else self._thinking.end()
         return self._delta([*self._read(parts), *self._parser.end()])
 
@@ -77,7 +77,7 @@ class MessageReader:
 
 
 def joined_message(deltas: Iterable[MessageDelta]) -> ReadMessage:
-    """The message of which those are all parts."""
+    """Join all parts of a message."""
     content, reasoning, calls = "", "", dict[int, ToolCall]()
     for delta in deltas:
         content += delta.content

@@ -1,7 +1,7 @@
-"""Reads calls of tools from the text of a model, as it comes; what is no call is text, and nothing is lost.
+"""Incremental parsers of tool calls in a model's text. Anything that is not a call stays text; nothing is lost.
 
-What a parser has returned is a function of the text so far, however that was cut, so that a reader who comes back gets
-what is missing and no more.
+The joined output of a parser depends only on the text so far, not on how it was split. A reader that resumes therefore
+receives exactly the missing part.
 """
 
 import json
@@ -14,25 +14,25 @@ from gateway.tools.values import CallDelta, Thought, ToolCall
 
 Piece = str | CallDelta | Thought
 Reader = Callable[[str], list[ToolCall]]
-"""Reads a whole text that consists of calls; raises ValueError when it does not."""
+"""Parses a whole text that consists of calls; raises ValueError if it does not."""
 
 NO_CALLS = (ValueError, SyntaxError, TypeError, KeyError, RecursionError, MemoryError)
 
 
 class ToolParser(ABC):
-    """The text of one answer."""
+    """Base class: parses the text of one answer."""
 
     def __init__(self, begin: Callable[[], list[Piece] | None]) -> None:
-        """`begin` reads the beginning of what is held, or waits for more and returns None; it may set the next step."""
+        """Args: begin: first step. A step consumes held text, or returns None to wait; it may set the next step."""
         self.cut = False
-        """Whether a call was cut, or is not whole."""
+        """Whether a call is truncated or incomplete."""
         self._held = ""
         self._step = begin
         self._calls = 0
         self._arguments = JsonObject()
 
     def feed(self, text: str) -> list[Piece]:
-        """What is certain now that more text has come."""
+        """Add text; return the pieces that are now final."""
         self._held += text
         pieces: list[Piece] = []
         while self._held and (found := self._step()) is not None:
@@ -40,18 +40,18 @@ class ToolParser(ABC):
         return pieces
 
     def end(self) -> list[Piece]:
-        """What is left when no more comes."""
+        """End the text; return the remaining pieces."""
         self.cut = self.cut or self._step == self._read_arguments
         rest = self._ended(self._take())
         return [piece for piece in rest if piece]
 
     @abstractmethod
     def _ended(self, rest: str) -> list[Piece]:
-        """What the rest of the text is."""
+        """Parse the rest of the text at its end."""
 
     @abstractmethod
     def _end_call(self) -> None:
-        """Go on behind arguments."""
+        """Set the step after a call's arguments."""
 
     def _take(self) -> str:
         held, self._held = self._held, ""
@@ -62,14 +62,14 @@ class ToolParser(ABC):
         return CallDelta(self._calls - 1, name=call.name, arguments=call.arguments)
 
     def _whole(self, read: Reader, inner: str, text: str) -> list[Piece]:
-        """The calls that a text consists of, or the text around them as it was written."""
+        """Parse `inner` as calls; return `text` unchanged if it is not calls."""
         try:
             return [self._call(call) for call in read(inner)] or [text]
         except NO_CALLS:
             return [text]
 
     def _begin_call(self, name: str, rest: str) -> list[Piece]:
-        """Begin a call whose arguments are a JSON object, with which the rest begins."""
+        """Begin a call; `rest` starts with its arguments, a JSON object."""
         self._held = rest
         self._arguments, self._step = JsonObject(), self._read_arguments
         return [self._call(ToolCall(name, ""))]
@@ -84,18 +84,17 @@ class ToolParser(ABC):
 
 
 class TaggedParser(ToolParser):
-    """Calls that begin and end with tags; text may stand around them, less the white space beside them."""
+    """Parses calls between tags. Text may surround them; white space next to calls is dropped."""
 
     def __init__(self, opening: str, closing: str, read: Reader, *, head: str = "(?!)", sections: Sequence[str] = ()):
-        """Read calls.
+        """Create a parser.
 
         Args:
-            opening: the tag that a call begins with.
-            closing: the tag behind it; empty where there is none.
-            read: reads a whole text between tags that does not begin with a head and arguments.
-            head: matches what stands behind the opening tag before arguments that are an object of JSON, with the
-                name as the group `name`.
-            sections: the tags around all calls, which say nothing more.
+            opening: tag before a call.
+            closing: tag after a call; empty if there is none.
+            read: parses the whole text between tags, if it does not begin with a head and arguments.
+            head: pattern of the text between the opening tag and JSON arguments, with the name as the group `name`.
+            sections: tags around all calls, which are dropped.
         """
         super().__init__(self._read_text)
         self._opening, self._closing, self._read = opening, closing, read
@@ -141,7 +140,7 @@ class TaggedParser(ToolParser):
         return self._whole(self._read, inner, self._opening + inner + self._closing)
 
     def _inner(self) -> str | None:
-        """What stands before the first closing tag that is in no text of JSON; None where it may still come."""
+        """Return the text before the first closing tag outside a JSON string; None if the tag is yet to come."""
         at = self._held.find(self._closing) if self._closing else -1
         while at >= 0:
             inner, scan = self._held[:at], JsonObject()
@@ -164,7 +163,7 @@ class TaggedParser(ToolParser):
         return self._whole(self._read, rest, rest) if rest else []
 
     def _left(self, text: str) -> str:
-        """What stands behind arguments, without what is a call's own there."""
+        """Return the text after arguments, without the call's own closing characters."""
         return text.strip().removeprefix("}").removeprefix("```").lstrip(" \t\r\n,;")
 
     def _text(self, text: str) -> list[Piece]:
@@ -175,20 +174,20 @@ class TaggedParser(ToolParser):
 
 
 class LeadingParser(ToolParser):
-    """Calls in a list, or between semicolons, that an answer begins with, or that begin with a tag in it."""
+    """Parses calls in a list or between semicolons, at the start of an answer or after a tag."""
 
     def __init__(
         self, openings: Sequence[str], read: Reader, lead: str = "", between: str = "", tag: str = "", closing: str = ""
     ) -> None:
-        """Read calls whole, or as they come where they are JSON.
+        """Create a parser. JSON calls are parsed incrementally, other calls as a whole.
 
         Args:
-            openings: the texts that calls may begin with.
-            read: reads them all.
-            lead: a regular expression of what may stand before the first JSON object.
-            between: the characters that may stand behind each; empty where calls are no JSON.
-            tag: the opening that begins calls anywhere; empty where none does.
-            closing: what may stand behind the last call.
+            openings: texts that calls may begin with.
+            read: parses a whole text of calls.
+            lead: pattern of the text before the first JSON object.
+            between: characters allowed after each call; empty if calls are not JSON.
+            tag: opening that starts calls anywhere; empty if there is none.
+            closing: text allowed after the last call.
         """
         super().__init__(self._read_beginning)
         self._openings, self._between, self._tag, self._closing = openings, between, tag, closing
@@ -219,7 +218,7 @@ class LeadingParser(ToolParser):
         return self._begin_call(_name(begun["name"]), text[begun.end() :]) if begun else None
 
     def _read_rest(self) -> list[Piece] | None:
-        """What stands in a call behind its arguments."""
+        """Parse the text of a call after its arguments."""
         rest = self._held.lstrip()
         if not rest:
             return None
@@ -248,7 +247,7 @@ class LeadingParser(ToolParser):
 
 
 class PlainParser(ToolParser):
-    """Text alone, of a model whose calls nobody can read."""
+    """Returns all text unchanged, for models whose call format is unknown."""
 
     def __init__(self) -> None:
         super().__init__(self._read_plain)
@@ -264,11 +263,11 @@ class PlainParser(ToolParser):
 
 
 JSON_HEAD = r'\s*\{\s*"name"\s*:\s*(?P<name>"(?:[^"\\]|\\.)+")\s*,\s*"(?:arguments|parameters)"\s*:\s*'
-"""What stands before the arguments of a call that is JSON, where the name comes first."""
+"""Pattern of the text before the arguments of a JSON call whose name comes first."""
 
 
 def _name(text: str) -> str:
-    """A name that is written as a text of JSON or plainly."""
+    """Parse a name written as a JSON string or plainly."""
     if text.startswith('"'):
         try:
             return str(json.loads(text))
@@ -278,7 +277,7 @@ def _name(text: str) -> str:
 
 
 def overlap(text: str, tag: str) -> int:
-    """Length of the longest end of the text with which the tag begins, less than the whole tag."""
+    """Return the length of the longest suffix of the text that is a proper prefix of the tag."""
     at = text.find(tag[:1], max(0, len(text) - len(tag) + 1))
     while at >= 0 and not tag.startswith(text[at:]):
         at = text.find(tag[0], at + 1)

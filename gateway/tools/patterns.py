@@ -1,4 +1,4 @@
-"""Regular expressions of JSON Schemas, without what automata do not have, and as the few texts that they match."""
+"""Rewrites regular expressions of JSON Schemas without look-ahead, and lists the texts that small ones match."""
 
 import re
 from collections.abc import Iterator
@@ -7,18 +7,18 @@ from typing import Any
 
 _parser: Any = re._parser  # type: ignore[attr-defined]
 _MOST = 64
-"""Most texts of an expression that are told one by one."""
+"""Most texts of an expression that are listed."""
 _NONE_OF = re.compile(r"\^?\(\?!\^?(?:\[((?!\^)(?:[^\]\\]|\\.)+)\]|(\\[sSdDwW]))\*\$\)")
-"""No text of only some characters: one of the others is in it."""
+"""Matches a negative look-ahead that requires at least one character outside a class."""
 _AHEAD = re.compile(r"\^\(\?=((?:[^()\\]|\\.)*)\)")
 _DIGITS = re.compile(r"\(\?=\[\\d\.\]\{1,(\d+)\}0\*\$\)\\d\{0,(\d+)\}\\\.\\d\{0,(\d+)\}0\*\$?")
-"""How pydantic spells a decimal number of so many digits in all."""
+"""Matches pydantic's pattern of a decimal number with a bounded number of digits."""
 
 
 def without_lookahead(pattern: str) -> list[str]:
-    """Expressions that a text matches, each somewhere, if and only if it matches the pattern, or that are stricter.
+    """Return expressions that a text must all match, equivalent to the pattern or stricter.
 
-    An expression that looks ahead in another way than libraries of schemas do comes back as it is.
+    An expression with a look-ahead that schema libraries do not generate is returned unchanged.
     """
     pattern = _DIGITS.sub(_digits, pattern)
     if match := _NONE_OF.match(pattern):
@@ -37,7 +37,7 @@ def _digits(match: re.Match[str]) -> str:
 
 
 def names_of(pattern: str) -> list[str] | None:
-    """The texts in which an expression matches something, where they are few and whole; None where they are not."""
+    """Return all texts that an anchored expression matches; None if there are many or it is not anchored."""
     try:
         parsed = list(_parser.parse(pattern))
     except (re.error, RecursionError, OverflowError):
@@ -52,7 +52,7 @@ def names_of(pattern: str) -> list[str] | None:
 
 
 class _Many(Exception):
-    """There are more texts than are told one by one."""
+    """Raised if an expression matches too many texts to list."""
 
 
 def _texts(parsed: Any) -> list[str]:

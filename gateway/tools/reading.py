@@ -1,4 +1,4 @@
-"""How the output of a turn is read: what is thought in it, and what is called; the same on every gateway."""
+"""Format in which a turn's output is parsed for thinking and tool calls, identical on every gateway."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -18,43 +18,43 @@ _NEXT = "<|end|><|start|>assistant"
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What an answer may have beside text."""
+    """Parse options of an answer."""
 
     tool_format: str = ""
-    """The format of calls; empty where there are no tools to call."""
+    """Format of tool calls; empty if there are no tools."""
     texts: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """By the name of a tool, the parameters whose values are texts."""
+    """Names of string parameters, by tool name."""
     thinking: str = ""
-    """The format of what is thought; empty where nothing is."""
+    """Format of thinking; empty if there is none."""
     begun: bool = False
     """Whether the prompt opens the thinking."""
     parallel: bool = True
-    """Whether calls behind the first are read, too; the caller may take only one."""
+    """Whether calls after the first are returned; a caller may accept only one."""
 
     def __bool__(self) -> bool:
         return bool(self.tool_format or self.thinking)
 
     @property
     def tags(self) -> frozenset[str]:
-        """The names of special tokens that are read."""
+        """Names of the special tokens to parse."""
         if self.thinking == _HARMONY.name:
             return frozenset(_HARMONY.tags)
         thinking = THINKING[self.thinking].tags if self.thinking else ()
         return frozenset((*(FORMATS[self.tool_format].tags if self.tool_format else ()), *thinking))
 
     def parser(self) -> ToolParser:
-        """A new parser of calls."""
+        """Create a parser of tool calls."""
         if self.thinking == _HARMONY.name:
             return HarmonyParser()
         return FORMATS[self.tool_format].parser(self.texts) if self.tool_format else PlainParser()
 
     def thinking_reader(self) -> ThinkingReader | None:
-        """A new reader of what is thought; None where calls, thinking and text are read together, or none is."""
+        """Create a parser of thinking; None if there is no thinking, or the call parser handles it."""
         form = THINKING.get(self.thinking)
         return ThinkingReader(form, self.begun) if form else None
 
     def behind(self, prompt: str) -> "Reading":
-        """The same, behind a prompt that ends like this."""
+        """Return a copy for output that follows a prompt with this end."""
         form = THINKING.get(self.thinking)
         if form is None:
             return self
@@ -62,7 +62,7 @@ class Reading:
         return replace(self, thinking="" if closed else self.thinking, begun=begun)
 
     def bound(self, sampling: SamplingParams, budget: int | None = None) -> SamplingParams:
-        """The same sampling, with its grammar behind what is thought, of which there are at most `budget` tokens."""
+        """Return a copy of the sampling whose grammar applies after thinking of at most `budget` tokens."""
         form, grammar = self._form(), sampling.grammar
         if form is None or (grammar is None and budget is None):
             return sampling
@@ -73,19 +73,19 @@ class Reading:
         return replace(sampling, grammar=replace(grammar, behind=behind, budget=budget))
 
     def _form(self) -> ThinkingFormat | None:
-        """What stands around the thinking; with channels, a call opens its own, and an answer that of the answer."""
+        """Return the format of the thinking. With channels, a call or an answer opens its own channel after it."""
         if self.thinking != _HARMONY.name:
             return THINKING.get(self.thinking)
         lead = "" if self.tool_format else _FINAL
         return ThinkingFormat(self.thinking, _ANALYSIS, _NEXT + lead, lead)
 
     def text(self) -> str:
-        """The reading as text, for `parse`; empty where there is nothing to read."""
+        """Serialize to text for `parse`; empty if there is nothing to parse."""
         return json.dumps(asdict(self), ensure_ascii=False) if self else ""
 
     @classmethod
     def parse(cls, text: str) -> "Reading":
-        """The reading of a text, or of the name of a format of calls."""
+        """Parse the text of `text`, or the name of a call format."""
         if not text.startswith("{"):
             return cls(text)
         return cls(**json.loads(text))

@@ -1,6 +1,6 @@
-"""JSON Schemas in the words that the library of grammars knows, of the same values or of fewer, and never of others.
+"""Rewrites JSON Schemas with the keywords that the grammar library supports, for the same values or a subset.
 
-What constrains nothing is left out. What constrains and is not known is left in, for the library to refuse by name.
+Keywords without effect are removed. Unsupported keywords with an effect stay, so that the library refuses them by name.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,15 +10,15 @@ from gateway.tools.patterns import names_of, without_lookahead
 from specdec.errors import FieldInvalid
 
 _MOST = 2**63 - 1024
-"""Largest bound of a number that the library can keep."""
+"""Largest numeric bound that the library supports."""
 _DEPTH = 200
-"""Deepest nesting of schemas that is read; the library refuses deeper ones."""
+"""Deepest nesting of schemas to rewrite; the library refuses deeper ones."""
 _FORMATS = (
     *("date-time", "time", "date", "duration", "email", "idn-email", "hostname", "idn-hostname", "ipv4", "ipv6"),
     *("uri", "uri-reference", "iri", "iri-reference", "uri-template", "uuid", "json-pointer"),
     *("relative-json-pointer", "regex"),
 )
-"""Formats of strings that the standard defines; any other is a remark."""
+"""String formats defined by the standard; any other is an annotation."""
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _MAPS = ("properties", "patternProperties", "$defs", "definitions")
@@ -28,13 +28,15 @@ Schema = dict[str, Any]
 
 
 def simplified(schema: Any, path: str, depth: int = 0) -> Any:
-    """A schema in known words.
+    """Return a schema with supported keywords.
 
     Args:
-        path: the field that it is in, and the place there, which errors name.
+        schema: schema to rewrite.
+        path: path of the schema, for error messages.
+        depth: nesting depth of the schema.
 
     Raises:
-        FieldInvalid: it is of texts that the library would complete to values which are not of it.
+        FieldInvalid: the library could complete values that violate the schema.
     """
     if not isinstance(schema, dict) or depth > _DEPTH:
         return schema
@@ -88,11 +90,11 @@ _NOTHING: Mapping[str, Callable[[Any, Mapping[str, Any]], bool]] = {
     "minProperties": lambda value, _: value == 0,
     "patternProperties": lambda value, _: value == {},
 }
-"""Whether a keyword constrains nothing, by its value and what stands beside it."""
+"""Predicates by keyword: whether it has no effect, given its value and the whole schema."""
 
 
 def _bound(schema: Schema) -> None:
-    """Move bounds that are out of reach to where they can be kept: numbers beyond are not written."""
+    """Clamp bounds beyond the supported range; larger numbers are never generated."""
     for name in _BOUNDS:
         value = schema.get(name)
         if isinstance(value, int | float) and not isinstance(value, bool):
@@ -111,9 +113,9 @@ def _rewrite_pattern(schema: Schema) -> None:
 
 
 def _name_properties(schema: Schema) -> None:
-    """Turn patterns of few names into properties: the library does not know which names of a pattern it wrote.
+    """Expand name patterns that match few names to properties, because the library does not track pattern names.
 
-    So none is written twice, and none that `properties` has already is looked for in vain.
+    No name is then generated twice, or once more after `properties` has it.
     """
     patterns = schema.get("patternProperties")
     if not isinstance(patterns, dict) or not isinstance(schema.get("properties", {}), dict):
@@ -134,7 +136,7 @@ def _both(one: Any, other: Any) -> Any:
 
 
 def _check_counts(schema: Schema, path: str) -> None:
-    """Raise FieldInvalid where several free names are asked for: one that comes twice would be counted twice."""
+    """Raise FieldInvalid if several free names are required: the library would count a repeated name twice."""
     least, required = schema.get("minProperties"), schema.get("required", ())
     if isinstance(least, int) and isinstance(required, list | tuple) and least > max(1, len(required)):
         place = f"{path}.minProperties"

@@ -1,4 +1,4 @@
-"""The forms that an output may be asked to have, as the grammar that carries each of them between the services."""
+"""Converts requested output forms (schema, regex, choice, grammar) to the grammar sent between services."""
 
 import json
 from typing import Any
@@ -9,18 +9,20 @@ from specdec.errors import FieldInvalid
 from specdec.sampling.grammar import MAX_GRAMMAR_BYTES, Grammar, GrammarKind
 
 WHITESPACE = r"( |\n[ \t]{0,24})?"
-"""White space without an end would let a weak model write nothing else until the token limit."""
+"""Default white space pattern; bounded, because a weak model could fill its token limit with white space."""
 
 
 def json_schema(schema: Any, param: str, *, compact: bool = False, whitespace: str | None = None) -> Grammar:
-    """JSON values of a schema, which may be given as text; its own `x-guidance` goes before the other arguments.
+    """Return the grammar of a JSON Schema, given as object or text. Its own `x-guidance` overrides the arguments.
 
     Args:
-        compact: whether there is no white space between the tokens of the JSON.
-        whitespace: a regular expression of the white space between two tokens; None is a space or an indented line.
+        schema: JSON Schema.
+        param: field of the schema, for error messages.
+        compact: whether to forbid white space between JSON tokens.
+        whitespace: pattern of white space between JSON tokens; None allows a space or an indented line.
 
     Raises:
-        FieldInvalid: it is no schema, or too long.
+        FieldInvalid: the schema is invalid or too long.
     """
     if isinstance(schema, str):
         if len(schema) > MAX_GRAMMAR_BYTES:  # before it is read
@@ -40,12 +42,12 @@ def json_schema(schema: Any, param: str, *, compact: bool = False, whitespace: s
 
 
 def regex(pattern: str, param: str) -> Grammar:
-    """Texts that a regular expression matches as a whole; raises FieldInvalid."""
+    """Return the grammar of texts that fully match a regular expression; raises FieldInvalid."""
     return _grammar(GrammarKind.REGEX, pattern, param)
 
 
 def choice(texts: list[str], param: str) -> Grammar:
-    """One of several texts; raises FieldInvalid."""
+    """Return the grammar of a choice between texts; raises FieldInvalid."""
     if not texts:
         raise FieldInvalid(f"{param} must have a text to choose", param)
     if (size := len(texts) + sum(map(len, texts))) > MAX_GRAMMAR_BYTES:  # before any of them is written
@@ -55,12 +57,12 @@ def choice(texts: list[str], param: str) -> Grammar:
 
 
 def literal(text: str) -> str:
-    """A text in the notation of Lark."""
+    """Return a text as a Lark literal."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\x7f")
 
 
 def context_free(text: str, param: str) -> Grammar:
-    """Sentences of a grammar in the notation of Lark or GBNF, which `GrammarChecker` reads; raises FieldInvalid."""
+    """Return a grammar in Lark or GBNF notation, which `GrammarChecker` validates; raises FieldInvalid."""
     return _grammar(GrammarKind.LARK, text, param)
 
 

@@ -1,6 +1,6 @@
-"""A conversation with tools in words that any chat template can render, for models whose template knows no tools.
+"""Renders conversations with tools for models whose chat template does not support tools.
 
-The tools are described in the system message and calls are written in the default format, which is that of Hermes.
+The system message describes the tools, and calls are written in the default format, Hermes.
 """
 
 import json
@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from gateway.tools.values import Tool, ToolCall
 
 Turn = dict[str, object]
-"""A message as a chat template reads it."""
+"""Message in the form that chat templates read."""
 
 
 def described(turns: Sequence[Turn], tools: Sequence[Tool]) -> list[Turn]:
-    """The turns with roles and contents alone."""
+    """Return the turns with only roles and contents, and with the tools described in the system message."""
     plain = [{"role": "user" if turn["role"] == "tool" else turn["role"], "content": _content(turn)} for turn in turns]
     if not tools:
         return plain
@@ -23,7 +23,7 @@ def described(turns: Sequence[Turn], tools: Sequence[Tool]) -> list[Turn]:
 
 
 def written(call: ToolCall) -> str:
-    """A call as the model would have written it."""
+    """Return a call in the model's notation."""
     return f'<tool_call>\n{{"name": {json.dumps(call.name)}, "arguments": {call.arguments}}}\n</tool_call>'
 
 

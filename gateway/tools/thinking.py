@@ -1,4 +1,4 @@
-"""The ways in which models write what they think before an answer, by name; a new one is added to `THINKING`."""
+"""Formats in which models write their thinking before an answer, by name. Add a new one to `THINKING`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,17 +10,17 @@ from gateway.tools.values import Thought
 
 @dataclass(frozen=True, slots=True)
 class ThinkingFormat:
-    """What stands around the thinking."""
+    """Tags around the thinking."""
 
     name: str
     opening: str
     closing: str
     lead: str = ""
-    """What stands before an answer without thinking."""
+    """Prefix of an answer without thinking."""
 
     @property
     def tags(self) -> tuple[str, str]:
-        """What may be special tokens."""
+        """Tags that may be special tokens."""
         return self.opening, self.closing
 
     def begun_in(self, prompt: str) -> bool:
@@ -28,12 +28,12 @@ class ThinkingFormat:
         return _ends(prompt, self.opening) and not self.closed_in(prompt)
 
     def closed_in(self, prompt: str) -> bool:
-        """Whether the end of a prompt closes the thinking, so that there is none."""
+        """Whether the end of a prompt closes the thinking, so the answer has none."""
         return _ends(prompt, self.closing)
 
 
 _NEAR = 8
-"""Characters that may stand between a tag and the end of the prompt."""
+"""Most characters between a tag and the end of the prompt."""
 _ALL = (
     ThinkingFormat("think", "<think>", "</think>"),
     ThinkingFormat("mistral", "[THINK]", "[/THINK]"),
@@ -42,7 +42,7 @@ _ALL = (
 )
 THINKING: Mapping[str, ThinkingFormat] = {each.name: each for each in _ALL}
 HARMONY = "gpt-oss"
-"""The name of the format with channels, which has a parser of its own."""
+"""Name of the format with channels, which has a separate parser."""
 _PARSERS: Mapping[str, Sequence[str]] = {
     "think": (
         "deepseek_r1", "deepseek_v3", "ernie45", "glm45", "holo2", "hunyuan_a13b", "kimi_k2", "minimax_m2",
@@ -50,13 +50,13 @@ _PARSERS: Mapping[str, Sequence[str]] = {
     ),
     HARMONY: ("openai_gptoss", "gptoss"),
 }  # fmt: skip
-"""vLLM's names of parsers, by the format that each reads; those of other formats have the format's own name."""
+"""vLLM's parser names by format. Parsers of other formats have the format's name."""
 AUTO, OFF = "auto", "none"
-"""What chooses the format by the chat template, and what reads no thinking."""
+"""Settings that detect the format from the chat template, and that disable the parsing of thinking."""
 
 
 def check_parser(name: str) -> str:
-    """The format of a parser's name, or `auto` or `none`; raises ValueError where there is no such parser."""
+    """Return the format of a parser name, `auto` or `none`; raises ValueError for an unknown parser."""
     known = {own: form for form, names in _PARSERS.items() for own in names}
     found = known.get(name, name)
     if found not in (AUTO, OFF, HARMONY, *THINKING):
@@ -66,26 +66,26 @@ def check_parser(name: str) -> str:
 
 
 def chosen(parser: str, found: str) -> str:
-    """The format that a setting asks for, where the template has the format `found`; empty for none."""
+    """Return the format for a setting, given the template's format `found`; empty for none."""
     return {AUTO: found, OFF: ""}.get(parser, parser)
 
 
 def _ends(prompt: str, tag: str) -> bool:
-    """Whether a prompt ends with a tag and little more; what a user wrote has the end of its message behind it."""
+    """Whether a tag is near the end of a prompt. A tag in a user's text is further away, before the message's end."""
     return tag in prompt[-len(tag) - _NEAR :]
 
 
 def thinking_of(template: str | None) -> str:
-    """The name of the format that a chat template speaks of; empty where it speaks of none."""
+    """Return the name of the thinking format in a chat template; empty if it has none."""
     return next((each.name for each in _ALL if any(tag in (template or "") for tag in each.tags)), "")
 
 
 def template_arguments(effort: str | None, enabled: bool | None, budget: int | None) -> dict[str, Any]:
-    """What a caller says of the thinking, by the names under which chat templates know it.
+    """Return a caller's thinking options under the names that chat templates read.
 
     Args:
-        effort: OpenAI's word for how much the model thinks.
-        enabled: whether it thinks; None leaves that to the effort.
+        effort: OpenAI's reasoning effort.
+        enabled: whether the model thinks; None derives it from the effort.
         budget: most tokens of thinking.
     """
     found: dict[str, Any] = {} if effort is None else {"reasoning_effort": effort}
@@ -97,20 +97,20 @@ def template_arguments(effort: str | None, enabled: bool | None, budget: int | N
 
 
 Step = Callable[[], list[Thought | str] | None]
-"""Reads the beginning of what is held, or waits for more and returns None."""
+"""Parser step: consumes held text, or returns None to wait for more."""
 
 
 class ThinkingReader:
-    """Parts the text of an answer into what is thought before it and the rest, as it comes."""
+    """Splits the text of an answer incrementally into thinking and the rest."""
 
     def __init__(self, form: ThinkingFormat, begun: bool) -> None:
-        """`begun` says whether the prompt opened the thinking."""
+        """Args: begun: whether the prompt opened the thinking."""
         self._form = form
         self._held = ""
         self._step: Step = self._read_thought if begun else self._read_beginning
 
     def feed(self, text: str) -> list[Thought | str]:
-        """What is certain now that more text has come."""
+        """Add text; return the pieces that are now final."""
         self._held += text
         pieces: list[Thought | str] = []
         while self._held and (found := self._step()) is not None:
@@ -118,7 +118,7 @@ class ThinkingReader:
         return pieces
 
     def end(self) -> list[Thought | str]:
-        """What is left when no more comes."""
+        """End the text; return the remaining pieces."""
         rest, self._held = self._held, ""
         if not rest:
             return []
@@ -144,7 +144,7 @@ class ThinkingReader:
         return [Thought(certain)] if certain else None
 
     def _skip_lines(self, then: Step) -> Step:
-        """A step that leaves out the empty lines beside a tag."""
+        """Return a step that skips empty lines next to a tag."""
 
         def skip() -> list[Thought | str] | None:
             self._held = self._held.lstrip("\n")

@@ -1,4 +1,4 @@
-"""A tool that a caller offers, and a call of one, whole or in parts."""
+"""Tools, tool calls and messages, whole or in parts."""
 
 import json
 from collections.abc import Sequence
@@ -15,75 +15,75 @@ MAX_TOOLS = 128
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A function that the model may ask the caller to call."""
+    """Function that the model may ask the caller to call."""
 
     name: str
     description: str
     parameters: str
-    """The JSON Schema of its arguments, as text."""
+    """JSON Schema of the arguments, as text."""
     strict: bool
-    """Whether the arguments of a call must be of the schema."""
+    """Whether the arguments of a call must match the schema."""
 
     @property
     def schema(self) -> dict[str, Any]:
-        """The JSON Schema of its arguments."""
+        """JSON Schema of the arguments."""
         schema: dict[str, Any] = json.loads(self.parameters)
         return schema
 
     @property
     def described(self) -> dict[str, Any]:
-        """The tool as chat templates read it, which is as OpenAI's API spells it."""
+        """Tool in OpenAI's notation, which chat templates read."""
         function = {"name": self.name, "description": self.description, "parameters": self.schema}
         return {"type": "function", "function": function}
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call that the model asked for."""
+    """Tool call requested by the model."""
 
     name: str
     arguments: str
-    """A JSON object, as text."""
+    """JSON object, as text."""
     id: str = ""
-    """The caller's name of the call; empty where the model has just written it."""
+    """Id of the call; empty for a call that the model has just written."""
 
     @classmethod
     def earlier(cls, name: str, arguments: Any, call_id: str) -> "ToolCall":
-        """A call of an earlier answer, in the form in which the caller sends its arguments back."""
+        """Create a call of an earlier answer from the arguments that the caller sends back."""
         return cls(name, arguments_text(arguments), call_id)
 
 
 @dataclass(frozen=True, slots=True)
 class CallDelta:
-    """What more of a call is known; the parts of one call follow each other."""
+    """Next part of a call."""
 
     index: int
-    """Place of the call among those of its message."""
+    """Index of the call in its message."""
     id: str = ""
-    """The call's id; only in its first part."""
+    """Id of the call; only in its first part."""
     name: str = ""
-    """The name of the tool; only in the first part."""
+    """Name of the tool; only in the first part."""
     arguments: str = ""
-    """The next characters of the arguments."""
+    """Next characters of the arguments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Thought:
-    """What the model writes before its answer, for itself."""
+    """Thinking, written by the model before its answer."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class MessageDelta:
-    """What more of a message is known."""
+    """Next part of a message."""
 
     content: str = ""
-    """The next characters of the text that stands around the calls."""
+    """Next characters of the text around the calls."""
     calls: tuple[CallDelta, ...] = ()
-    """The next parts of calls, at most one of each call."""
+    """Next parts of calls, at most one per call."""
     reasoning: str = ""
-    """The next characters of what the model thinks before its answer."""
+    """Next characters of the thinking."""
 
     def __bool__(self) -> bool:
         return bool(self.content or self.calls or self.reasoning)
@@ -96,17 +96,17 @@ class Message:
     role: str
     content: str
     tool_calls: tuple[ToolCall, ...] = ()
-    """The calls of tools that an assistant's message asked for."""
+    """Tool calls of an assistant's message."""
     tool_call_id: str = ""
-    """The call that a tool's message answers."""
+    """Id of the call that a tool's message answers."""
     name: str = ""
-    """Who speaks, or the tool that answers, for templates that print it."""
+    """Name of the speaker or tool, for templates that print it."""
     reasoning: str = ""
-    """The thinking before an assistant's content, for templates that print it."""
+    """Thinking before an assistant's content, for templates that print it."""
 
 
 def check_messages(messages: Sequence[Message]) -> None:
-    """Raise FieldRequired or FieldInvalid unless there are messages, and each is well formed."""
+    """Raise FieldRequired or FieldInvalid if there are no messages or one is malformed."""
     if not messages:
         raise FieldRequired("messages must not be empty", "messages")
     for index, message in enumerate(messages):

@@ -1,4 +1,4 @@
-"""Calls of tools whose arguments are written one by one between tags, as text: of Qwen3-Coder and of GLM."""
+"""Parses tool calls whose arguments are text between tags, as Qwen3-Coder and GLM write them."""
 
 import json
 import re
@@ -10,22 +10,22 @@ from gateway.tools.parsers import Piece, TaggedParser
 from gateway.tools.values import Tool, ToolCall
 
 Texts = Mapping[str, Sequence[str]]
-"""By the name of a tool, the names of its parameters whose values are texts, whatever they look like."""
+"""Names of string parameters by tool name. Their values stay text even if they look like JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How the parts of a call are written."""
+    """Notation of the parts of a call."""
 
     head: re.Pattern[str]
-    """Matches the `name`, and the `rest`, which is arguments."""
+    """Matches the `name`, and the arguments as `rest`."""
     argument: re.Pattern[str]
     """Matches the `key` and the `value` of an argument."""
     opening: str
-    """What a value stands behind."""
+    """Text before a value."""
     closing: str
     last: str
-    """What stands at the end of a whole call."""
+    """Text at the end of a complete call."""
 
 
 FUNCTION = Form(
@@ -41,7 +41,7 @@ PAIRS = Form(
 
 
 def texts_of(tools: Sequence[Tool]) -> dict[str, list[str]]:
-    """What the values of these tools' parameters are, as a parser needs to know."""
+    """Return the names of the tools' string parameters, for a parser."""
     return {tool.name: names for tool in tools if (names := _texts(tool.schema.get("properties")))}
 
 
@@ -58,15 +58,15 @@ def _is_text(schema: Mapping[str, Any]) -> bool:
 
 
 class XmlParser(TaggedParser):
-    """Calls between `<tool_call>` and `</tool_call>`; a call comes whole."""
+    """Parses calls between `<tool_call>` and `</tool_call>`; returns each call as a whole."""
 
     def __init__(self, form: Form, texts: Texts) -> None:
-        """`texts` tells which values are texts."""
+        """Args: form: notation of calls; texts: names of string parameters."""
         super().__init__("<tool_call>", "</tool_call>", self._calls_of)
         self._form, self._texts = form, texts
 
     def _inner(self) -> str | None:
-        """What stands before the first closing tag that is in no argument; None where it may still come."""
+        """Return the text before the first closing tag outside an argument; None if the tag is yet to come."""
         at = self._held.find(self._closing)
         while at >= 0:
             inner = self._held[:at]
@@ -76,7 +76,7 @@ class XmlParser(TaggedParser):
         return None
 
     def _ended(self, rest: str) -> list[Piece]:
-        """A call without its closing tag is one where nothing else of it is missing."""
+        """Parse the rest; a call that lacks only its closing tag counts as a call."""
         if self._step == self._read_call:
             inner, closed, behind = rest.rpartition(self._form.last)
             if not closed or behind.strip() not in ("", self._closing):
@@ -101,7 +101,7 @@ class XmlParser(TaggedParser):
         return [ToolCall(name, json.dumps(given, ensure_ascii=False))]
 
     def _value(self, name: str, key: str, text: str) -> Any:
-        """The value of an argument: text, or JSON where the parameter is no text and its value is JSON."""
+        """Return the value of an argument: JSON if it is valid and the parameter is not a string, otherwise text."""
         if key in self._texts.get(name, ()):
             return text
         try:
