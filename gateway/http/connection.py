@@ -1,4 +1,4 @@
-"""An HTTP connection with bounds: a request has a time to arrive, and its head, like all beside its body, a size."""
+"""HTTP connection with bounds on the arrival time of a request and on the size of everything but its body."""
 
 import asyncio
 import math
@@ -15,47 +15,47 @@ from gateway.http.unread import UnreadAnswers, answered_share
 from specdec.errors import DeadlineExceeded, FieldInvalid, MessageTooLarge, QueueFull, SpecdecError
 
 _DELAYS = (0.4, 4.0, 40.0, 400.0)
-"""Seconds before each probe; some clients count interim answers, so they are few."""
+"""Seconds before each probe of a half-closed connection; few, because some clients count interim answers."""
 _ANSWERED = 0.1
-"""Seconds after a probe in which the reset of a client that has left arrives."""
+"""Seconds to wait after a probe for the reset from a client that has left."""
 _PROBE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _OFFERED = (b"upgrade", b"http2-settings")
 HEAD_BYTES = 64 * 1024
-"""Largest head of a request, and most bytes in a row that are no part of a body."""
+"""Largest head of a request, and most consecutive bytes outside a body."""
 ARRIVAL_SECONDS = 6.0
-"""Seconds in which a request must have arrived, from its first byte on, or from the connection's beginning."""
+"""Timeout for the arrival of a request, in seconds, from its first byte or from the start of the connection."""
 BYTES_PER_SECOND = 16 * 1024
-"""A request has another second to arrive for each so many bytes of its body."""
+"""Lowest transfer rate of a body: these bytes extend the arrival timeout by one second."""
 MAX_PIPELINED = 16
-"""Most requests of a connection that wait behind the one that is answered; clients of today send none."""
+"""Most pipelined requests that wait for the current answer; today's clients do not pipeline."""
 _BUSY = 0.1
-"""Seconds by which the loop may miss a deadline; where it misses by more, the request may have arrived unread."""
+"""Delay of the event loop, in seconds, above which a late request may have arrived without being read."""
 
 
 class BoundedConnection(HttpToolsProtocol):
-    """uvicorn's connection, closed when a request is too slow or its head is too large."""
+    """uvicorn's connection, which closes if a request is too slow or its head is too large."""
 
     transport: asyncio.Transport
 
     def __init__(self, unread: UnreadAnswers, *args: Any, **options: Any) -> None:
-        """Make a connection, whose unread answer is one of those of its server; the rest is uvicorn's."""
+        """Args: unread: counts of the server's unread answers; the other arguments are uvicorn's."""
         super().__init__(*args, **options)
         self._all_unread = unread
         self.parser = SteadyParser(self)  # type: ignore[assignment]
         self._leaving: LeavingClient | None = None
-        """Set once the client has shut its sending half."""
+        """Watcher of the client, set after the client has closed its sending half."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._head = 0
-        """Bytes of the URL and the headers of the request that arrives."""
+        """Bytes in URL and headers of the arriving request."""
         self._beside = 0
-        """Bytes that have arrived since the last part of a body."""
+        """Bytes received since the last part of a body."""
         self._due = math.inf
-        """When the request must have arrived, in the loop's time; infinite while none arrives."""
+        """Deadline of the arriving request, in loop time; infinite if none arrives."""
         self._timer: asyncio.TimerHandle | None = None
         self._unread: tuple[Share, asyncio.TimerHandle] | None = None
-        """Whose answer is not read, and what ends it."""
+        """Owner of the unread answer, and the timer that aborts it."""
         self._begin()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -75,7 +75,7 @@ class BoundedConnection(HttpToolsProtocol):
             self._refuse(431, MessageTooLarge(f"the head of a request must be at most {HEAD_BYTES} bytes"))
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Return whether the connection stays open: for the answers to come, where there are any; TLS ends whole."""
+        """Return whether the connection stays open for pending answers. TLS cannot be half-closed."""
         if not self._answering or self.scheme == "https":
             return False
         self._leaving = LeavingClient(self.transport, self._waiting)
@@ -87,7 +87,7 @@ class BoundedConnection(HttpToolsProtocol):
             self.transport.close()
 
     def on_headers_complete(self) -> None:
-        if not self.parser.should_upgrade():  # else the head comes again, without the offer
+        if not self.parser.should_upgrade():  # otherwise the parser reads the head again, without the offer
             super().on_headers_complete()
         if len(self.pipeline) > MAX_PIPELINED:
             raise ValueError("too many requests at once")  # the parser reports it as an invalid request
@@ -136,7 +136,7 @@ class BoundedConnection(HttpToolsProtocol):
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer bytes that are no request, in OpenAI's format."""
+        """Answer invalid bytes with an error in OpenAI's format."""
         if self._head > HEAD_BYTES:
             self._refuse(431, MessageTooLarge(f"the head of a request must be at most {HEAD_BYTES} bytes"))
         elif len(self.pipeline) > MAX_PIPELINED:
@@ -160,7 +160,7 @@ class BoundedConnection(HttpToolsProtocol):
             self._timer = None
 
     def _check(self) -> None:
-        """Close the connection where the request is late; one behind a request that is being answered is not."""
+        """Close the connection if the request is late; a request that waits for an earlier answer is not late."""
         self._timer = None
         if self.transport.is_closing():
             return
@@ -179,11 +179,11 @@ class BoundedConnection(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.more_body and not self.cycle.response_complete
 
     def _waiting(self) -> bool:
-        """Whether no byte of the answer has been sent to a client that reads interim answers."""
+        """Whether the answer has not begun and the client accepts interim answers."""
         return self._answering and not self.cycle.response_started and self.cycle.scope["http_version"] != "1.0"
 
     def _refuse(self, status: int, error: SpecdecError) -> None:
-        """Close the connection, with an answer where none has begun."""
+        """Close the connection, with an error answer if no answer has begun."""
         if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
             body = error_body(error).model_dump_json().encode()
             head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
@@ -192,25 +192,25 @@ class BoundedConnection(HttpToolsProtocol):
 
 
 class ParsedConnection(Protocol):
-    """What a parser reads of the connection whose callbacks it calls."""
+    """State of the connection that the parser reads."""
 
     url: bytes
     headers: list[tuple[bytes, bytes]]
-    """Headers of the request that arrives, with names in lower case."""
+    """Headers of the arriving request, with lower-case names."""
 
 
 class SteadyParser:
-    """httptools' parser of requests, which does not stop at an offer: it reads the request's head again without it."""
+    """httptools' request parser that ignores upgrade offers: it parses the head again without the offer."""
 
     def __init__(self, connection: ParsedConnection) -> None:
         self._connection = connection
         self._parser = self._new()
 
     def feed_data(self, data: bytes) -> None:
-        """Read more bytes; the callbacks of a head that offers an upgrade come twice, until `on_headers_complete`.
+        """Parse more bytes. A head that offers an upgrade causes its callbacks twice, up to `on_headers_complete`.
 
         Raises:
-            HttpParserError: the bytes are no HTTP.
+            HttpParserError: the bytes are not HTTP.
         """
         while True:
             try:
@@ -225,7 +225,7 @@ class SteadyParser:
                 self._parser.feed_data(self._head(method, version))
 
     def should_upgrade(self) -> bool:
-        """Whether the head that was read last offers an upgrade, so that it will be read again."""
+        """Whether the last head offers an upgrade and will be parsed again."""
         return bool(self._parser.should_upgrade())
 
     def __getattr__(self, name: str) -> Any:
@@ -244,16 +244,16 @@ class SteadyParser:
 
 
 def _without_offer(connection: bytes) -> bytes:
-    """A `Connection` header without what belongs to the offer."""
+    """Return a `Connection` header without the tokens of the offer."""
     tokens = [token.strip() for token in connection.split(b",")]
     return b", ".join(token for token in tokens if token.lower() not in _OFFERED)
 
 
 class LeavingClient:
-    """Watches a half-closed connection until it is closed, and aborts it when the client has left."""
+    """Probes a half-closed connection, and aborts it if the client has left."""
 
     def __init__(self, transport: asyncio.Transport, waiting: Callable[[], bool]) -> None:
-        """`waiting` says whether an answer to HTTP/1.1 is due that has not begun."""
+        """Args: waiting: returns whether an HTTP/1.1 answer is due and has not begun."""
         self._transport = transport
         self._waiting = waiting
         self._loop = asyncio.get_running_loop()
@@ -261,7 +261,7 @@ class LeavingClient:
         self._timer = self._loop.call_later(self._delays.pop(0), self._probe)
 
     def close(self) -> None:
-        """Watch no more."""
+        """Stop probing."""
         self._timer.cancel()
 
     def _probe(self) -> None:

@@ -1,4 +1,4 @@
-"""The door of the HTTP API: without an API key, nothing is served but the page, and what says whether all is well."""
+"""Authentication of the HTTP API: without an API key, only the page and the health probes are served."""
 
 from collections.abc import Collection
 from ipaddress import ip_address
@@ -15,11 +15,11 @@ from specdec.errors import HostRefused, KeyRefused, MediaTypeRefused, SpecdecErr
 
 _JSON = "application/json"
 OPEN: Collection[str] = frozenset({"/livez", "/readyz", "/health", "/ping"})
-"""Paths that need no key, beside the page, which asks for one. All others need one, whether they exist or not."""
+"""Paths that need no key, in addition to the page. All other paths need one, even if they do not exist."""
 
 
 class Door:
-    """Lets calls with a known key in, and answers others with 401 before anything of their body is read."""
+    """Admits calls with a known key, and answers others with 401 before reading their body."""
 
     def __init__(self, app: ASGIApp, keys: KeyFile) -> None:
         self._app = app
@@ -40,10 +40,10 @@ class Door:
 
 
 class BrowserGuard:
-    """Refuses what only a page of a stranger sends."""
+    """Refuses requests that only a foreign web page would send (DNS rebinding, cross-site requests)."""
 
     def __init__(self, app: ASGIApp, names: Collection[str] | None) -> None:
-        """Take calls by any name where `names` is None, else by names of this machine and by these."""
+        """Accept any host name if `names` is None; otherwise names of this machine and `names`."""
         self._app = app
         self._names = names
 
@@ -65,10 +65,10 @@ class BrowserGuard:
 
 
 def is_local(host: str, names: Collection[str]) -> bool:
-    """Whether a Host header names this machine: by a loopback address, a name without a dot, or one of `names`.
+    """Whether a Host header names this machine: a loopback address, a name without a dot, or one of `names`.
 
-    Names without a dot are in no public name server, so that no page of a stranger has one. Clients that are no
-    browsers may send none.
+    Public DNS has no names without a dot, so no foreign page can have one. Clients other than browsers may send no
+    name.
     """
     name = _without_port(host).lower().rstrip(".")
     try:

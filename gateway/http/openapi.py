@@ -1,4 +1,4 @@
-"""Routes and /openapi.json: endpoints read their bodies themselves, so the schemas of bodies are added here."""
+"""Routes and /openapi.json. Endpoints read their bodies themselves, so this module adds the body schemas."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
@@ -25,7 +25,7 @@ _HEADERS: tuple[tuple[str, str, dict[str, Any], str], ...] = (
     ("events", "Last-Event-ID", {"type": "string"}, "The id of the last event that the caller has."),
     ("stream", "Specdec-Resumable", {"enum": ["true", "false"]}, "Whether the events of a stream have ids."),
 )
-"""Headers that endpoints of a kind read: the kind, the name, the schema and the meaning."""
+"""Request headers by kind of endpoint: kind, name, schema and description."""
 
 _REF = "#/components/schemas/{model}"
 _BODIES: tuple[type[Body], ...] = (
@@ -39,7 +39,7 @@ _BODIES: tuple[type[Body], ...] = (
     TokenizeBody,
 )
 _REPLIES: tuple[type[BaseModel], ...] = (ChatCompletionChunk, ErrorBody)
-"""What is described apart from the answers of routes."""
+"""Additional models in the description that are not response models of routes."""
 _REFUSAL = {"application/json": {"schema": {"$ref": _REF.format(model=ErrorBody.__name__)}}}
 _REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"content": _REFUSAL, "description": text}
@@ -59,7 +59,7 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
         504: "Deadline passed",
     }.items()
 }
-"""Their model is named and not given, because of a model FastAPI makes a validator for each status of each route."""
+"""Error responses, with their model by name, because FastAPI builds a validator per model, status and route."""
 
 
 def add(
@@ -73,9 +73,12 @@ def add(
     """Add a route to the application.
 
     Args:
+        app: application.
         route: method and path, such as "GET /v1/models".
-        body: the model of its JSON body; None when it reads none.
-        events: whether it can answer with an event stream, too.
+        endpoint: function that answers the route.
+        answer: model of the response.
+        body: model of the JSON body; None if the endpoint reads none.
+        events: whether the endpoint can also answer with an event stream.
     """
     method, path = route.split()
     kinds = {"events"} if events else set()
@@ -104,20 +107,20 @@ def add(
 
 
 def add_head(app: FastAPI, path: str, endpoint: Callable[..., Any]) -> None:
-    """Answer HEAD as GET is answered; the server leaves the body out."""
+    """Add a HEAD route that answers like GET; the server omits the body."""
     app.add_api_route(path, endpoint, methods=["HEAD"], include_in_schema=False)
 
 
 class DescribedApp(FastAPI):
-    """An application whose description has the schemas of bodies, too, with the limits of the model served."""
+    """FastAPI application whose OpenAPI description includes body schemas with the limits of the served models."""
 
     def __init__(self, limits: Callable[[], Limits], **options: Any) -> None:
-        """`limits` gives what is known now: for each name of a bound, the keywords that stand for it in a schema."""
+        """Args: limits: returns the current limits: schema keywords by the name of each bound."""
         super().__init__(**options)
         self._limits = limits
 
     def openapi(self) -> dict[str, Any]:
-        """The description; all but its limits is made once."""
+        """Return the description; everything but its limits is cached."""
         described: dict[str, Any] = _limited(self._static(), self._limits())
         return described
 
@@ -130,7 +133,7 @@ class DescribedApp(FastAPI):
 
 
 def _limited(schema: Any, limits: Limits) -> Any:
-    """The schema with limits in place of the names of bounds."""
+    """Return the schema with the names of bounds replaced by limits."""
     match schema:
         case dict():
             limit = limits.get(schema.get(BOUND, ""), {})

@@ -1,4 +1,4 @@
-"""The page at `/`: static files of this package. The browser is told to load nothing from elsewhere for it."""
+"""Page at `/`, served from static files of this package. Its policy forbids the browser to load other sources."""
 
 from functools import partial
 from pathlib import Path
@@ -9,7 +9,7 @@ from fastapi.responses import Response
 from gateway.http.openapi import add_head
 
 PREFIX = "/page/"
-"""Where the files that the page loads are."""
+"""URL prefix of the page's files."""
 _FOLDER = Path(__file__).with_name("static")
 _TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}
 _SCRIPT = "text/javascript; charset=utf-8"
@@ -36,7 +36,7 @@ def mount(app: FastAPI) -> None:
 
 
 def is_of_page(path: str) -> bool:
-    """Whether the page, or a file of it, is at that path."""
+    """Whether the path is the page or one of its files."""
     return path == "/" or path.startswith(PREFIX)
 
 

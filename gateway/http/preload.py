@@ -1,6 +1,6 @@
-"""Imports what takes a gateway seconds, for a process from which gateways are forked.
+"""Imports slow modules in advance, for a process that forks gateways.
 
-gRPC is left out, since it may not be used before a fork.
+gRPC is excluded, because it must not be used before a fork.
 """
 
 from importlib import import_module

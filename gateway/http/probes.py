@@ -1,4 +1,4 @@
-"""Liveness, readiness, version and metrics, for probes and Prometheus: with the API, or at an address of their own."""
+"""Liveness, readiness, version and metrics for probes and Prometheus, with the API or at a separate address."""
 
 from collections.abc import Awaitable, Callable
 
@@ -17,14 +17,14 @@ _NOT_READY: dict[int | str, dict[str, str]] = {503: {"description": "Something n
 
 
 def admin(services: Services) -> FastAPI:
-    """The application of the admin address: probes and metrics, with nothing held back."""
+    """Return the application of the admin address: probes and metrics with all details."""
     app = FastAPI(openapi_url=None, redirect_slashes=False)
     mount(app, services, in_full=True)
     return app
 
 
 def mount(app: FastAPI, services: Services, *, in_full: bool) -> None:
-    """Add the routes; unless `in_full`, readiness names no verifiers, and there are no metrics."""
+    """Add the routes. Unless `in_full`, readiness omits the verifiers, and there are no metrics."""
     probes = _Probes(services)
     routes: dict[str, Callable[..., Awaitable[Response]]] = {
         "/livez": probes.livez,
@@ -45,7 +45,7 @@ def mount(app: FastAPI, services: Services, *, in_full: bool) -> None:
 
 
 class _Probes:
-    """What the routes answer."""
+    """Endpoints of the probes."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -73,7 +73,7 @@ class _Probes:
 
     async def metrics(self, request: Request) -> Response:
         """The metrics, as Prometheus reads them."""
-        # The gauge of the session store is of now, also where nobody asks for readiness.
+        # Update the session store's gauge, even if no probe asks for readiness.
         await health.missing(self._services)
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
         return Response(encode(self._services.metrics.registry), headers={"content-type": content_type})

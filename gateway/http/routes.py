@@ -1,4 +1,4 @@
-"""The HTTP application: completions, tokens and models, with sessions and probes."""
+"""HTTP application: completions, tokens and models, with sessions and probes."""
 
 import time
 from collections.abc import Collection
@@ -40,7 +40,7 @@ from specdec.serving.version import package_version
 
 
 def build(services: Services, bodies: BodyReader) -> FastAPI:
-    """The ASGI application."""
+    """Return the ASGI application."""
     app = openapi.DescribedApp(
         partial(_limits, services),
         title="specdec gateway",
@@ -73,7 +73,7 @@ def build(services: Services, bodies: BodyReader) -> FastAPI:
 
 
 class _Api:
-    """The endpoints that clients of OpenAI and vLLM call."""
+    """Endpoints for clients of OpenAI, vLLM and Anthropic."""
 
     def __init__(self, services: Services, bodies: BodyReader) -> None:
         self._services = services
@@ -104,7 +104,7 @@ class _Api:
         return await self._generate(request, await self._bodies.read(request, ChatBody))
 
     async def responses(self, request: Request) -> Response:
-        """Answer an input, or the next one behind an earlier response."""
+        """Answer an input, or continue an earlier response."""
         body = await self._bodies.read(request, ResponsesBody)
         return await self._generate(
             request, body.chat(), lambda started, _: ResponsesWriter(started, body), stored(body)
@@ -166,11 +166,13 @@ class _Api:
     async def _generate(
         self, request: Request, body: CompletionBody | ChatBody, make: WriterMaker | None = None, kept: str = ""
     ) -> Response:
-        """The answer to a body.
+        """Generate the answer to a body.
 
         Args:
-            make: makes its writer; None for one of OpenAI's completions.
-            kept: the answer's format as the turn keeps it; empty for that of a completion.
+            request: HTTP request.
+            body: parsed body.
+            make: creates the answer's writer; None for OpenAI's completions.
+            kept: answer format to store with the turn; empty for that of a completion.
         """
         answer_format, key = answer_format_of(body), idempotency_key(request.headers)
         ids = bool(body.stream and (wants_ids(request.headers) or body.options.resumable))
@@ -193,7 +195,7 @@ class _Api:
         return await while_connected(request, answer)
 
     async def _request(self, request_id: str, body: CompletionBody | ChatBody) -> GenerationRequest:
-        """The request of a body; calls of tools are read and written in the format of its model."""
+        """Return the generation request of a body; its tool calls use the model's format."""
         if not isinstance(body, ChatBody):
             return body.request(request_id)
         tenant = calling_tenant(body.user or "")
@@ -202,13 +204,13 @@ class _Api:
 
 
 def _host_names(settings: GatewaySettings) -> Collection[str] | None:
-    """Names of which one must call the gateway, beside those of its machine; None where any may."""
+    """Return the accepted host names besides those of this machine; None accepts any."""
     guarded = settings.api_keys is None and not settings.public_tls.certificate and is_loopback(settings.http)
     return frozenset(settings.hosts) if guarded else None
 
 
 def _limits(services: Services) -> openapi.Limits:
-    """The limits that depend on the models; of one that no verifier has told of yet, only its name is known."""
+    """Return the limits that depend on the models. A model without a known verifier contributes only its name."""
     infos = []
     for model in services.models:
         with suppress(NoVerifier):
@@ -223,7 +225,7 @@ def _limits(services: Services) -> openapi.Limits:
 
 
 def answer_format_of(body: CompletionBody | ChatBody) -> AnswerFormat:
-    """The form of the answer that a body asks for."""
+    """Return the answer format that a body asks for."""
     options = body.options
     return AnswerFormat(
         chat=isinstance(body, ChatBody),

@@ -1,4 +1,4 @@
-"""The HTTP server, in plaintext or with a certificate that is read again when it changes."""
+"""HTTP server, in plaintext or with a certificate that is reloaded when it changes."""
 
 import asyncio
 import socket
@@ -19,15 +19,15 @@ from specdec.serving.rpc.tls import Certificates
 from specdec.serving.settings import split_address
 
 CLOSE_GRACE = 1.0
-"""Seconds that connections have to end once no generation runs."""
+"""Seconds for connections to end after the last generation."""
 KEEP_ALIVE = 75
-"""Seconds an idle connection stays open; longer than those of usual proxies, so that they close first."""
+"""Seconds that an idle connection stays open; longer than in common proxies, so that they close first."""
 
 _log = structlog.get_logger()
 
 
 class _Server(uvicorn.Server):
-    """A uvicorn server that handles no signals: the process does that itself."""
+    """uvicorn server without signal handlers; the process handles signals itself."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -41,7 +41,10 @@ async def http_server(
     """Serve until the context ends; the value is the bound `host:port`.
 
     Args:
-        proxies: addresses or networks of proxies that are believed who calls.
+        app: ASGI application.
+        address: `host:port` to listen on.
+        certificates: TLS certificate; None serves plaintext.
+        proxies: addresses or networks of proxies trusted to name the client.
 
     Raises:
         ConfigError: the address cannot be bound, or the certificate cannot be used.
@@ -83,7 +86,7 @@ def _config(app: ASGIApp, context: ssl.SSLContext | None, proxies: Sequence[str]
 
 
 def server_context(certificates: Certificates) -> ssl.SSLContext:
-    """A context for new connections; raises ConfigError when the files are no certificate and its key."""
+    """Return a TLS context; raises ConfigError if the files are not a certificate and its key."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
@@ -95,10 +98,10 @@ def server_context(certificates: Certificates) -> ssl.SSLContext:
 
 
 async def _reload(certificates: Certificates, context: ssl.SSLContext) -> None:
-    """Have new connections see the present certificate, until cancelled; a wrong one changes nothing."""
+    """Reload the certificate for new connections when it changes, until cancelled; ignore an invalid one."""
     async for _ in certificates.changes():
         try:
-            server_context(certificates)  # the context that serves is not touched by files that do not belong together
+            server_context(certificates)  # validate first: a mismatched pair leaves the serving context unchanged
             certificates.load_into(context)
         except (ConfigError, OSError, ValueError) as error:
             _log.error("certificate_not_read", error=str(error))

@@ -1,4 +1,4 @@
-"""Content blocks of Anthropic's messages as the messages of a chat; each result of a tool is a message of its own."""
+"""Converts content blocks of Anthropic's messages to chat messages. Each tool result becomes a separate message."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ Blocks = list[dict[str, Any]]
 
 
 def messages_of(place: str, role: str, content: str | Blocks) -> list[dict[str, Any]]:
-    """The messages of a chat that one message is; raises RequestError. `place` names its content."""
+    """Return the chat messages of one message; raises RequestError. `place` names its content in errors."""
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
     found = _Content(place, role)
     for block in blocks:
@@ -17,7 +17,7 @@ def messages_of(place: str, role: str, content: str | Blocks) -> list[dict[str, 
 
 
 class _Content:
-    """What the blocks of a message hold."""
+    """Collected blocks of a message."""
 
     def __init__(self, place: str, role: str) -> None:
         self.results: list[dict[str, Any]] = []
@@ -47,7 +47,7 @@ class _Content:
                 raise FieldInvalid(f"{self._place}: a block must have a type and its fields", self._place)
 
     def said(self) -> list[dict[str, Any]]:
-        """The message beside the results; none where there are only results."""
+        """Return the message besides the tool results; empty if there are only results."""
         if self.results and not self._texts:
             return []
         message: dict[str, Any] = {"role": self._role, "content": "".join(self._texts)}
@@ -56,7 +56,7 @@ class _Content:
 
 
 def text_of_blocks(place: str, blocks: Any) -> str:
-    """The text of a text, or of blocks of text; raises UnsupportedParameter."""
+    """Return the text of a string or of text blocks; raises UnsupportedParameter."""
     if isinstance(blocks, str):
         return blocks
     given = blocks if isinstance(blocks, list) else [blocks]

@@ -1,1 +1,1 @@
-"""What goes out over HTTP: objects, chunks, events and errors."""
+"""HTTP replies: objects, chunks, events and errors."""

@@ -1,6 +1,6 @@
-"""From the events of a request to one HTTP answer, whole or as a stream of server-sent events in OpenAI's format.
+"""Converts the events of a request to an HTTP answer, whole or as a stream of server-sent events in OpenAI's format.
 
-Work on an answer ends when its client disconnects. A stream is pinged in silence, and ended by an error.
+Work on an answer stops when its client disconnects. A silent stream sends pings, and an error ends the stream.
 """
 
 import asyncio
@@ -33,13 +33,13 @@ _log = structlog.get_logger()
 
 
 def json_response(answer: BaseModel, exclude_unset: bool = False, headers: Mapping[str, str] | None = None) -> Response:
-    """The answer as JSON, with `exclude_unset` without the fields that nobody set."""
+    """Return the answer as JSON; `exclude_unset` omits unset fields."""
     content = answer.model_dump_json(exclude_unset=exclude_unset)
     return Response(content, media_type="application/json", headers=headers)
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
-    """The response that `work` makes; `work` is cancelled when the client disconnects before that."""
+    """Return the response of `work`, which is cancelled if the client disconnects first."""
     task = asyncio.create_task(work)
     gone = asyncio.create_task(_disconnected(request))
     try:
@@ -58,39 +58,39 @@ async def _disconnected(request: Request) -> None:
 
 
 class AnswerWriter(Protocol):
-    """From the events of one request to its answer, in the form of one API."""
+    """Writer of one request's answer in the form of one API."""
 
     sparse: bool
-    """Whether the whole answer leaves out the fields that nobody set."""
+    """Whether the whole answer omits unset fields."""
     ending: bytes
-    """What ends a stream that is whole."""
+    """Bytes that end a complete stream."""
 
     @property
     def choices(self) -> int:
-        """How many generations the request has."""
+        """Number of generations of the request."""
 
     def whole(self, outputs: Sequence[Output]) -> BaseModel:
-        """The answer in one piece."""
+        """Return the whole answer."""
 
     def opening(self) -> Iterator[bytes]:
-        """The chunks before the first round, as JSON."""
+        """Yield the chunks before the first round, as JSON."""
 
     def chunks(self, event: Event) -> Iterator[bytes]:
-        """The chunks of an event, as JSON."""
+        """Yield the chunks of an event, as JSON."""
 
     def framed(self, chunk: bytes) -> bytes:
-        """A chunk as an event of a stream."""
+        """Return a chunk as an event of a stream."""
 
     def failure(self, error: SpecdecError) -> bytes:
-        """The last event of a stream that failed."""
+        """Return the last event of a failed stream."""
 
 
 WriterMaker = Callable[[Started, ModelTokenizer], AnswerWriter]
-"""Makes the writer of a request whose generations have begun, with the tokenizer of their model."""
+"""Creates the writer of a started request, with the tokenizer of its model."""
 
 
 async def whole(events: AsyncGenerator[Event], models: ServedModels, make: WriterMaker) -> Response:
-    """The answer in one piece."""
+    """Return the whole answer as one response."""
     started, outputs = await collect(events)
     writer = _writer(started, models, make)
     return json_response(writer.whole(outputs), exclude_unset=writer.sparse, headers=started.limits)
@@ -105,13 +105,15 @@ async def streamed(
     *,
     ids: bool,
 ) -> Response:
-    """The answer as a stream; it begins with the first round, so that an error before it has an HTTP status.
+    """Return the answer as a stream, begun after a first event or `ping` seconds: earlier errors have an HTTP status.
 
     Args:
-        make: makes the writer of the answer.
+        events: events of the request.
+        models: served models.
+        make: creates the writer of the answer.
         ping: seconds of silence after which a comment is sent.
-        after: for each choice, how many output tokens `events` leaves out; empty for none.
-        ids: whether each event has an id, with which its reader can come back.
+        after: number of output tokens that `events` omits, by choice; empty for none.
+        ids: whether each event has an id, with which its reader can resume.
     """
     first: asyncio.Task[Event] | None = None
     try:
@@ -132,7 +134,7 @@ async def streamed(
 
 
 async def _close(events: AsyncGenerator[Event], first: asyncio.Task[Event] | None) -> None:
-    """Stop waiting for the first round, and close the events."""
+    """Cancel the wait for the first round, and close the events."""
     if first is not None:
         first.cancel()
         await asyncio.gather(first, return_exceptions=True)
@@ -140,7 +142,7 @@ async def _close(events: AsyncGenerator[Event], first: asyncio.Task[Event] | Non
 
 
 class EventStream(StreamingResponse):
-    """The response of a stream; its events are closed when it ends, for whatever reason."""
+    """Streaming response that always closes its events at the end."""
 
     def __init__(
         self,
@@ -151,14 +153,14 @@ class EventStream(StreamingResponse):
         headers: Mapping[str, str],
         share: Share,
     ) -> None:
-        """`content` is made of `events`, whose `first` round may not be there yet; `share` is whose answer it is."""
+        """Args: content: bytes made from `events`; first: task of the first round; share: owner of the answer."""
         super().__init__(content, media_type="text/event-stream", headers={**_HEADERS, **headers})
         self._events = events
         self._first = first
         self._ping = ping
         self._share = share
         self._written = 0.0
-        """When something was sent last, by `time.monotonic`."""
+        """Time of the last write, by `time.monotonic`."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         note_share(scope, self._share)
@@ -168,7 +170,7 @@ class EventStream(StreamingResponse):
             await _close(self._events, self._first)
 
     async def stream_response(self, send: Send) -> None:
-        """Send the content, with a comment in every silence."""
+        """Send the content, with comments during silence."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         self._written = time.monotonic()
         pings = asyncio.create_task(self._send_pings(send))
@@ -181,7 +183,7 @@ class EventStream(StreamingResponse):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send_pings(self, send: Send) -> None:
-        """Send a comment after every `ping` seconds of silence; what is sent at once is whole lines, so none is cut."""
+        """Send a comment after every `ping` seconds of silence. Each write is whole lines, so a ping splits none."""
         while True:
             await asyncio.sleep(self._written + self._ping - time.monotonic())
             if time.monotonic() - self._written >= self._ping:
@@ -192,12 +194,14 @@ class EventStream(StreamingResponse):
 async def _stream(
     events: AsyncGenerator[Event], first: asyncio.Task[Event], writer: AnswerWriter, name: str, after: Sequence[int]
 ) -> AsyncIterator[bytes]:
-    """The bytes of the answer, from the first chunk to [DONE]; an error ends it without [DONE].
+    """Yield the bytes of the answer, from the first chunk to [DONE]; an error ends it without [DONE].
 
     Args:
-        events: those after the first round.
-        name: public id of the generation, for the ids of its events; empty for events without ids.
-        after: for each choice, how many output tokens the client has already; empty when it has none.
+        events: events after the first round.
+        first: task of the first round.
+        writer: writer of the answer.
+        name: public id of the generation, for event ids; empty for events without ids.
+        after: number of output tokens that the client already has, by choice; empty if it has none.
     """
     positions = list(after) or [0] * writer.choices
     try:
@@ -218,13 +222,13 @@ async def _stream(
         log = _log.warning if status_of(error).http >= 500 else _log.info
         log("stream_failed", **logged_error(error))
         yield writer.failure(error)
-    except Exception as error:  # noqa: BLE001 - the headers are sent, so that only the stream can say it
+    except Exception as error:  # noqa: BLE001 - the headers are sent, so only the stream can report it
         _log.error("stream_failed", exc_info=error)
         yield writer.failure(InternalError("internal error; the log knows more under this answer's x-request-id"))
 
 
 def _writer(started: Started, models: ServedModels, make: WriterMaker) -> AnswerWriter:
-    """The writer of a generation, which spells tokens as the model of the generation does."""
+    """Create the writer of a generation, with the tokenizer of its model."""
     return make(started, models.of_turn(started.header.model).tokenizer)
 
 

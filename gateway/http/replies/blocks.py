@@ -1,4 +1,4 @@
-"""A message as a sequence of blocks, thinking, text or one call each, for APIs whose answers are lists of items."""
+"""Splits a message into blocks of thinking, text or one call, for APIs whose answers are lists of items."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -14,37 +14,37 @@ Kind = Literal["thinking", "text", "call"]
 
 @dataclass(slots=True)
 class AnswerBlock:
-    """What the model thinks, a text, or a call of a tool, as far as it has come."""
+    """Thinking, text or a tool call, as received so far."""
 
     index: int
     kind: Kind
     content: str = ""
-    """The text, or the arguments of the call."""
+    """Text, or arguments of the call."""
     id: str = ""
-    """The id of the call."""
+    """Id of the call."""
     name: str = ""
-    """The name of the tool."""
+    """Name of the tool."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockEvent:
-    """A block begins, goes on, or ends."""
+    """Beginning, continuation or end of a block."""
 
     what: Literal["begin", "more", "end"]
     block: AnswerBlock
     more: str = ""
-    """The next characters of its content."""
+    """Next characters of the content."""
 
 
 @dataclass(slots=True)
 class Blocks:
-    """The blocks of one answer, from the events of its generation."""
+    """Builds the blocks of one answer from the events of its generation."""
 
     known: list[AnswerBlock] = field(default_factory=list)
     _open: AnswerBlock | None = None
 
     def take(self, event: OutputRound | Finished) -> Iterator[BlockEvent]:
-        """What becomes of the blocks with an event."""
+        """Yield the block events of a generation event."""
         message = event.message
         text = message.content if message else ""
         if isinstance(event, OutputRound) and message is None:
@@ -61,12 +61,12 @@ class Blocks:
             yield from self._end()
 
     def _goes_on(self, arguments: Iterable[str]) -> Iterator[BlockEvent]:
-        """More of the call that is open: it ended before whatever else an event tells, which came behind it."""
+        """Continue the open call. Its last arguments precede the rest of an event."""
         for more in arguments:
             yield from self._more("call", more)
 
     def _call(self, call: CallDelta) -> Iterator[BlockEvent]:
-        """A call that begins."""
+        """Begin a call."""
         if call.name:
             yield from self._end()
             yield self._begin("call", call.id, call.name)
@@ -92,7 +92,7 @@ class Blocks:
 
 
 def blocks_of(output: Output) -> list[AnswerBlock]:
-    """The blocks of a whole answer."""
+    """Return the blocks of a whole answer."""
     message = output.message or ReadMessage(text_of(output.tokens), ())
     texts: list[tuple[Kind, str]] = [("thinking", message.reasoning), ("text", message.content)]
     blocks = [AnswerBlock(0, kind, text) for kind, text in texts if text]

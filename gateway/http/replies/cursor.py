@@ -1,4 +1,4 @@
-"""Coming back to a stream: the header that asks for it, the `id` of each event, and the header that sends it back."""
+"""Resumption of streams: event ids, and the headers that request and return them."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -12,18 +12,19 @@ _CURSOR = re.compile(rf"([^.]+)((?:\.[0-9]{{1,9}}){{1,{MAX_CHOICES}}})")
 
 
 def cursor(name: str, positions: Sequence[int]) -> str:
-    """The id of an event: the generation's name, and how many output tokens of each choice a client has with it."""
+    """Return the id of an event: the generation's name, and the number of output tokens received, by choice."""
     return ".".join((name, *map(str, positions)))
 
 
 def received(headers: Mapping[str, str], name: str = "") -> tuple[int, ...]:
-    """How many output tokens of each choice the client has by its `Last-Event-ID`; empty without the header.
+    """Return the number of output tokens received, by choice, from `Last-Event-ID`; empty without the header.
 
     Args:
-        name: of the generation that is asked for; empty when the request names none.
+        headers: headers of the request.
+        name: name of the requested generation; empty if the request names none.
 
     Raises:
-        FieldInvalid: the id is malformed, or of another generation.
+        FieldInvalid: the id is malformed, or belongs to another generation.
     """
     given = headers.get("last-event-id", "")
     if not given:
@@ -35,7 +36,7 @@ def received(headers: Mapping[str, str], name: str = "") -> tuple[int, ...]:
 
 
 def wants_ids(headers: Mapping[str, str]) -> bool:
-    """Whether a header asks for events with ids: `Specdec-Resumable: true`, or the `Last-Event-ID` of an earlier one.
+    """Whether a header asks for event ids: `Specdec-Resumable: true`, or the `Last-Event-ID` of an earlier event.
 
     Raises:
         FieldInvalid: `Specdec-Resumable` is neither true nor false.
@@ -47,11 +48,11 @@ def wants_ids(headers: Mapping[str, str]) -> bool:
 
 
 def idempotency_key(headers: Mapping[str, str]) -> str:
-    """The `Idempotency-Key` header; empty without it. Raises FieldInvalid when it is too long."""
+    """Return the `Idempotency-Key` header, or an empty string. Raises FieldInvalid if it is too long."""
     return check_name(headers.get("idempotency-key", ""), "Idempotency-Key")
 
 
 def retries(headers: Mapping[str, str]) -> int | None:
-    """How often the client has repeated the request by itself, as OpenAI's and Anthropic's clients say; else None."""
+    """Return the number of automatic retries, as OpenAI's and Anthropic's clients report it; otherwise None."""
     given = headers.get("x-stainless-retry-count", "")
     return int(given) if given.isascii() and given.isdecimal() and len(given) < _DIGITS else None

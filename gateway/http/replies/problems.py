@@ -1,4 +1,4 @@
-"""Errors in OpenAI's format, and the outermost layer of every HTTP request: its id, its log line, its metrics."""
+"""Errors in OpenAI's format, and the outermost layer of every HTTP request: its id, log line and metrics."""
 
 import math
 import re
@@ -33,22 +33,22 @@ from specdec.serving.telemetry.spans import TraceSpan
 from specdec.serving.telemetry.tracing import served_span
 
 MESSAGES = "/v1/messages"
-"""Where the paths of Anthropic's API begin, whose errors have its form."""
+"""Path prefix of Anthropic's API, whose errors use its format."""
 CLIENT_GONE = 499
-"""Status of a request whose client disconnected; it is sent to nobody, and only counted and logged."""
+"""Status of a request whose client disconnected; used only in metrics and logs."""
 
 _log = structlog.get_logger()
 
 
 def error_body(error: SpecdecError) -> ErrorBody:
-    """OpenAI's error object."""
+    """Return OpenAI's error object."""
     shown = status_of(error)
     param = error.param if isinstance(error, RequestError) else ""
     return ErrorBody(error=ErrorDetail(message=error.message, type=shown.type, param=param or None, code=shown.code))
 
 
 def error_response(error: SpecdecError, *, anthropic: bool = False) -> Response:
-    """The response to a request that failed before anything was sent."""
+    """Return the response to a request that failed before any part of an answer was sent."""
     shown = status_of(error)
     headers = {"retry-after": f"{math.ceil(shown.retry_after)}"} if shown.retry_after else {}
     if shown.http == 409 and not _mended_by_retry(error):
@@ -63,7 +63,7 @@ def error_response(error: SpecdecError, *, anthropic: bool = False) -> Response:
 
 
 def _mended_by_retry(error: SpecdecError) -> bool:
-    """Whether the same request can succeed after a conflict: the session may have become idle."""
+    """Whether a retry can succeed after a conflict, because the session may become idle."""
     return isinstance(error, SessionBusy) and not isinstance(error, TurnConflict)
 
 
@@ -78,7 +78,7 @@ _ANTHROPIC_TYPES = {
 
 
 def anthropic_error(error: SpecdecError) -> dict[str, Any]:
-    """Anthropic's error object, with the fields of OpenAI's."""
+    """Return Anthropic's error object, with the fields of OpenAI's."""
     status = status_of(error).http
     kind = _ANTHROPIC_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
     return {"type": "error", "error": error_body(error).error.model_dump() | {"type": kind}}
@@ -104,7 +104,7 @@ async def on_http_error(request: Request, error: Exception) -> Response:
 
 
 class Edge:
-    """The outermost layer: every request gets an id, is counted, and is answered even when the code has a bug."""
+    """Outermost layer: gives every request an id, counts it, and answers it even after an unexpected exception."""
 
     def __init__(self, app: ASGIApp, metrics: GatewayMetrics) -> None:
         self._app = app

@@ -25,18 +25,19 @@ PromptLogprobs = list[dict[str, PromptLogprob] | None]
 
 
 def prompt_logprobs(prompt: Sequence[int], found: Sequence[TokenLogprobs], token_bytes: TokenBytes) -> PromptLogprobs:
-    """The log probabilities as vLLM writes them.
+    """Return the log probabilities in vLLM's format.
 
     Args:
-        prompt: all of its tokens.
-        found: of each of them but the first.
+        prompt: tokens of the prompt.
+        found: log probabilities of each token after the first.
+        token_bytes: returns the bytes of a token id.
     """
     positions = zip(prompt[1:], found, strict=True)
     return [None, *(_position(token, own, token_bytes) for token, own in positions)]
 
 
 def echoed(prompt: Sequence[int], found: Sequence[TokenLogprobs], decode: Decode) -> list[OutputToken]:
-    """The prompt as tokens of an output, each with its share of the text; the first has no log probability."""
+    """Return the prompt as output tokens with their text; the first has no log probability."""
     text = Detokenizer(decode)
     return [
         OutputToken(token, text.push(token), Origin.PLAIN, own)

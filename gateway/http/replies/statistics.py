@@ -89,14 +89,14 @@ class SpeculationReport(BaseModel):
 
 
 def metrics_of(summary: Summary) -> Metrics | None:
-    """The statistics of speculation in vLLM's object; None when no round had a draft."""
+    """Return the speculation statistics in vLLM's format; None if no round had a draft."""
     if not summary.num_spec_steps:
         return None
     return Metrics(speculative_decoding=SpeculativeDecoding.model_validate(summary, from_attributes=True))
 
 
 def report_of(summary: Summary) -> SpeculationReport:
-    """What the request asked of speculation, and why rounds went without a draft."""
+    """Return the request's speculation options, and the reasons for rounds without a draft."""
     asked = summary.speculation
     if asked.mode == "off":
         return SpeculationReport(mode="off", lossy=False, fallbacks={})
@@ -127,15 +127,16 @@ def _drafter(tally: Tally) -> DrafterReport:
 
 
 def counts_of(prompt: int, output: int) -> Usage:
-    """Numbers of tokens alone."""
+    """Return a usage object with token counts only."""
     return Usage(prompt_tokens=prompt, completion_tokens=output, total_tokens=prompt + output)
 
 
 def usage_of(prompts: Sequence[Finished], ended: Sequence[Finished]) -> Usage:
-    """The counts of a request.
+    """Return the token counts of a request.
 
     Args:
-        prompts: the first generation of each prompt.
+        prompts: first generation of each prompt.
+        ended: all generations.
     """
     usage = counts_of(sum(each.prompt_tokens for each in prompts), sum(each.completion_tokens for each in ended))
     usage.prompt_tokens_details = PromptTokensDetails(cached_tokens=sum(each.cached_tokens for each in prompts))

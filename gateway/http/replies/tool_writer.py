@@ -1,4 +1,4 @@
-"""Writes chats in which the model may think and call tools: answers have what was read from its text."""
+"""Writes chat answers with thinking and tool calls parsed from the model's text."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -19,12 +19,12 @@ from gateway.turns.events import Event, Finished, Output, OutputRound, Started
 
 
 class ToolChatWriter(ChatWriter):
-    """Writes the answers of /v1/chat/completions of a model that thinks, or to a request with tools."""
+    """Writes answers of /v1/chat/completions for models that think or requests with tools."""
 
     def __init__(self, started: Started, answer_format: AnswerFormat, tokenizer: ModelTokenizer) -> None:
         super().__init__(started, answer_format, tokenizer)
         self._waiting: list[list[OutputToken]] = [[] for _ in range(self.choices)]
-        """Tokens of each choice that are in no chunk, because their text may be a part of a call."""
+        """Tokens of each choice that are not in a chunk yet, because their text may belong to a call."""
 
     def chunks(self, event: Event) -> Iterator[bytes]:
         if isinstance(event, OutputRound):
@@ -44,7 +44,7 @@ class ToolChatWriter(ChatWriter):
         return self._delta(choice, self._taken(choice), {}, finished)
 
     def _taken(self, choice: int) -> list[OutputToken]:
-        """The tokens that waited."""
+        """Remove and return the waiting tokens of a choice."""
         tokens, self._waiting[choice] = self._waiting[choice], []
         return tokens
 
@@ -64,7 +64,7 @@ class ToolChatWriter(ChatWriter):
 
 
 def writer_for(started: Started, tokenizer: ModelTokenizer, answer_format: AnswerFormat | None) -> Writer:
-    """A writer of that format, or for None of the one that the generation began with."""
+    """Create a writer for the answer format; None uses the format stored with the generation."""
     chosen = answer_format or AnswerFormat.parse(started.header.answer_format)
     if started.header.reading:
         return ToolChatWriter(started, chosen, tokenizer)
@@ -72,7 +72,7 @@ def writer_for(started: Started, tokenizer: ModelTokenizer, answer_format: Answe
 
 
 def _thought(text: str) -> dict[str, Any]:
-    """What the model thought, under both names by which clients know it."""
+    """Return the thinking under both field names that clients use."""
     return {"reasoning_content": text, "reasoning": text} if text else {}
 
 
@@ -81,7 +81,7 @@ def _call(call: ToolCall) -> CalledTool:
 
 
 def _call_part(call: CallDelta) -> dict[str, Any]:
-    """The first part of a call says what is called, the others have arguments alone."""
+    """Return a part of a call: the first has id and name, the others only arguments."""
     if not call.name:
         return {"index": call.index, "function": {"arguments": call.arguments}}
     function = {"name": call.name, "arguments": call.arguments}

@@ -1,4 +1,4 @@
-"""From the events of a request's generations to the answers of the HTTP API, whole or chunk by chunk."""
+"""Writes answers of the HTTP API from the events of a request's generations, whole or in chunks."""
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
@@ -34,7 +34,7 @@ from specdec.sampling.params import FinishReason
 from specdec.wire.report import RoundReport
 
 _TEXT = "\u241ftext\u241f"
-"""Stands in a prepared chunk where the text goes."""
+"""Placeholder of the text in a prepared chunk."""
 _FORMAT = "openai"
 
 _Part = TypeVar("_Part", OutputRound, Finished, OutputRound | Finished, Output)
@@ -42,32 +42,32 @@ _Part = TypeVar("_Part", OutputRound, Finished, OutputRound | Finished, Output)
 
 @dataclass(frozen=True, slots=True)
 class AnswerFormat:
-    """Which answer the caller asked for, and what it shows; kept with the generation, for whoever resumes it."""
+    """Answer format that the caller asked for, stored with the generation so that it can be resumed."""
 
     chat: bool = False
-    """Whether it is a chat completion; otherwise it is a completion."""
+    """Whether the answer is a chat completion; otherwise it is a completion."""
     include_usage: bool = False
     """Whether a stream ends with a chunk of token counts."""
     continuous_usage: bool = False
     """Whether every chunk of such a stream has the token counts so far."""
     token_ids: bool = False
-    """Whether token ids are shown beside the text."""
+    """Whether token ids are shown with the text."""
     echo: bool = False
-    """Whether the text of a completion begins with the prompt's."""
+    """Whether the text of a completion begins with the prompt."""
     prompt_only: bool = False
-    """Whether it ends there."""
+    """Whether the text of a completion is only the prompt."""
     prompt_logprobs: bool = False
-    """Whether the log probabilities of the prompt are shown as vLLM writes them."""
+    """Whether the prompt's log probabilities are shown in vLLM's format."""
 
     def text(self) -> str:
-        """The format as text, for `parse`."""
+        """Serialize to text for `parse`."""
         return " ".join([_FORMAT, *(each.name for each in fields(self) if getattr(self, each.name))])
 
     @classmethod
     def parse(cls, text: str) -> "AnswerFormat":
-        """The format of a text.
+        """Parse the format of a text.
 
-        It is empty for a generation begun over gRPC: a completion with token ids. One of another API is a chat.
+        An empty text, from a generation begun over gRPC, is a completion with token ids. Other APIs' texts are chats.
         """
         if not text:
             return cls(token_ids=True)
@@ -78,13 +78,13 @@ class AnswerFormat:
 
 
 class Writer(ABC):
-    """Writes the generations of one request; every request has a writer of its own."""
+    """Base class: writes the answer to one request."""
 
     sparse = True
     ending = b"data: [DONE]\n\n"
     id_prefix: str
     chunk_object: str
-    """The type of object that a chunk says to be."""
+    """Value of the `object` field of chunks."""
 
     def __init__(self, started: Started, answer_format: AnswerFormat, tokenizer: ModelTokenizer) -> None:
         self._started = started
@@ -92,46 +92,46 @@ class Writer(ABC):
         self._tokenizer = tokenizer
         self._ended: list[Finished] = []
         self._committed: dict[int, int] = {}
-        """Output tokens so far, by the index of each choice that has begun."""
+        """Number of output tokens so far, by index of each started choice."""
         self._rounds: defaultdict[int, list[RoundReport]] = defaultdict(list)
-        """Reports that are in no chunk yet, of each choice."""
+        """Reports of each choice that are not in a chunk yet."""
         self._template = ChunkTemplate(self._head() | {"object": self.chunk_object})
         self._texts: dict[int, TextTemplate] = {}
-        """Prepared chunks of text alone, by the index of their choice."""
+        """Prepared text-only chunks, by index of their choice."""
         call, own = started.header.call, answer_format.token_ids or answer_format.continuous_usage
         self._text_alone = not (own or call.speculation.detail or call.logprobs is not None)
 
     @property
     def choices(self) -> int:
-        """How many generations the request has."""
+        """Number of generations of the request."""
         return self._started.header.choices
 
     @abstractmethod
     def whole(self, outputs: Sequence[Output]) -> Answer:
-        """The answer in one piece, from the output of every generation."""
+        """Return the whole answer from the outputs of all generations."""
 
     def opening(self) -> Iterator[bytes]:
-        """The chunks before the first round, as JSON."""
+        """Yield the chunks before the first round, as JSON."""
         return iter(())
 
     def framed(self, chunk: bytes) -> bytes:
-        """A chunk as an event of a stream."""
+        """Return a chunk as an event of a stream."""
         return b"data: %b\n\n" % chunk
 
     def failure(self, error: SpecdecError) -> bytes:
-        """The last event of a stream that failed; nothing comes behind it."""
+        """Return the last event of a failed stream; nothing follows it."""
         return self.framed(error_body(error).model_dump_json().encode())
 
     @abstractmethod
     def _part(self, choice: int, tokens: Sequence[OutputToken], finished: Finished | None) -> dict[str, Any]:
-        """A choice of a chunk, with the tokens of a round or with the end of a generation."""
+        """Return a choice of a chunk, with the tokens of a round or the end of a generation."""
 
     @abstractmethod
     def _text(self, text: str) -> dict[str, Any]:
-        """The field of a choice of a chunk that has its text."""
+        """Return the text field of a choice in a chunk."""
 
     def chunks(self, event: Event) -> Iterator[bytes]:
-        """The chunks of an event, as JSON; none of a round whose tokens are all held back."""
+        """Yield the chunks of an event, as JSON; none for a round whose tokens are all held back."""
         if isinstance(event, OutputRound):
             self.noted(event)
         match event:
@@ -147,18 +147,18 @@ class Writer(ABC):
                     yield self._template.chunk([], self._report(self._ended))
 
     def _chunk(self, part: dict[str, Any], more: Mapping[str, Any] = MappingProxyType({})) -> bytes:
-        """A chunk of one choice before its end."""
+        """Return a chunk of one choice before its end."""
         return self._template.chunk([part], {**self._counts(), **more})
 
     def _text_chunk(self, choice: int, text: str) -> bytes:
-        """A chunk with nothing of its own but the text."""
+        """Return a chunk with only text."""
         if choice not in self._texts:
             bare = self._choice(choice, (), None) | {"logprobs": None}
             self._texts[choice] = TextTemplate(lambda shown: self._chunk(bare | self._text(shown)))
         return self._texts[choice].chunk(text)
 
     def noted(self, event: OutputRound) -> None:
-        """Note what a round adds to later chunks: the count of its tokens, and its report."""
+        """Record a round's token count and report for later chunks."""
         self._committed[event.choice] = event.committed
         self._rounds[event.choice] += [event.report] if event.report else []
 
@@ -173,19 +173,19 @@ class Writer(ABC):
         }
 
     def _counts(self) -> dict[str, Any]:
-        """The token counts so far, as a chunk shows them; the last chunk of a stream with usage has them in full."""
+        """Return the usage field of a chunk before the last: the counts so far, null, or no field."""
         if not self._format.include_usage:
             return {}
         so_far = counts_of(self._started.prompt_tokens, sum(self._committed.values()))
         return {"usage": so_far if self._format.continuous_usage else None}
 
     def _report(self, ended: Sequence[Finished]) -> dict[str, Any]:
-        """The counts and statistics at the end of an answer to generations that have all ended."""
+        """Return the final counts and statistics after all generations have ended."""
         prompts = [each for each in ended if each.choice in self._started.first_choices]
         return {"usage": usage_of(prompts, ended)} | self._statistics(ended)
 
     def _take_rounds(self, outputs: Sequence[Output]) -> None:
-        """Note the reports of a whole answer."""
+        """Record the reports of a whole answer."""
         self._rounds.update({index: list(each.rounds) for index, each in enumerate(outputs)})
 
     def _statistics(self, ended: Sequence[Finished]) -> dict[str, Any]:
@@ -195,7 +195,7 @@ class Writer(ABC):
         return {"metrics": metrics_of(summary), "speculation": report_of(summary), "seed": seed, **session}
 
     def _choice(self, index: int, tokens: Sequence[OutputToken], finished: Finished | None) -> dict[str, Any]:
-        """The fields that every choice has, of a whole answer and of a chunk."""
+        """Return the common fields of a choice, in a whole answer or a chunk."""
         shown: dict[str, Any] = {"token_ids": [token.id for token in tokens]} if self._format.token_ids else {}
         if rounds := self._rounds.pop(index, None):
             shown["rounds"] = rounds
@@ -205,7 +205,7 @@ class Writer(ABC):
         return {"index": index, **ending, **shown}
 
     def _prompt_logprobs(self, choice: int, found: Sequence[TokenLogprobs] | None) -> dict[str, Any]:
-        """Those of the prompt, where they are shown as vLLM writes them."""
+        """Return the prompt's log probabilities in vLLM's format, if the answer shows them."""
         if found is None or not self._format.prompt_logprobs:
             return {}
         prompt = self._started.prompt(choice)
@@ -224,7 +224,7 @@ class CompletionWriter(Writer):
     def __init__(self, started: Started, answer_format: AnswerFormat, tokenizer: ModelTokenizer) -> None:
         super().__init__(started, answer_format, tokenizer)
         self._written: dict[int, int] = {}
-        """Characters of text written so far, by the index of each choice that has begun."""
+        """Number of characters written so far, by index of each started choice."""
 
     def whole(self, outputs: Sequence[Output]) -> Answer:
         outputs = [self._shortened(each) for each in outputs]
@@ -240,7 +240,7 @@ class CompletionWriter(Writer):
         return Completion(**head, object="text_completion", choices=[CompletionChoice(**part) for part in parts])
 
     def opening(self) -> Iterator[bytes]:
-        """The text of each choice's prompt, where it is shown; with log probabilities it comes with the first round."""
+        """Yield the echoed prompt of each choice; with log probabilities, the first round carries it instead."""
         for index in range(self.choices) if self._format.echo and not self._scores_echo else ():
             yield self._text_chunk(index, self._prompt_text(index))
 
@@ -253,17 +253,17 @@ class CompletionWriter(Writer):
 
     @property
     def _scores_echo(self) -> bool:
-        """Whether the prompt is shown with its log probabilities."""
+        """Whether the prompt is echoed with its log probabilities."""
         return self._format.echo and self._started.header.call.logprobs is not None
 
     def _echo(self, choice: int, found: Sequence[TokenLogprobs] | None) -> Sequence[OutputToken]:
-        """The tokens of the prompt, where they are shown with their log probabilities and these are here."""
+        """Return the echoed prompt tokens if their log probabilities are requested and available."""
         if found is None or not self._scores_echo:
             return ()
         return echoed(self._started.prompt(choice), found, self._decode)
 
     def _shortened(self, part: _Part) -> _Part:
-        """The same without its output, where only the prompt is shown."""
+        """Return a copy without output if only the prompt is shown."""
         if not self._format.prompt_only:
             return part
         match part:
@@ -313,7 +313,7 @@ class ChatWriter(Writer):
         return ChatCompletion(**head, object="chat.completion", choices=choices)
 
     def opening(self) -> Iterator[bytes]:
-        """One chunk for each choice, with the role."""
+        """Yield one chunk per choice, with the role."""
         for index in range(self.choices):
             begun = {"delta": {"role": "assistant", "content": ""}, "logprobs": None}
             yield self._chunk(self._choice(index, (), None) | begun, self._prompt_ids())
@@ -327,7 +327,7 @@ class ChatWriter(Writer):
     def _delta(
         self, choice: int, tokens: Sequence[OutputToken], delta: dict[str, Any], finished: Finished | None = None
     ) -> dict[str, Any]:
-        """A choice of a chunk with that part of the message."""
+        """Return a choice of a chunk with this part of the message."""
         logprobs = chat_logprobs(tokens, self._tokenizer.token_bytes)
         return self._choice(choice, tokens, finished) | {"delta": delta, "logprobs": logprobs}
 
@@ -341,11 +341,11 @@ class ChunkTemplate:
     """Encodes the chunks of one stream."""
 
     def __init__(self, head: Mapping[str, object]) -> None:
-        """`head` are the fields that every chunk has, with one value."""
+        """Args: head: constant fields of every chunk."""
         self._head = to_json(head)[:-1] + b","
 
     def chunk(self, choices: Iterable[Mapping[str, Any]], more: Mapping[str, Any]) -> bytes:
-        """The JSON of a chunk of those choices; a field that is a model is written without what nobody set."""
+        """Return the JSON of a chunk; fields that are models omit their unset fields."""
         rest = {**_plain(more), "choices": [_plain(choice) for choice in choices]}
         return self._head + to_json(rest, inf_nan_mode="null")[1:]
 
@@ -354,11 +354,11 @@ class TextTemplate:
     """Encodes chunks in which only the text differs."""
 
     def __init__(self, chunk: Callable[[str], bytes]) -> None:
-        """`chunk` encodes a chunk with that text."""
+        """Args: chunk: encodes a chunk with the given text."""
         self._before, _, self._behind = chunk(_TEXT).rpartition(to_json(_TEXT))
 
     def chunk(self, text: str) -> bytes:
-        """The JSON of the chunk with that text."""
+        """Return the JSON of the chunk with this text."""
         return self._before + to_json(text) + self._behind
 
 

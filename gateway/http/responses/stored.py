@@ -1,4 +1,4 @@
-"""What is kept of a response's request beside its turn, so that the response can be shown again."""
+"""Serializes the request of a response into its turn, so that the response can be shown again."""
 
 import json
 
@@ -7,11 +7,11 @@ from specdec.errors import GenerationNotFound
 
 _FORMAT = "responses "
 _LONG = 64 * 1024
-"""Characters of a request over which its tools and instructions are not kept."""
+"""Length in characters above which a request's tools and instructions are not stored."""
 
 
 def stored(body: ResponsesBody) -> str:
-    """What is kept of a request beside its turn, for `stored_body`: all that answers repeat of it."""
+    """Serialize the parts of a request that answers repeat, for `stored_body`."""
     if body.store is False:
         return _FORMAT + '{"store": false}'
     shown = body.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"input", "stream"})
@@ -22,7 +22,7 @@ def stored(body: ResponsesBody) -> str:
 
 
 def stored_body(text: str) -> ResponsesBody:
-    """The request that `stored` kept, without its input; raises GenerationNotFound where it was not to be stored."""
+    """Parse a request from `stored`, without its input; raises GenerationNotFound if it was not to be stored."""
     if not text.startswith(_FORMAT):
         raise unknown_response()
     body = ResponsesBody.parse({"input": "", **json.loads(text.removeprefix(_FORMAT))})
@@ -32,7 +32,7 @@ def stored_body(text: str) -> ResponsesBody:
 
 
 def turn_name(response: str) -> str:
-    """The name of a response's turn; raises GenerationNotFound."""
+    """Return the name of a response's turn; raises GenerationNotFound."""
     match = RESPONSE.fullmatch(response)
     if match is None:
         raise unknown_response()
@@ -40,5 +40,5 @@ def turn_name(response: str) -> str:
 
 
 def unknown_response() -> GenerationNotFound:
-    """The error of an id that names no response."""
+    """Return the error for an unknown response id."""
     return GenerationNotFound("no such response", "response_id")
