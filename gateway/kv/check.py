@@ -1,4 +1,4 @@
-"""Checks whether a Redis server is fit to store KV blocks: it may lose any of them, and must not slow sessions down."""
+"""Checks whether a Redis server can store KV blocks: it may lose any of them, and must not slow down sessions."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from specdec.serving.checks import Check
 
 
 async def check_block_store(url: str, sessions: ServerFacts | None) -> list[Check]:
-    """The findings about the server at a URL; `sessions` is what is known of the session store's server."""
+    """Return the checks of the server at a URL; `sessions` are the facts of the session store's server."""
     try:
         return list(block_checks(await server_facts(url), sessions))
     except ConfigError as error:
@@ -20,7 +20,7 @@ async def check_block_store(url: str, sessions: ServerFacts | None) -> list[Chec
 
 
 def block_checks(facts: ServerFacts, sessions: ServerFacts | None) -> Iterator[Check]:
-    """The findings; a block store evicts when it is full and keeps nothing on disk, unlike the session store."""
+    """Yield the checks. Unlike the session store, a block store evicts when full and keeps nothing on disk."""
     yield version_check("block store", facts)
     yield from cluster_check("block store", facts)
     if sessions is not None and facts.run_id == sessions.run_id:

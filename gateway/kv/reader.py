@@ -1,4 +1,4 @@
-"""Restores stored KV blocks into a verifier before the call that needs them, where that is measured to save time."""
+"""Restores stored KV blocks into a verifier before the call that needs them, if that is measured to save time."""
 
 import asyncio
 import time
@@ -15,23 +15,23 @@ from specdec.wire.generation import GenerationCall
 from specdec.wire.kv import KvSpan
 
 _PATIENCE_PER_TOKEN = 0.1 / 1024
-"""Seconds that a lookup may take longer for each token of the call."""
+"""Extra seconds of lookup timeout per token of the call."""
 _PAUSE = 5.0
-"""Seconds without lookups after one that was too late, or that the store did not answer."""
+"""Seconds without lookups after one that timed out or that the store did not answer."""
 _BATCH = 8
-"""Blocks fetched from the store at a time."""
+"""Number of blocks fetched from the store concurrently."""
 _FLAWS = ("short", "corrupt", "foreign")
-"""Reasons of a verifier that mean a value is spoiled: it is deleted, and may be stored again."""
+"""Verifiers' miss reasons for a corrupt value, which is deleted and may be stored again."""
 _NEWEST_WEIGHT = 0.3
 """Weight of the newest measurement in the mean, in (0, 1]."""
 _STALE_AFTER = 60.0
-"""Seconds after which measurements are forgotten, so that a path that was too slow is tried again."""
+"""Seconds after which measurements expire, so that a path that was too slow is tried again."""
 
 _log = structlog.get_logger()
 
 
 class KvReader:
-    """Restores blocks into verifiers; whatever fails or takes too long is a miss, and never an error."""
+    """Restores blocks into verifiers. Failures and timeouts count as misses and never raise."""
 
     def __init__(self, store: BlockStore, settings: KvSettings, metrics: KvMetrics) -> None:
         self._store = store
@@ -39,20 +39,22 @@ class KvReader:
         self._metrics = metrics
         self._bandwidth = Bandwidth()
         self._rate = 0.0
-        """Prefill rate, in tokens a second, of the last verifier that knew one; 0 while none did."""
+        """Last known prefill rate of a verifier, in tokens per second; 0 while unknown."""
         self._paused_until = 0.0
 
     async def restore(
         self, verifier: VerifierClient, call: GenerationCall, blocks: Sequence[Block], prefill_rate: float
     ) -> int:
-        """Restore what the store has of a call's blocks into its verifier, where that saves time.
+        """Restore the stored blocks of a call into its verifier, if that saves time.
 
         Args:
-            blocks: the whole blocks of its tokens.
-            prefill_rate: tokens a second that the verifier computes; 0 while unknown.
+            verifier: verifier of the call.
+            call: call that needs the blocks.
+            blocks: whole blocks of the call's tokens.
+            prefill_rate: prefill rate of the verifier in tokens per second; 0 while unknown.
 
         Returns:
-            How many of `blocks`, from the first on, the store has and are not known to be spoiled.
+            Number of leading `blocks` that the store has and that are not known to be corrupt.
         """
         if time.monotonic() < self._paused_until:
             return 0
@@ -83,10 +85,10 @@ class KvReader:
     async def _move(
         self, verifier: VerifierClient, call: GenerationCall, blocks: Sequence[Block], sizes: Sequence[int]
     ) -> tuple[int, str]:
-        """Move the blocks that the verifier lacks from the store to it.
+        """Transfer the blocks that the verifier lacks from the store.
 
         Returns:
-            How many of `blocks`, from the first on, are good, and why the verifier did not take all of them.
+            Number of leading `blocks` that are valid, and the reason if the verifier did not take all of them.
         """
         held = await verifier.find_kv(call.tokens[: blocks[-1].stop], call.cache_salt)
         first = next((index for index, block in enumerate(blocks) if block.stop > held), len(blocks))
@@ -110,7 +112,7 @@ class KvReader:
         return first + spoiled, miss
 
     async def _fetch(self, blocks: Sequence[Block]) -> list[bytes]:
-        """The values of blocks, up to the first that is not stored any more."""
+        """Fetch the values of blocks, up to the first that is no longer stored."""
         values: list[bytes] = []
         for begin in range(0, len(blocks), _BATCH):
             batch = blocks[begin : begin + _BATCH]
@@ -131,13 +133,13 @@ class KvReader:
 
 
 def worth_restoring(tokens: int, size: int, bandwidth: float | None, prefill_rate: float) -> bool:
-    """Whether fetching blocks is faster than computing them; what is unknown is tried.
+    """Whether fetching blocks is faster than computing them; true while a rate is unknown.
 
     Args:
-        tokens: how many tokens would be restored.
-        size: of their blocks, in bytes.
-        bandwidth: bytes a second from the store into a verifier; None while unknown.
-        prefill_rate: tokens a second that the verifier computes; 0 while unknown.
+        tokens: number of tokens to restore.
+        size: size of their blocks, in bytes.
+        bandwidth: bytes per second from the store to a verifier; None while unknown.
+        prefill_rate: prefill rate of the verifier in tokens per second; 0 while unknown.
     """
     if not tokens:
         return False
@@ -147,7 +149,7 @@ def worth_restoring(tokens: int, size: int, bandwidth: float | None, prefill_rat
 
 
 class Bandwidth:
-    """Bytes a second as an exponentially weighted mean, which is forgotten when it is old."""
+    """Exponentially weighted mean of the bandwidth in bytes per second, which expires when it is old."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -156,7 +158,7 @@ class Bandwidth:
 
     @property
     def value(self) -> float | None:
-        """Bytes a second; None before the first measurement, and long after the last."""
+        """Bytes per second; None before the first measurement and after the last one expired."""
         return self._mean if self._clock() - self._seen < _STALE_AFTER else None
 
     def observe(self, size: int, seconds: float) -> None:

@@ -1,14 +1,14 @@
-"""KV blocks in a Redis of their own: opaque values under block hashes, any of which may be evicted at any time.
+"""Store of KV blocks in a separate Redis: opaque values by block hash, any of which may be evicted at any time.
 
     kv:1:{fingerprint}:{domain}:{block hash}   one block, until `ttl` seconds after its last use
     kv:1:used:{tenant}                         the tenant's ledger: a sorted set of one entry "bytes key" for each block
     kv:1:full:{tenant}                         exists for a while after a block of the tenant found no room
 
-The score of an entry is the time after which the block has certainly expired. The ledger is touched after every block
-of it, so that a server that evicts the least recently used keys evicts it last.
+The score of an entry is the time after which the block has certainly expired. The ledger is touched after each of its
+blocks, so that a server with LRU eviction evicts it last.
 
-The blocks of a tenant, in all its domains together, never take more than its budget. If the server evicts the ledger
-before older blocks, which sampled LRU can do, those blocks are not counted until they are used again or expire.
+The blocks of a tenant, over all its domains, never exceed its budget. If the server evicts the ledger before older
+blocks, which sampled LRU can do, those blocks are not counted until they are used again or expire.
 """
 
 import asyncio
@@ -28,41 +28,41 @@ from specdec.errors import SessionStoreDown
 from specdec.rules import blocks
 
 _NONCE = 12
-"""Bytes of the nonce in front of each value; it is random, so one key serves for up to 2**32 values."""
+"""Length in bytes of the random nonce before each value. One key is safe for up to 2**32 values."""
 _FULL_MS = 60_000
-"""Milliseconds in which no block is stored for a tenant that had no room."""
+"""Milliseconds without new blocks for a tenant that exceeded its budget."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One block of a sequence."""
+    """Block of a sequence."""
 
     key: str
-    """Its key in the store."""
+    """Key in the store."""
     start: int
-    """Index in the sequence of its first token."""
+    """Index of the block's first token in the sequence."""
     stop: int
-    """Index behind its last token."""
+    """Index after the block's last token."""
 
 
 class SequenceBlocks:
-    """The whole blocks of one growing token sequence, each under the hash of every token up to its end."""
+    """Whole blocks of one growing token sequence, each keyed by the hash of every token up to its end."""
 
     def __init__(self, fingerprint: str, domain: str, block_tokens: int) -> None:
-        """`block_tokens` is a multiple of `specdec.rules.blocks.BLOCK_TOKENS`."""
+        """Args: block_tokens: block size in tokens, a multiple of `specdec.rules.blocks.BLOCK_TOKENS`."""
         self._prefix = f"kv:1:{fingerprint}:{domain}"
         self._size = block_tokens
         self._hash = blocks.root(fingerprint, domain)
         """Hash of the last whole block."""
         self._done = 0
-        """Tokens in whole blocks."""
+        """Number of tokens in whole blocks."""
 
     def grow(self, tokens: Sequence[int], stop: int | None = None) -> list[Block]:
-        """The blocks that are whole now and were not before.
+        """Return the blocks that became whole since the last call.
 
         Args:
-            tokens: the whole sequence.
-            stop: how many of the tokens count, from the first on; None is all.
+            tokens: whole sequence.
+            stop: number of leading tokens to consider; None considers all.
         """
         whole = (len(tokens) if stop is None else stop) // self._size * self._size
         hashes = blocks.chain(self._hash, tokens[self._done : whole])
@@ -77,22 +77,22 @@ class SequenceBlocks:
 
 
 class BlockCipher:
-    """AES-256-GCM, which binds a value to the name it is stored under.
+    """AES-256-GCM encryption that binds each value to its name.
 
-    Who reads the store's memory learns nothing, and a value that was changed is found.
+    A reader of the store's memory learns nothing, and modified values are detected.
     """
 
     def __init__(self, key: bytes) -> None:
-        """`key` has 32 bytes."""
+        """Args: key: 32 bytes."""
         self._aead = AESGCM(key)
 
     def encrypt(self, name: str, value: bytes) -> bytes:
-        """What is stored under a name in place of a value."""
+        """Encrypt a value for storage under a name."""
         nonce = os.urandom(_NONCE)
         return nonce + self._aead.encrypt(nonce, value, name.encode())
 
     def decrypt(self, name: str, stored: bytes) -> bytes:
-        """The value; empty when what is stored was not made for this name with this key."""
+        """Decrypt a stored value; return empty bytes if it was not encrypted for this name with this key."""
         try:
             return self._aead.decrypt(stored[:_NONCE], stored[_NONCE:], name.encode())
         except (InvalidTag, ValueError):
@@ -100,7 +100,7 @@ class BlockCipher:
 
 
 class BlockStore:
-    """Blocks in Redis; every method raises SessionStoreDown when Redis does not answer."""
+    """Blocks in Redis. Every method raises SessionStoreDown if Redis does not answer."""
 
     def __init__(self, client: Redis, settings: KvSettings) -> None:
         self._client = client
@@ -111,7 +111,7 @@ class BlockStore:
         self._touch = client.register_script(lua.script("blocks/touch"))
 
     async def sizes(self, keys: Sequence[str]) -> list[int]:
-        """The size of each block in bytes; 0 for a block that is not stored."""
+        """Return the size of each block in bytes; 0 for a missing block."""
         async with self._client.pipeline(transaction=False) as pipe:
             for key in keys:
                 pipe.strlen(key)
@@ -119,7 +119,7 @@ class BlockStore:
             return found
 
     async def get(self, key: str) -> bytes:
-        """The value of a block; empty when it is not stored, or is no value of this cipher, which is deleted."""
+        """Return the value of a block; empty if it is missing or does not decrypt, in which case it is deleted."""
         stored: bytes = await _answered(self._client.get(key)) or b""
         if not stored or self._cipher is None:
             return stored
@@ -129,14 +129,14 @@ class BlockStore:
         return value
 
     async def put(self, domain: str, key: str, value: bytes) -> bool:
-        """Store a block; returns False when the blocks of the domain's tenant would exceed its budget."""
+        """Store a block; return False if the domain's tenant would exceed its budget."""
         if self._cipher is not None:
             value = await asyncio.to_thread(self._cipher.encrypt, key, value)
         keys = (key, _tenant_key("used", domain), _tenant_key("full", domain))
         return bool(await _answered(self._put(keys, (value, self._ttl_ms, self._budget, _FULL_MS))))
 
     async def touch(self, domain: str, keys: Sequence[str], sizes: Sequence[int]) -> None:
-        """Keep consecutive blocks, of those sizes in bytes, for longer: they were used."""
+        """Extend the lifetime of used consecutive blocks, given with their sizes in bytes."""
         last_first = (_tenant_key("used", domain), *reversed(keys))
         await _answered(self._touch(last_first, (self._ttl_ms, *reversed(sizes))))
 
@@ -145,7 +145,7 @@ class BlockStore:
         await _answered(self._client.delete(key))
 
     async def is_full(self, domain: str) -> bool:
-        """Whether a block of the domain's tenant found no room not long ago."""
+        """Whether a block of the domain's tenant recently exceeded the budget."""
         return bool(await _answered(self._client.exists(_tenant_key("full", domain))))
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The KV tier: verifiers that are given the stored blocks a call needs, and whose new blocks are stored."""
+"""Verifier client of the KV tier: restores the stored blocks of a call, and stores new blocks."""
 
 from collections.abc import Sequence
 
@@ -16,10 +16,10 @@ from specdec.wire.generation import GenerationCall
 
 
 class KvTier:
-    """The store of KV blocks, with what reads and writes it; a process has one at most."""
+    """Store of KV blocks with its reader and writer; at most one per process."""
 
     def __init__(self, settings: KvSettings, registry: CollectorRegistry) -> None:
-        """The tier of the settings, which name a store; raises ConfigError when its URL is malformed."""
+        """Create the tier for settings that name a store; raises ConfigError if its URL is malformed."""
         metrics = KvMetrics(registry)
         self.block_tokens = settings.block_tokens
         self.store = BlockStore(connect(settings.redis_url), settings)
@@ -28,17 +28,17 @@ class KvTier:
 
 
 class KvVerifierClient(VerifierClient):
-    """A verifier replica whose generations begin with stored KV blocks, and whose new blocks are stored."""
+    """Verifier replica that restores stored KV blocks before generations, and whose new blocks are stored."""
 
     def __init__(self, address: str, access: Access, tier: KvTier) -> None:
         super().__init__(address, access)
         self._tier = tier
 
     async def begin(self, call: GenerationCall, timeout: float) -> Progress:
-        """Restore the stored blocks of a call; the blocks that later commits fill are offered to the store."""
+        """Restore the stored blocks of a call; return a callback that offers newly filled blocks to the store."""
         info = self._info or await self.info(timeout)
         sequence = SequenceBlocks(info.system_fingerprint, call.cache_salt, self._tier.block_tokens)
-        # The verifier computes the last token in any case, because its logits begin the output.
+        # The verifier always computes the last token, because its logits begin the output.
         blocks = sequence.grow(call.tokens, len(call.tokens) - 1)
         if blocks:
             known = await self._tier.reader.restore(self, call, blocks, info.prefill_rate)
@@ -47,12 +47,12 @@ class KvVerifierClient(VerifierClient):
 
 
 class _Offers:
-    """Offers the blocks of one sequence to the store, each once all of its tokens are committed and have KV."""
+    """Offers the blocks of one sequence to the store after all their tokens are committed and have KV."""
 
     def __init__(
         self, verifier: VerifierClient, writer: KvWriter, sequence: SequenceBlocks, blocks: list[Block], salt: str
     ) -> None:
-        """`blocks` are offered with the first commit, which shows that the verifier has computed the prompt."""
+        """Args: blocks: offered at the first commit, when the verifier has computed the prompt."""
         self._verifier = verifier
         self._writer = writer
         self._sequence = sequence
@@ -60,7 +60,7 @@ class _Offers:
         self._salt = salt
 
     def offer(self, tokens: Sequence[int]) -> None:
-        """Offer what is due after a commit; `tokens` are all committed ones."""
+        """Offer the blocks filled by a commit; `tokens` are all committed tokens."""
         blocks, self._blocks = self._blocks + self._sequence.grow(tokens, len(tokens) - 1), []
         for block in blocks:
             self._writer.offer(Offer(self._verifier, block, tuple(tokens[: block.stop]), self._salt))

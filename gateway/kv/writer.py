@@ -1,4 +1,4 @@
-"""Stores new KV blocks in the background, so that no generation waits for it."""
+"""Stores new KV blocks in the background, so that no generation waits."""
 
 import asyncio
 import time
@@ -15,32 +15,32 @@ from gateway.verifiers.client import VerifierClient
 from specdec.errors import SpecdecError
 
 _SHARE = 0.25
-"""Share of the time in which blocks are moved into the store, which leaves the rest to verifiers and restores."""
+"""Share of time spent on transfers to the store; the rest is left to verifiers and restores."""
 _SHORT = 0.001
-"""Seconds of the shortest pause; shorter ones are left out."""
+"""Shortest pause in seconds; shorter ones are skipped."""
 _REMEMBERED = 16
-"""Times as many blocks are known to have been offered as may wait."""
+"""Number of remembered block keys, as a multiple of the queue's capacity."""
 
 _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A block that a verifier has and the store may not have."""
+    """Block that a verifier has and the store may lack."""
 
     source: VerifierClient
     block: Block
     tokens: Sequence[int]
-    """The sequence up to the block's end; all of its tokens are committed."""
+    """Committed tokens of the sequence up to the block's end."""
     domain: str
-    """The name under which prefixes are shared: `gateway.callers.caller.cache_domain`."""
+    """Prefix cache domain, from `gateway.callers.caller.cache_domain`."""
 
 
 class KvWriter:
-    """A bounded queue of offers, which drops its oldest offer for a new one, and the task that stores them.
+    """Bounded queue of offers, which drops its oldest offer for a new one, and the task that stores them.
 
-    From half a queue on, storing has fallen behind: then only a block that was offered before comes in, since a
-    beginning that is used again saves more than the rest of a sequence that may never be.
+    When the queue is half full, it accepts only blocks that were offered before. A prefix that is used again saves
+    more than the rest of a sequence that may never be reused.
     """
 
     def __init__(self, store: BlockStore, settings: KvSettings, metrics: KvMetrics) -> None:
@@ -48,10 +48,10 @@ class KvWriter:
         self._metrics = metrics
         self._offers: asyncio.Queue[Offer] = asyncio.Queue(settings.queue)
         self._seen: OrderedDict[str, None] = OrderedDict()
-        """The keys of the blocks that were offered last, the oldest first."""
+        """Keys of the last offered blocks, oldest first."""
 
     def offer(self, offer: Offer) -> None:
-        """Add an offer to the queue, unless it is a block's first and the queue is half full."""
+        """Add an offer to the queue, unless the queue is half full and the block was never offered before."""
         if self._is_first(offer.block.key) and self._offers.qsize() > self._offers.maxsize // 2:
             self._metrics.dropped.labels("first_use").inc()
             return
@@ -61,7 +61,7 @@ class KvWriter:
         self._offers.put_nowait(offer)
 
     async def run(self) -> None:
-        """Store offers, in a share of the time, until it is cancelled; an offer that fails is dropped."""
+        """Store offers in a limited share of the time, until cancelled; a failed offer is dropped."""
         while True:
             offer = await self._offers.get()
             began = time.monotonic()
@@ -78,7 +78,7 @@ class KvWriter:
                 await asyncio.sleep(pause)
 
     async def _write(self, offer: Offer) -> str:
-        """Store one block; returns why it was not stored, which is empty when the store has it."""
+        """Store one block; return the reason if it was not stored, or an empty string if the store has it."""
         block = offer.block
         if (await self._store.sizes([block.key]))[0]:
             return ""
@@ -93,7 +93,7 @@ class KvWriter:
         return ""
 
     def _is_first(self, key: str) -> bool:
-        """Whether a block was not offered before; the oldest keys are forgotten where there are too many."""
+        """Whether a block is offered for the first time; the oldest keys beyond the limit are forgotten."""
         is_first = key not in self._seen
         self._seen[key] = None
         self._seen.move_to_end(key)
