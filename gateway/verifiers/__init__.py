@@ -1,7 +1,7 @@
-"""The verifiers: which of them are ready, which one serves a session, and what happens when one is lost.
+"""Verifiers: readiness, assignment of sessions, and failover.
 
-The addresses of verifiers enter from discovery, and GenerationCalls from turns; rounds leave. `balancer` probes all
-verifiers and chooses one for each session, `failover` continues a generation at another verifier, `round_streams` has
-the stream to each verifier that carries all generations there, and `client` speaks hop 1 over gRPC. The values of hop 1
-are defined in `specdec.wire.generation` and `specdec.wire.passes`.
+Input is verifier addresses from discovery and GenerationCalls from turns; output is rounds. `balancer` probes all
+verifiers and assigns one to each session. `failover` continues a generation at another verifier. `round_streams` holds
+one stream per verifier for all its generations, and `client` implements hop 1 over gRPC. `specdec.wire.generation` and
+`specdec.wire.passes` define the values of hop 1.
 """

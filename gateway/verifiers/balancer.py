@@ -1,4 +1,4 @@
-"""Chooses the verifier of a session: one that is ready, the same one every turn, and none with too many sessions."""
+"""Assigns sessions to verifiers: a ready one, the same one every turn, and none above its load bound."""
 
 import asyncio
 import math
@@ -18,46 +18,46 @@ from specdec.serving.rendezvous import ranking
 from specdec.wire.generation import DrafterState, VerifierInfo
 
 INFO_TIMEOUT = 2.0
-"""Seconds that a verifier has to answer a probe."""
+"""Timeout of a probe, in seconds."""
 _MAX_MISSED = 3
-"""Probes missed in a row after which a ready verifier is unreachable, since a busy machine may miss one or two; it is
-dialled again then, and behind as many more."""
+"""Consecutive missed probes after which a ready verifier counts as unreachable; a busy machine may miss one or two.
+The gateway dials it again then, and again after every further `_MAX_MISSED` misses."""
 
 
 @dataclass(slots=True, eq=False)
 class Replica:
-    """A verifier and its state, which probes and failed calls change."""
+    """Verifier with its state, updated by probes and failed calls."""
 
     verifier: VerifierClient
     endpoint: Endpoint
     info: VerifierInfo | None = None
-    """The answer to its last probe; None while it is not fit to serve."""
+    """Answer to the last probe; None while the verifier cannot serve."""
     condition: str = "connecting"
-    """What the last probe or failed call found."""
+    """Result of the last probe or failed call."""
     running: int = 0
-    """Generations of this gateway that run there."""
+    """Number of this gateway's generations on the verifier."""
     missed: int = _MAX_MISSED
-    """Probes missed since something came from it last."""
+    """Number of probes missed since the last message from the verifier."""
 
     @property
     def state(self) -> str:
-        """ "ready", "connecting", "unreachable", "draining", or "refused: " and why."""
+        """State: "ready", "connecting", "unreachable", "draining", or "refused: " and the reason."""
         return "draining" if self.endpoint.draining and self.info is not None else self.condition
 
     @property
     def ready(self) -> bool:
-        """Whether new sessions may go there."""
+        """Whether the verifier accepts new sessions."""
         return self.info is not None and not self.endpoint.draining
 
     def mark_lost(self) -> bool:
-        """A call to it failed; returns whether that changed its state."""
+        """Record a failed call; return whether the state changed."""
         return self._enter("unreachable", None)
 
     async def probe(self, tokenizer_hash: str) -> bool:
-        """Ask for its facts; returns whether they changed its state.
+        """Probe the verifier; return whether its state changed.
 
-        A verifier with another tokenizer is refused for as long as it says so: no session is ever sent to it. One that
-        sent something for a generation meanwhile is there: a process short of processor time reads answers too late.
+        A verifier with another tokenizer is refused and gets no sessions. A verifier that misses a probe but sends a
+        message for a generation meanwhile is alive: this process may lack CPU time to read the answer.
         """
         asked = time.monotonic()
         try:
@@ -89,48 +89,49 @@ class Replica:
 
 
 _LOAD_FACTOR = 1.25
-"""How many times its even share of generations a verifier may run before a session goes to the next in its ranking."""
+"""Load bound of a verifier, as a multiple of its even share; a full one's sessions go to the next in their ranking."""
 
 _log = structlog.get_logger()
 
 
 class VerifierPool:
-    """All known verifiers, probed again and again; only those that are ready are chosen."""
+    """All known verifiers of a model, probed periodically; sessions use only the ready ones."""
 
     def __init__(self, tokenizer_hash: str, metrics: GatewayMetrics, pins: Pins | None = None, model: str = "") -> None:
-        """Begin without verifiers.
+        """Create an empty pool.
 
         Args:
-            tokenizer_hash: verifiers whose tokenizer has another hash are refused.
-            pins: remembers the verifier of each session; None relies on the ranking alone.
-            model: the model's name, for the metrics.
+            tokenizer_hash: required tokenizer hash; other verifiers are refused.
+            metrics: metrics of the gateway.
+            pins: store of each session's verifier; None uses the ranking alone.
+            model: name of the model, for metrics.
         """
         self._pins = pins
         self._model = model
         self._replicas: dict[str, Replica] = {}
         self._leaving: list[Replica] = []
-        """Replicas that are no longer known, kept open while generations of this gateway run there."""
+        """Removed replicas, kept open while generations of this gateway run there."""
         self._tokenizer_hash = tokenizer_hash
         self._metrics = metrics
         metrics.verifiers_ready.labels(model).set_function(lambda: len(self.ready_addresses))
         self._unserved = metrics.unserved.labels(model)
         self._changed = asyncio.Event()
         self.known = asyncio.Event()
-        """Set once the verifiers of a source's first snapshot have been probed."""
+        """Set after the verifiers of the first snapshot have been probed."""
 
     @property
     def states(self) -> dict[str, str]:
-        """Address to "ready", "connecting", "unreachable", "draining", or "refused: " and why."""
+        """State by address: "ready", "connecting", "unreachable", "draining", or "refused: " and the reason."""
         return {address: replica.state for address, replica in self._replicas.items()}
 
     @property
     def ready_addresses(self) -> set[str]:
-        """The addresses of the verifiers that are ready."""
+        """Addresses of the ready verifiers."""
         return set(self._ready(""))
 
     @property
     def info(self) -> VerifierInfo:
-        """The model and its limits, from any verifier that is ready.
+        """Model and limits, from any ready verifier.
 
         Raises:
             NoVerifier: no verifier is ready.
@@ -142,7 +143,7 @@ class VerifierPool:
 
     @property
     def drafters(self) -> tuple[DrafterState, ...]:
-        """The drafters of the ready verifiers, each once: ready, where it is for any of them."""
+        """Drafters of the ready verifiers, each once; ready if it is ready for any of them."""
         known = [drafter for info in self._ready("").values() for drafter in info.drafters]
         known.sort(key=lambda drafter: drafter.state == "ready")
         return tuple({drafter.address: drafter for drafter in known}.values())
@@ -153,9 +154,9 @@ class VerifierPool:
         """Choose a session's verifier by rendezvous hashing with bounded loads (Mirrokni et al., arXiv 1608.01350).
 
         Args:
-            session: its id; the same id is given the same verifier while that one is ready and below its bound.
-            system_fingerprint: what the verifier must have; empty for a session that begins now.
-            avoid: addresses that are chosen only when no other verifier is ready.
+            session: session id; an id keeps its verifier while that one is ready and below its load bound.
+            system_fingerprint: required fingerprint of the verifier; empty for a new session.
+            avoid: addresses to use only if no other verifier is ready.
 
         Raises:
             NoVerifier: no verifier is ready.
@@ -170,10 +171,10 @@ class VerifierPool:
     async def wait_for_verifier(
         self, session: str, system_fingerprint: str, seconds: float, avoid: Collection[str] = ()
     ) -> tuple[VerifierClient, VerifierInfo]:
-        """As `verifier_for`, but wait up to `seconds` until a verifier is ready.
+        """Choose like `verifier_for`, but wait up to `seconds` for a ready verifier.
 
         Raises:
-            NoVerifier: no verifier was ready in that time.
+            NoVerifier: no verifier became ready in time.
         """
         deadline = time.monotonic() + seconds
         while True:
@@ -189,9 +190,9 @@ class VerifierPool:
     async def pinned_verifier(
         self, verifier: VerifierClient, session: str, epoch: int, system_fingerprint: str, avoid: Collection[str]
     ) -> VerifierClient:
-        """The verifier that served the session last, while it is ready; otherwise `verifier`, which is pinned now.
+        """Return the session's last verifier if it is ready; otherwise pin and return `verifier`.
 
-        A pin of an older `epoch` than the one stored changes nothing; the other arguments are those of `verifier_for`.
+        A pin with an older `epoch` than the stored one changes nothing. The other arguments are as in `verifier_for`.
         """
         replica = self._replica_of(verifier)
         candidates = self._candidates(self._ready(system_fingerprint), avoid)
@@ -203,7 +204,7 @@ class VerifierPool:
 
     @contextmanager
     def serving(self, verifier: VerifierClient) -> Iterator[None]:
-        """Count one generation of `verifier` inside the context; its connection stays open as long."""
+        """Count one generation on `verifier` inside the context, which keeps its connection open."""
         replica = self._replica_of(verifier)
         if replica is None:
             yield
@@ -215,19 +216,19 @@ class VerifierPool:
             replica.running -= 1
 
     def mark_lost(self, verifier: VerifierClient) -> None:
-        """A call to it failed: it is not chosen again before it has answered a probe."""
+        """Record a failed call: the verifier is not chosen again before it answers a probe."""
         replica = self._replica_of(verifier)
         if replica is not None and replica.mark_lost():
             self._publish(replica)
 
     async def wait_for_change(self, timeout: float) -> None:
-        """Return when some verifier's state has changed, or after `timeout` seconds."""
+        """Return when any verifier's state changes, or after `timeout` seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self._changed.wait()
 
     async def follow(self, source: Source, dial: Callable[[str], VerifierClient]) -> None:
-        """Know exactly the verifiers that `source` names, dialled with `dial`; runs until it is cancelled."""
+        """Keep the pool equal to the verifiers that `source` names, dialled with `dial`, until cancelled."""
         async with aclosing(source.snapshots()) as snapshots:
             async for endpoints in snapshots:
                 _log.info("verifiers_found", addresses=[endpoint.address for endpoint in endpoints])
@@ -236,7 +237,7 @@ class VerifierPool:
                 self.known.set()
 
     def replace(self, endpoints: Endpoints, dial: Callable[[str], VerifierClient]) -> None:
-        """Dial verifiers that are new; close those that are gone once none of this gateway's generations runs there."""
+        """Dial new verifiers; removed ones are closed after the last of this gateway's generations there."""
         wanted = {endpoint.address: endpoint for endpoint in endpoints}
         for address, replica in list(self._replicas.items()):
             if address not in wanted or wanted[address].uid != replica.endpoint.uid:
@@ -251,13 +252,13 @@ class VerifierPool:
         self._wake()
 
     async def watch(self, every: float) -> None:
-        """Probe all verifiers every `every` seconds; runs until it is cancelled."""
+        """Probe all verifiers every `every` seconds, until cancelled."""
         while True:
             await self.probe()
             await asyncio.sleep(every)
 
     async def probe(self) -> None:
-        """Probe every verifier once, and close those that have left and run nothing any more."""
+        """Probe every verifier once, and close removed ones without generations."""
         await asyncio.gather(*(self._probe(replica) for replica in self._replicas.values()))
         idle = [replica for replica in self._leaving if not replica.running]
         self._leaving = [replica for replica in self._leaving if replica.running]
@@ -273,7 +274,7 @@ class VerifierPool:
             self._publish(replica)
 
     def _publish(self, replica: Replica) -> None:
-        """Log a new state, show it in the metrics and wake those who wait; not for a replica that is leaving."""
+        """Log a new state, export it and wake the waiters; ignore removed replicas."""
         if self._replicas.get(replica.verifier.address) is not replica:
             return
         log = _log.error if replica.state.startswith("refused") else _log.info
@@ -286,11 +287,11 @@ class VerifierPool:
         self._changed = asyncio.Event()
 
     def _candidates(self, ready: Mapping[str, VerifierInfo], avoid: Collection[str]) -> dict[str, str]:
-        """Discovery keys of the ready verifiers, with their addresses; without those to avoid, unless none is left."""
+        """Return the ready verifiers' addresses by discovery key, without those to avoid unless none is left."""
         return {self._replicas[address].endpoint.key: address for address in ready.keys() - set(avoid) or ready.keys()}
 
     def _ranked(self, session: str, candidates: Mapping[str, str]) -> str:
-        """The key of the session's first candidate, in its ranking, whose load is below the bound."""
+        """Return the key of the first candidate in the session's ranking whose load is below the bound."""
         loads = {key: self._replicas[address].running for key, address in candidates.items()}
         bound = math.ceil(_LOAD_FACTOR * (sum(loads.values()) + 1) / len(loads))
         return next(key for key in ranking(session, loads) if loads[key] < bound)
@@ -300,7 +301,7 @@ class VerifierPool:
         return next((replica for replica in known if replica.verifier is verifier), None)
 
     def _ready(self, system_fingerprint: str) -> dict[str, VerifierInfo]:
-        """The ready verifiers of a fingerprint by address; all that are ready for an empty one."""
+        """Return the ready verifiers with this fingerprint, by address; all ready ones if it is empty."""
         return {
             address: replica.info
             for address, replica in self._replicas.items()

@@ -1,4 +1,4 @@
-"""Hop 1, gateway to verifier, over gRPC."""
+"""gRPC client of hop 1, from gateway to verifier."""
 
 import asyncio
 import math
@@ -30,35 +30,35 @@ from specdec.wire.passes import Orders, Pass, orders_to_pb, pass_from_pb
 from specdec.wire.tokens import tokens_to_bytes
 
 Progress = Callable[[Sequence[int]], None]
-"""Takes all tokens of a sequence after each commit."""
+"""Callback that receives all tokens of a sequence after each commit."""
 
 _KV_TIMEOUT = 30.0
-"""Seconds after which a block transfer is given up; generations stop waiting for one much earlier."""
+"""Timeout of a block transfer, in seconds; generations stop waiting for one much earlier."""
 _KEPT = 3600.0
-"""Seconds for which calls may go on over a channel that was replaced."""
+"""Seconds for which calls may continue on a replaced channel."""
 
 
 class VerifierRefused(NoVerifier):
-    """What answers asks for another token than this gateway has, or is no verifier."""
+    """Raised if the peer requires another token than this gateway's, or is not a verifier."""
 
 
 class VerifierClient:
-    """One verifier replica, over one gRPC channel.
+    """Client of one verifier replica, over one gRPC channel.
 
-    Every method but `info` and `close` raises NoVerifier when the connection is lost or an answer cannot be read,
-    DeadlineExceeded when the time is over, and the error that the verifier refused with.
+    Every method except `info` and `close` raises NoVerifier if the connection is lost or an answer cannot be read,
+    DeadlineExceeded on timeout, and the verifier's own error if it refuses the call.
     """
 
     def __init__(self, address: str, access: Access = UNGUARDED, silence: float = SILENCE) -> None:
-        """A generation whose stream has nothing for `silence` seconds, not even a heartbeat, is lost."""
+        """Args: silence: seconds without a message or heartbeat after which a generation's stream is lost."""
         self.address = address
         self._access = access
         self._silence = silence
         self._info: VerifierInfo | None = None
         self.heard = -math.inf
-        """The `time.monotonic()` at which a message of a generation came last over the channel that new calls have."""
+        """Time of the last generation message on the current channel, by `time.monotonic`."""
         self.dialled = 0
-        """Number of channels opened so far; a stream belongs to the channel that was the last when it began."""
+        """Number of channels opened so far; a stream belongs to the channel that was current at its start."""
         self._closing: set[asyncio.Task[None]] = set()
         self._dial()
 
@@ -70,26 +70,26 @@ class VerifierClient:
         self._stub = VerifierServiceStub(self._channel)
 
     def redial(self) -> None:
-        """Replace the channel, whose connection may answer pings and carry nothing else; calls on the old one go on."""
+        """Replace the channel, whose connection may be stuck although it answers pings; old calls continue."""
         closing = asyncio.create_task(self._channel.close(_KEPT))
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
         self._dial()
 
     def _redial_with_new_certificates(self) -> None:
-        """Replace a broken channel whose certificates are out of date: a channel keeps those it was opened with."""
+        """Replace a broken channel with outdated certificates: a channel keeps the certificates of its start."""
         certificates = self._access.certificates
         if certificates and certificates.pems != self._pems:
             self.redial()
 
     async def info(self, timeout: float) -> VerifierInfo:
-        """The facts about its model, asked anew; an unreachable verifier is dialled again if certificates changed.
+        """Query the facts about the verifier's model. If it is unreachable and certificates changed, dial again.
 
         Raises:
-            Draining: it is shutting down.
-            DeadlineExceeded: it does not answer within `timeout` seconds.
-            VerifierRefused: it asks for another token, or is no verifier.
-            NoVerifier: it cannot be reached, or its answer cannot be read.
+            Draining: the verifier is shutting down.
+            DeadlineExceeded: the verifier does not answer within `timeout` seconds.
+            VerifierRefused: the peer requires another token, or is not a verifier.
+            NoVerifier: the verifier cannot be reached, or its answer cannot be read.
         """
         try:
             with self._errors():
@@ -103,11 +103,11 @@ class VerifierClient:
             raise NoVerifier(f"verifier {self.address} does not answer: {error.message}") from error
 
     async def begin(self, call: GenerationCall, timeout: float) -> Progress:
-        """Prepare the verifier for a generation, within `timeout` seconds; what it returns hears of each commit."""
+        """Prepare the verifier for a generation within `timeout` seconds; return the callback for commits."""
         return _ignore
 
     async def serve(self, orders: AsyncIterator[Orders]) -> AsyncGenerator[Pass]:
-        """Send orders, and yield the passes and heartbeats of the generations that they open; closing it ends these."""
+        """Send orders, and yield the passes and heartbeats of their generations; closing the iterator ends these."""
         async with aclosing(self._answers(lambda stub: stub.Serve(cast(Any, _messages(orders))))) as answers:
             async for message in answers:
                 with self._errors():
@@ -115,7 +115,7 @@ class VerifierClient:
                 yield done
 
     async def generate(self, call: GenerationCall, timeout: float) -> AsyncGenerator[Round]:
-        """The rounds of one generation of at most `timeout` seconds; closing the iterator cancels the generation."""
+        """Yield the rounds of one generation of at most `timeout` seconds; closing the iterator cancels it."""
         request = call_to_pb(call)
         request.heartbeats = True
         async with aclosing(self._answers(lambda stub: stub.Generate(request, timeout=timeout))) as answers:
@@ -126,7 +126,7 @@ class VerifierClient:
                     yield verified
 
     async def _answers(self, call: Callable[[VerifierServiceStub], Any]) -> AsyncGenerator[Any]:
-        """The messages of a call, which is cancelled when the iterator is closed."""
+        """Yield the messages of a call; closing the iterator cancels it."""
         stub = self._stub
         rpc = call(stub)
         try:
@@ -138,7 +138,7 @@ class VerifierClient:
             rpc.cancel()
 
     async def _next(self, rpc: Any) -> Any:
-        """The next message of a call; None after the last one."""
+        """Return the next message of a call; None after the last one."""
         beats = self._info is not None and self._info.heartbeats
         try:
             async with asyncio.timeout(self._silence if beats else None):
@@ -149,37 +149,37 @@ class VerifierClient:
             raise NoVerifier(f"verifier {self.address} was lost: its stream is silent") from error
 
     async def find_kv(self, tokens: Sequence[int], cache_salt: str) -> int:
-        """How many of `tokens`, from the first on, the verifier has in its prefix cache."""
+        """Return the number of leading `tokens` in the verifier's prefix cache."""
         request = pb.FindKvRequest(tokens=tokens_to_bytes(tokens), cache_salt=cache_salt)
         with self._errors():
             return int(received(await self._stub.FindKv(request, timeout=_KV_TIMEOUT)).held)
 
     async def export_kv(self, start: int, tokens: Sequence[int], cache_salt: str) -> bytes:
-        """The value of the block of `tokens[start:]`; empty when the verifier does not have it."""
+        """Return the value of the block of `tokens[start:]`; empty if the verifier does not have it."""
         request = pb.ExportKvRequest(tokens=tokens_to_bytes(tokens), cache_salt=cache_salt, start=start)
         with self._errors():
             pieces = self._stub.ExportKv(request, timeout=_KV_TIMEOUT)
             return b"".join([received(message).data async for message in pieces])
 
     async def restore_kv(self, span: KvSpan, values: Sequence[bytes]) -> tuple[int, str]:
-        """Give the verifier the values of a span, one for each block.
+        """Send the values of a span to the verifier, one per block.
 
         Returns:
-            How many tokens it has then, and why it took no more; the reason is empty when it took all.
+            Number of tokens that the verifier then has, and the reason if it did not take all; otherwise empty.
         """
         with self._errors():
             answer = received(await self._stub.RestoreKv(restore_to_pb(span, values), timeout=_KV_TIMEOUT))
             return answer.held, answer.miss
 
     async def close(self) -> None:
-        """Close the channel, and those that were replaced."""
+        """Close the channel and the replaced ones."""
         for closing in self._closing:
             closing.cancel()
         await asyncio.gather(self._channel.close(), *self._closing, return_exceptions=True)
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Raise what a call fails with as the product's own errors; whoever sends what cannot be read is lost."""
+        """Convert failures of a call to the product's errors; an unreadable answer raises NoVerifier."""
         try:
             yield
         except grpc.RpcError as error:
@@ -203,7 +203,7 @@ class VerifierClient:
 
 
 def _ignore(tokens: Sequence[int]) -> None:
-    """Progress of which nobody needs to hear."""
+    """Ignore progress."""
 
 
 async def _messages(orders: AsyncIterator[Orders]) -> AsyncIterator[pb.ServeRequest]:

@@ -1,4 +1,4 @@
-"""Finishes a generation at as many verifiers as it takes."""
+"""Continues a generation at other verifiers until it finishes."""
 
 import time
 from collections.abc import Sequence
@@ -14,29 +14,29 @@ from specdec.errors import DeadlineExceeded, Draining, NoVerifier, QueueFull, Sp
 from specdec.wire.generation import GenerationCall, VerifierInfo
 
 _CLOSE = 1.0
-"""Seconds before the deadline from which on a verifier may find it passed; one that finds it earlier is lost."""
+"""Seconds before the deadline within which a verifier may report it as passed; an earlier report counts as a loss."""
 
 _log = structlog.get_logger()
 
 
 class Continued(Protocol):
-    """A generation that can go on at another verifier."""
+    """Generation that can continue at another verifier."""
 
     @property
     def committed(self) -> int:
-        """Number of output tokens that are committed."""
+        """Number of committed output tokens."""
 
     async def next_call(self) -> GenerationCall:
-        """The call for the rest of the generation, under a new epoch."""
+        """Return the call for the rest of the generation, under a new epoch."""
 
     async def generate_at(
         self, verifier: VerifierClient, info: VerifierInfo, call: GenerationCall, seconds: float
     ) -> None:
-        """Generate to the end; raises the error of a verifier that was lost before, once all that came is committed."""
+        """Generate to the end. If the verifier is lost, raise its error after the received rounds are committed."""
 
 
 class Failover:
-    """Continues a generation at another verifier when one is lost."""
+    """Continues a generation at another verifier if one is lost."""
 
     def __init__(self, pool: VerifierPool, settings: FailoverSettings, metrics: GatewayMetrics) -> None:
         self._pool = pool
@@ -44,15 +44,17 @@ class Failover:
         self._metrics = metrics
 
     async def run(self, generation: Continued, verifier: VerifierClient, info: VerifierInfo, deadline: float) -> None:
-        """Generate to the end, from `verifier` on.
+        """Generate to the end, first at `verifier`.
 
         Args:
-            info: of its model, which every later verifier must have.
-            deadline: the `time.monotonic()` at which the caller stops waiting.
+            generation: generation to run.
+            verifier: first verifier.
+            info: facts of its model; every later verifier must have the same fingerprint.
+            deadline: time at which the caller stops waiting, by `time.monotonic()`.
 
         Raises:
-            SpecdecError: the error of the last verifier lost, when too many were lost in a row.
-            NoVerifier: no other verifier was ready in time.
+            SpecdecError: too many consecutive verifiers were lost; the error of the last one.
+            NoVerifier: no other verifier became ready in time.
             DeadlineExceeded: the deadline passed.
         """
         fingerprint = info.system_fingerprint
@@ -73,7 +75,7 @@ class Failover:
             verifier, info = await self._pool.wait_for_verifier(call.session_id, fingerprint, patience, failed)
 
     def _count_loss(self, verifier: VerifierClient, lost: SpecdecError, failed: Sequence[str]) -> None:
-        """Count a lost verifier; raise its error when too many were lost in a row, or when every verifier is full."""
+        """Count a lost verifier; raise its error if too many were lost in a row, or if every verifier is full."""
         _log.warning("verifier_lost", verifier=verifier.address, error=lost.message, in_a_row=len(failed))
         if len(failed) > self._settings.attempts:
             raise lost

@@ -1,6 +1,6 @@
-"""One loop for each verifier: receive what its passes made, commit it in one store call, publish it.
+"""One loop per verifier: receives the rounds of its passes, commits them in one store call, and publishes them.
 
-A round is in the session store before it is shown. What arrives while a commit is under way goes into the next one.
+A round is committed before it is shown. Rounds that arrive during a commit join the next one.
 """
 
 import asyncio
@@ -25,30 +25,30 @@ from specdec.wire.generation import GenerationCall, Round, VerifierInfo
 from specdec.wire.passes import Opening
 
 _RENEWED = 1800.0
-"""Seconds after which new generations get a new stream: a server with a new certificate ends old streams."""
+"""Age in seconds at which new generations use a new stream; a server with a new certificate ends old streams."""
 
 _log = structlog.get_logger()
 
 
 class Receiver(Protocol):
-    """A generation's owner. Its methods are called by the loop and return at once."""
+    """Owner of a generation. The loop calls its methods, which return at once."""
 
     def take(self, verified: Round) -> RoundCommit | None:
-        """The commit of the next round; None where there is nothing to commit, as after the end.
+        """Return the commit of the next round; None if there is nothing to commit, as after the end.
 
         Raises:
-            SpecdecError: the round makes no sense; `lost` is called with the error.
+            SpecdecError: the round is invalid; the loop then calls `lost` with the error.
         """
 
     def committed(self, answer: bool | SpecdecError) -> None:
-        """The store's answer to the first commit not answered yet: whether the turn was cancelled, or an error."""
+        """Handle the store's answer to the oldest pending commit: whether the turn was cancelled, or an error."""
 
     def lost(self, error: SpecdecError) -> None:
-        """The generation does not go on at this verifier."""
+        """Handle the end of the generation at this verifier."""
 
 
 class Slot:
-    """A generation on its way through a loop."""
+    """Generation in a pass loop."""
 
     def __init__(self, number: int, stream: RoundStream, forget: Callable[[int], bool]) -> None:
         self._number = number
@@ -56,17 +56,17 @@ class Slot:
         self._forget = forget
 
     def credit(self, length: int) -> None:
-        """Let the sequence grow to `length` tokens."""
+        """Allow the sequence to grow to `length` tokens."""
         self._stream.credit(self._number, length)
 
     def close(self, *, finished: bool = False) -> None:
-        """Receive nothing more; a generation that has not `finished` at its verifier is ended there."""
+        """Stop receiving; cancel the generation at the verifier unless it `finished` there."""
         if self._forget(self._number) and not finished:
             self._stream.cancel(self._number)
 
 
 class PassLoop:
-    """The generations of this process at one verifier, over one stream."""
+    """Generations of this process at one verifier, over one stream."""
 
     def __init__(self, stream: RoundStream, sessions: SessionStore, metrics: GatewayMetrics) -> None:
         """Serve `stream` until it is lost or closed."""
@@ -79,12 +79,12 @@ class PassLoop:
         self.task = asyncio.create_task(self._run())
 
     def retire(self) -> None:
-        """End with the last generation."""
+        """End after the last generation."""
         self._retired = True
         self._end_if_idle()
 
     def open(self, call: GenerationCall, receiver: Receiver, credit: int, timeout: float) -> Slot:
-        """Begin a generation that may reach `credit` tokens at first, and take at most `timeout` seconds."""
+        """Start a generation with an initial credit of `credit` tokens and a limit of `timeout` seconds."""
         number = next(self._numbers)
         self._receivers[number] = receiver
         self._stream.open(Opening(number, call, credit, timeout, trace_headers()))
@@ -95,7 +95,7 @@ class PassLoop:
         await cancel_and_wait(self.task)
 
     def _forget(self, slot: int) -> bool:
-        """Drop the receiver of a slot; False when it has none any more."""
+        """Remove the receiver of a slot; return False if it has none."""
         known = self._receivers.pop(slot, None) is not None
         self._end_if_idle()
         return known
@@ -120,7 +120,7 @@ class PassLoop:
             await self._stream.close()
 
     async def _commit(self, rounds: Mapping[int, Sequence[Round]]) -> None:
-        """Commit rounds by slot, and hand out the answers."""
+        """Commit rounds by slot, and pass the answers to their receivers."""
         due = [
             (receiver, commit)
             for slot, own in rounds.items()
@@ -156,7 +156,7 @@ class PassLoop:
 
 
 class PassLoops:
-    """The loops of this process: one for each verifier, and those that were replaced and still have generations."""
+    """Pass loops of this process: one per verifier, and replaced ones that still have generations."""
 
     def __init__(self, sessions: SessionStore, metrics: GatewayMetrics) -> None:
         self._sessions = sessions
@@ -165,7 +165,7 @@ class PassLoops:
         self._all: set[PassLoop] = set()
 
     def of(self, verifier: VerifierClient, info: VerifierInfo) -> PassLoop:
-        """The loop for new generations at a verifier."""
+        """Return the loop for new generations at a verifier."""
         known = self._current.get(verifier)
         if known is not None:
             if not known.loop.task.done() and known.is_fresh(verifier):
@@ -190,13 +190,13 @@ class PassLoops:
 
 @dataclass(frozen=True, slots=True)
 class _Current:
-    """The loop for new generations at a verifier."""
+    """Current loop of a verifier, used by new generations."""
 
     loop: PassLoop
     dialled: int
-    """Number of the channel that its stream belongs to."""
+    """Number of the stream's channel."""
     began: float
-    """By `time.monotonic`."""
+    """Start time, by `time.monotonic`."""
 
     def is_fresh(self, verifier: VerifierClient) -> bool:
         return self.dialled == verifier.dialled and time.monotonic() - self.began < _RENEWED

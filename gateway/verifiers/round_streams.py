@@ -1,7 +1,7 @@
-"""Hop 1 from the gateway: a stream of rounds for all of its generations at one verifier.
+"""Gateway's side of hop 1: one stream of rounds for all its generations at one verifier.
 
-A generation is a slot of a stream. Orders for slots go up, and `arrivals` has what came down. A verifier of the release
-before has no such stream: `CallStream` calls its Generate for each slot.
+A generation is a slot of a stream. The gateway sends orders for slots, and `arrivals` collects the results. A verifier
+of the previous release has no such stream: `CallStream` calls its Generate for each slot.
 """
 
 import asyncio
@@ -17,19 +17,19 @@ from specdec.wire.passes import Opening, Orders, Pass
 
 
 class RoundCaller(Protocol):
-    """Hop 1 as a verifier's client speaks it."""
+    """Hop 1 calls of a verifier client."""
 
     address: str
 
     def serve(self, orders: AsyncIterator[Orders]) -> AsyncGenerator[Pass]:
-        """One message a pass for all generations that the orders open."""
+        """Yield one message per pass for all generations that the orders open."""
 
     def generate(self, call: GenerationCall, timeout: float) -> AsyncGenerator[Round]:
-        """The rounds of one generation."""
+        """Yield the rounds of one generation."""
 
 
 class Arrivals:
-    """Rounds and ends of generations that came and were not taken yet. Credit bounds how many there can be."""
+    """Received rounds and ends of generations that were not taken yet. Credit bounds their number."""
 
     def __init__(self) -> None:
         self._rounds: dict[int, list[Round]] = {}
@@ -38,22 +38,22 @@ class Arrivals:
         self._lost: SpecdecError | None = None
 
     def add(self, rounds: Sequence[tuple[int, Round]], ended: Mapping[int, SpecdecError]) -> None:
-        """Note rounds and failures by slot."""
+        """Add rounds and failures by slot."""
         for slot, verified in rounds:
             self._rounds.setdefault(slot, []).append(verified)
         self._ended |= ended
         self._news.set()
 
     def lose(self, error: SpecdecError) -> None:
-        """Note that nothing more comes."""
+        """Mark the stream as lost."""
         self._lost = error
         self._news.set()
 
     async def take(self) -> tuple[Mapping[int, Sequence[Round]], Mapping[int, SpecdecError]]:
-        """Wait for news, and take all of it: the rounds of each slot in order, and the error of each that failed.
+        """Wait for arrivals and take them all: the rounds of each slot in order, and the error of each failed slot.
 
         Raises:
-            SpecdecError: the stream is lost, and everything that came before was taken.
+            SpecdecError: the stream is lost, and all earlier arrivals were taken.
         """
         while not (self._rounds or self._ended):
             if self._lost is not None:
@@ -66,15 +66,15 @@ class Arrivals:
 
 
 class RoundStream(Protocol):
-    """A stream with its slots."""
+    """Stream with slots."""
 
     arrivals: Arrivals
 
     def open(self, opening: Opening) -> None:
-        """Begin a generation in a slot that no running generation has."""
+        """Start a generation in an unused slot."""
 
     def credit(self, slot: int, length: int) -> None:
-        """Let the sequence of a slot grow to `length` tokens."""
+        """Allow the sequence of a slot to grow to `length` tokens."""
 
     def cancel(self, slot: int) -> None:
         """End the generation of a slot."""
@@ -84,7 +84,7 @@ class RoundStream(Protocol):
 
 
 class PassStream:
-    """The stream of a verifier that sends passes. Orders of one turn of the event loop go out as one message."""
+    """Stream of a verifier that sends passes. Orders of one event loop iteration are sent as one message."""
 
     def __init__(self, verifier: RoundCaller) -> None:
         self.arrivals = Arrivals()
@@ -136,13 +136,13 @@ class PassStream:
             lost = error
         finally:
             self.arrivals.lose(lost)
-            # gRPC leaves the iterator of a call that failed where it waits.
+            # gRPC does not close the request iterator of a failed call: wake it so that it ends.
             self._over = True
             self._due.set()
 
 
 class CallStream:
-    """The slots of a verifier of the release before: a call of Generate for each."""
+    """Slots of a verifier of the previous release, with one call of Generate per slot."""
 
     def __init__(self, verifier: RoundCaller) -> None:
         self.arrivals = Arrivals()
@@ -157,7 +157,7 @@ class CallStream:
         self._running[opening.slot] = asyncio.create_task(self._run(opening))
 
     def credit(self, slot: int, length: int) -> None:
-        """Read on."""
+        """Continue to read the slot's call."""
         if slot in self._credits:
             self._credits[slot] = length
             self._credited.set()
@@ -181,7 +181,7 @@ class CallStream:
             del self._running[slot], self._credits[slot]
 
     async def _error(self, opening: Opening) -> SpecdecError | None:
-        """Read a call to its end; the error that ended it before it had a finish."""
+        """Read a call to its end; return the error if it ended without a finish."""
         timeout, finished = float("inf") if opening.timeout is None else opening.timeout, False
         try:
             async with aclosing(self._verifier.generate(opening.call, timeout)) as rounds:
@@ -192,7 +192,7 @@ class CallStream:
                         await self._until_credited(opening.slot, verified.base_len + len(verified.tokens))
         except SpecdecError as error:
             return error
-        except Exception as error:  # noqa: BLE001 - its reader must hear of it
+        except Exception as error:  # noqa: BLE001 - the slot's receiver must get the error
             return InternalError(f"a generation failed: {error!r}")
         return None if finished else NoVerifier(f"verifier {self._verifier.address} ended without finishing")
 

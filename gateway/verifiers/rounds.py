@@ -1,4 +1,4 @@
-"""Checks what a verifier sends before anything is made of it: a round continues the call, and says only what can be."""
+"""Validates the rounds of a verifier before use: each continues the call and has consistent content."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ from specdec.wire.generation import GenerationCall, Round, Timing
 
 
 class RoundCheck:
-    """Checks the rounds of one call in their order."""
+    """Validates the rounds of one call in order."""
 
     def __init__(self, call: GenerationCall, vocab_size: int) -> None:
         self._length = len(call.tokens)
@@ -19,14 +19,14 @@ class RoundCheck:
         self._prompt_len = call.prompt_len
         scored = call.prompt_logprobs is not None and len(call.tokens) == call.prompt_len
         self._scored = call.prompt_len - 1 if scored else 0
-        """Tokens of the prompt whose log probabilities the next round has."""
+        """Number of prompt tokens whose log probabilities the next round must have."""
         self._vocab_size = vocab_size
 
     def take(self, verified: Round) -> None:
         """Check the next round.
 
         Raises:
-            NoVerifier: no sound verifier sends this, so it is as good as lost.
+            NoVerifier: the round is invalid, so the verifier counts as lost.
         """
         count = len(verified.tokens)
         sound = (
@@ -54,7 +54,7 @@ class RoundCheck:
 
 
 def _has_nan(verified: Round) -> bool:
-    """Whether a log probability is not a number; one of a masked id is minus infinity."""
+    """Whether a log probability is NaN; minus infinity is valid for a masked id."""
     values = (value for own in _scores(verified) for value in (own.logprob, *(score for _, score in own.top)))
     return any(map(math.isnan, values))
 
@@ -64,7 +64,7 @@ def _scores(verified: Round) -> Iterator[TokenLogprobs]:
 
 
 def joined_rounds(rounds: Sequence[Round]) -> Iterator[Round]:
-    """The rounds in their order, with one round for each run of neighbours that can be joined."""
+    """Yield the rounds in order, with each run of joinable neighbours merged to one round."""
     if len(rounds) == 1:
         yield rounds[0]
         return
@@ -79,9 +79,9 @@ def joined_rounds(rounds: Sequence[Round]) -> Iterator[Round]:
 
 
 def joinable(first: Round, second: Round) -> bool:
-    """Whether one round can stand for both.
+    """Whether two rounds can be merged.
 
-    Nothing is lost by it: neither the statistics, nor a fault for which one of the two would be refused.
+    The merge preserves the statistics, and any fault for which one of the two would be refused.
     """
     return (
         _is_plain(first)
@@ -95,7 +95,7 @@ def joinable(first: Round, second: Round) -> bool:
 
 
 def joined(rounds: Sequence[Round]) -> Round:
-    """One round for neighbours of which each can be joined to the next; a single one is returned as it is."""
+    """Merge joinable neighbours to one round; a single round is returned unchanged."""
     first, last = rounds[0], rounds[-1]
     if len(rounds) == 1:
         return first
@@ -116,7 +116,7 @@ def joined(rounds: Sequence[Round]) -> Round:
 
 
 def _is_plain(verified: Round) -> bool:
-    """Whether a round has no draft and no detail; its lists must fit, since joining would hide that they do not."""
+    """Whether a round has no draft and no detail, and lists of equal length. A merge would hide a length mismatch."""
     count = len(verified.tokens)
     return (
         count > 0
