@@ -1,4 +1,4 @@
-"""Joins the parts of the controller and runs them until the process is told to stop."""
+"""Assembles the parts of the controller and runs them until the process is stopped."""
 
 import asyncio
 import socket
@@ -49,7 +49,7 @@ async def serve(settings: RatioSettings, stop: asyncio.Event) -> None:
 
 
 def snapshot_reader(settings: MetricsSettings) -> Callable[[], Awaitable[MetricsSnapshot]]:
-    """A function that reads the live numbers: from Prometheus when there is one, else from the replicas."""
+    """Return a function that reads the metrics, from Prometheus if configured and otherwise from the replicas."""
     if settings.prometheus:
         headers = partial(_headers, settings)
         source = Prometheus(settings.prometheus, settings.window, settings.matchers, settings.timeout, headers)
@@ -64,7 +64,7 @@ def snapshot_reader(settings: MetricsSettings) -> Callable[[], Awaitable[Metrics
 
 
 def _headers(settings: MetricsSettings) -> dict[str, str]:
-    """The headers of a query to Prometheus.
+    """Return the headers of a Prometheus query.
 
     Raises:
         MetricsUnreadable: the file of the token cannot be read.

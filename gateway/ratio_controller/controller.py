@@ -1,4 +1,4 @@
-"""The control loop: hold the Lease, read the metrics, decide, scale. When any step fails, nothing is changed."""
+"""Control loop: hold the Lease, read the metrics, decide, scale. If any step fails, nothing changes."""
 
 import asyncio
 import time
@@ -39,7 +39,7 @@ class ControllerMetrics:
         )
 
     def record(self, recommendation: Recommendation, current: int) -> None:
-        """Export one recommendation beside the present number of drafters."""
+        """Export one recommendation and the current number of drafters."""
         self.wishes.labels(recommendation.reason).inc()
         self.wanted.set(recommendation.drafters)
         self.current.set(current)
@@ -52,15 +52,15 @@ class ControllerMetrics:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The number of replicas of a Deployment."""
+    """Number of replicas of a Deployment."""
 
     replicas: int
     version: str
-    """The resource version of the Deployment."""
+    """Resource version of the Deployment."""
 
 
 class DeploymentScale:
-    """The `scale` subresource of one Deployment; every method raises ApiException or OSError where it has no access."""
+    """`scale` subresource of one Deployment. Every method raises ApiException or OSError if access fails."""
 
     def __init__(self, api: Any, namespace: str, name: str) -> None:
         """Args: api: an ApiClient of kubernetes.aio."""
@@ -72,18 +72,18 @@ class DeploymentScale:
         self._name = name
 
     async def read(self) -> Scale:
-        """The present scale."""
+        """Read the current scale."""
         scale = await self._apps.read_namespaced_deployment_scale(self._name, self._namespace)
         return Scale(scale.spec.replicas or 0, scale.metadata.resource_version)
 
     async def owner(self) -> Any:
-        """The Deployment as the owner of other objects, which are deleted with it; None when there is none."""
+        """Return an owner reference to the Deployment, so that owned objects are deleted with it; None if missing."""
         scale = await found(self._apps.read_namespaced_deployment_scale(self._name, self._namespace))
         kind = {"api_version": "apps/v1", "kind": "Deployment"}
         return scale and self._client.V1OwnerReference(name=self._name, uid=scale.metadata.uid, **kind)
 
     async def write(self, replicas: int, version: str) -> bool:
-        """Set the replicas; False, and no change, when the Deployment was changed after `version`."""
+        """Set the replicas; return False without a change if the Deployment changed after `version`."""
         body = {"metadata": {"resourceVersion": version}, "spec": {"replicas": replicas}}
         try:
             await self._apps.patch_namespaced_deployment_scale(
@@ -106,7 +106,7 @@ class Controller:
         metrics: ControllerMetrics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Args: parts: the leader election, the scale of the drafters, and a function that reads the live numbers."""
+        """Args: parts: leader election, scale of the drafters, and a function that reads the metrics."""
         self._settings = settings
         self._election, self._drafters, self._read = parts
         self._metrics = metrics
@@ -114,7 +114,7 @@ class Controller:
         self._stabiliser = Stabiliser(settings.scaling)
         self._term = 0
         self.reconciled = False
-        """Whether the loop has found out at least once which replica leads."""
+        """Whether the loop has determined the leader at least once."""
 
     async def run(self) -> None:
         """Reconcile every `interval` seconds, until cancelled."""
@@ -122,13 +122,13 @@ class Controller:
             try:
                 async with asyncio.timeout(self._settings.lease.duration / 2):
                     await self.reconcile()
-            except Exception as error:  # noqa: BLE001 - whatever failed, the next try starts anew
+            except Exception as error:  # noqa: BLE001 - after any failure, the next iteration starts afresh
                 self._metrics.failures.labels(type(error).__name__).inc()
                 _log.warning("reconcile_failed", error=f"{type(error).__name__}: {error}")
             await asyncio.sleep(self._settings.interval)
 
     async def reconcile(self) -> None:
-        """Read the metrics and the scale once, and change the scale when the recommendation has lasted long enough."""
+        """Read metrics and scale once, and change the scale if the recommendation has lasted long enough."""
         term = await self._election.hold()
         self._metrics.leader.set(term is not None)
         self.reconciled = True
@@ -147,8 +147,10 @@ class Controller:
             await self._change(scale, chosen, wanted.reason)
 
     async def _change(self, scale: Scale, chosen: int, reason: str) -> None:
-        """Write the scale with fencing: the leadership is confirmed before the write, and the write fails when the
-        Deployment was changed after it was read. So a replaced leader cannot undo what its successor did.
+        """Write the scale with fencing.
+
+        The leadership is confirmed before the write, and the write fails if the Deployment changed after it was read.
+        A replaced leader therefore cannot undo its successor's change.
         """
         words = {"from": scale.replicas, "to": chosen, "reason": reason, "term": self._term}
         if self._settings.dry_run:

@@ -1,4 +1,4 @@
-"""How many drafters there should be, from the live numbers, and how long that must last before it is followed."""
+"""Scaling policy: recommends a number of drafters from metrics, and follows recommendations that last."""
 
 import math
 from bisect import bisect_right
@@ -12,21 +12,21 @@ from specdec.serving.telemetry.snapshot import MetricsSnapshot
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """A number of drafters, and the reason for it."""
+    """Recommended number of drafters, and the reason."""
 
     drafters: int
     reason: str
     ratio: float | None = None
-    """Drafters per verifier, N_d / N_v, by the formula; None when it could not be computed."""
+    """Drafters per verifier, N_d / N_v, by the formula; None if it could not be computed."""
     speedup: float | None = None
-    """The speed-up that drafts bring a session, by the formula; None when it could not be computed."""
+    """Speed-up of a session from drafts, by the formula; None if it could not be computed."""
 
 
 def recommend(snapshot: MetricsSnapshot, current: int, settings: ScalingSettings) -> Recommendation:
-    """The number of drafters that the present verifiers need.
+    """Return the number of drafters that the current verifiers need.
 
-    The formula gives the ratio; starved rounds correct it up, idle drafters correct it down. The drafters' own queue
-    alone never decides: in a closed loop, a slow verifier empties it.
+    The formula gives the ratio. Starved rounds correct it up, and idle drafters correct it down. The drafters' queue
+    alone never decides, because in a closed loop a slow verifier empties it.
     """
     found = _unbounded(snapshot, current, settings)
     inside = min(max(found.drafters, settings.minimum), settings.maximum)
@@ -79,9 +79,9 @@ class Stabiliser:
         self._recommended: deque[tuple[float, int]] = deque()
 
     def settle(self, wanted: int, current: int, now: float) -> int:
-        """The number of drafters to have at `now`, in seconds of a clock that only rises."""
+        """Return the number of drafters to run at time `now`, in seconds of a monotonic clock."""
         settings = self._settings
-        # Without drafters nothing is measured, so one is tried now and then.
+        # Without drafters nothing is measured, so one is tried periodically.
         up = settings.up_seconds if current else settings.retry
         self._recommended.append((now, wanted))
         self._forget(now - max(up, settings.down_seconds))
@@ -90,12 +90,12 @@ class Stabiliser:
         return min(max(self._since(now - settings.down_seconds), default=current), current)
 
     def _forget(self, before: float) -> None:
-        """Drop what is older than the window, except the newest of it, which was valid when the window began."""
+        """Drop recommendations older than the window, except the one valid at the start of the window."""
         while len(self._recommended) > 1 and self._recommended[1][0] <= before:
             self._recommended.popleft()
 
     def _since(self, start: float) -> list[int]:
-        """The recommendations that were valid at any time from `start` on; none when the first came later than that."""
+        """Return the recommendations valid at any time since `start`; empty if the first is later."""
         if self._recommended[0][0] > start:
             return []
         times = [at for at, _ in self._recommended]
