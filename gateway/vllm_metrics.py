@@ -1,4 +1,4 @@
-"""What speculation did, as counters under vLLM's names, so that its tools and dashboards read them here."""
+"""Speculation counters under vLLM's names, for vLLM's tools and dashboards."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -8,17 +8,17 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 
 class SpeculationCounts(Collector):
-    """Sums over the rounds that this gateway has committed; without `_created` samples, which vLLM's tools misread."""
+    """Sums over the rounds committed by this gateway, without `_created` samples, which vLLM's tools misread."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._drafted: dict[str, Counter[int]] = {}
-        """How many rounds of each model had a draft of this many tokens."""
+        """Number of rounds by draft length, for each model."""
         self._accepted: dict[str, Counter[int]] = {}
-        """How many of these had so many of them accepted."""
+        """Number of rounds with a draft by accepted tokens, for each model."""
         registry.register(self)
 
     def add_model(self, name: str) -> None:
-        """Show the counts of a model from now on; `name` is the one under which it is served."""
+        """Export the counts of a model from now on; `name` is its served name."""
         self._drafted[name], self._accepted[name] = Counter(), Counter()
 
     def count(self, model: str, drafted: int, accepted: int) -> None:

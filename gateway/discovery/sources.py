@@ -38,10 +38,10 @@ class GatewayDiscoverySettings(Section):
 
 
 class KubernetesSource:
-    """The pods behind Services of one namespace."""
+    """Discovers the pods of Services in one namespace."""
 
     def __init__(self, settings: GatewayDiscoverySettings, cluster: ClusterSettings) -> None:
-        """Make a source, which connects when it is first read."""
+        """Create a source, which connects when it is first read."""
         self._settings = settings
         self._cluster = cluster
         self._reflector = Reflector(settings.watch, slack=cluster.timeout)
@@ -52,7 +52,7 @@ class KubernetesSource:
         return self._reflector.age
 
     async def snapshots(self) -> AsyncGenerator[Endpoints]:
-        """All endpoints, at once and after every change.
+        """Yield all endpoints, at once and after every change.
 
         Raises:
             ConfigError: there are no credentials for the cluster.
@@ -74,7 +74,7 @@ class KubernetesSource:
 
 
 def source_of(settings: GatewayDiscoverySettings, listed: Iterable[str], cluster: ClusterSettings) -> Source:
-    """The source that the settings name; `listed` is the static list of addresses."""
+    """Return the source that the settings name; `listed` is the static list of addresses."""
     match settings.kind:
         case "static":
             return StaticSource(listed)

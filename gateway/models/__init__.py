@@ -1,4 +1,4 @@
-"""Room of the models that one gateway serves, each with a tokenizer, verifiers and a fingerprint of its own.
+"""Models that one gateway serves, each with its own tokenizer, verifiers and fingerprint.
 
-The settings enter; a request's `model`, or that of its session, leads to the `ServedModel` that serves it.
+The settings define the models. The `model` of a request or of its session selects a `ServedModel`.
 """

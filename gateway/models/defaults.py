@@ -1,4 +1,4 @@
-"""Sampling defaults of a model: what the generation_config.json of its folder says for requests that say nothing."""
+"""Sampling defaults of a model, from the generation_config.json of its folder."""
 
 import json
 from collections.abc import Mapping
@@ -17,16 +17,16 @@ _LENGTH = "max_new_tokens"
 
 @dataclass(frozen=True, slots=True)
 class SamplingDefaults:
-    """Values of sampling parameters, and a longest output, for requests that name none of their own."""
+    """Default sampling parameters and output length, for requests that do not set them."""
 
     sampling: Mapping[str, float | int] = field(default_factory=dict)
-    """Values by the names of the fields of SamplingParams."""
+    """Default values by field name of SamplingParams."""
     max_tokens: int | None = None
-    """Longest output of a request that names none and has no other bound, in tokens."""
+    """Longest output, in tokens, of a request without any limit of its own."""
 
     @classmethod
     def of_folder(cls, path: Path) -> Self:
-        """The defaults of a model folder; none where it has no such file.
+        """Return the defaults of a model folder; empty if it has no such file.
 
         Raises:
             ConfigError: the file cannot be read, or one of its values is out of range.
@@ -50,7 +50,7 @@ class SamplingDefaults:
         return cls(sampling, length)
 
     def applied(self, request: GenerationRequest) -> GenerationRequest:
-        """The request with the defaults of all that it does not name."""
+        """Return the request with defaults for the options that it does not set."""
         left: dict[str, Any] = {name: value for name, value in self.sampling.items() if name not in request.named}
         sampling = replace(request.sampling, **left)
         if self.max_tokens is None or "max_tokens" in request.named or request.cap_tokens is not None:
@@ -59,7 +59,7 @@ class SamplingDefaults:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """The values of a file that are not null; none where there is no file."""
+    """Return the non-null values of a file; empty if the file does not exist."""
     if not file.is_file():
         return {}
     given = json.loads(file.read_text(encoding="utf-8"))

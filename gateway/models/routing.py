@@ -1,4 +1,4 @@
-"""Makes the models of the settings: their tokenizers, and the search for the verifiers of each."""
+"""Creates the models of the settings: their tokenizers, and the discovery of their verifiers."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Mapping
@@ -22,7 +22,7 @@ from specdec.serving.rpc.tls import watch_expiry
 
 
 async def load_tokenizers(settings: GatewaySettings) -> dict[str, ModelTokenizer]:
-    """The tokenizers of all models by their names; raises ConfigError where one does not load."""
+    """Load the tokenizers of all models, by name; raises ConfigError if one does not load."""
     return {
         name: await asyncio.to_thread(ModelTokenizer.load, route.path, settings.names_as_tokens, route.reasoning_parser)
         for name, route in settings.routes.items()
@@ -32,10 +32,10 @@ async def load_tokenizers(settings: GatewaySettings) -> dict[str, ModelTokenizer
 def models_of(
     settings: GatewaySettings, tokenizers: Mapping[str, ModelTokenizer], metrics: GatewayMetrics, pins: Pins | None
 ) -> ServedModels:
-    """The models of those tokenizers, by name, which know no verifier yet.
+    """Return the models of these tokenizers, still without verifiers.
 
     Raises:
-        ConfigError: the generation_config.json of a model's folder is wrong.
+        ConfigError: the generation_config.json of a model's folder is invalid.
     """
     served, uses_folder = [], settings.generation_config == "auto"
     for name, tokenizer in tokenizers.items():
@@ -49,7 +49,7 @@ def models_of(
 def searches(
     settings: GatewaySettings, models: ServedModels, metrics: GatewayMetrics, kv_tier: KvTier | None
 ) -> Iterator[Coroutine[Any, Any, None]]:
-    """What runs as long as the gateway: for each model, the search for its verifiers, and the probes of these.
+    """Yield the background tasks of each model: the discovery of its verifiers, and their probes.
 
     Raises:
         ConfigError: a file of the TLS settings cannot be read.
@@ -65,7 +65,7 @@ def searches(
 
 
 def access_of(settings: GatewaySettings, model: str) -> Access:
-    """What the gateway shows to the verifiers of a model; raises ConfigError where a file cannot be read."""
+    """Return the gateway's credentials for the verifiers of a model; raises ConfigError if a file cannot be read."""
     peer = settings.routes[model].peer or settings.tls.peer
     return Access.of(settings.tls.model_copy(update={"peer": peer}), settings.token)
 

@@ -20,7 +20,7 @@ class ServedModel:
     prompts: PromptEncoder
     pool: VerifierPool
     defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
-    """What holds for requests that name no sampling of their own."""
+    """Defaults for requests that do not set sampling options."""
 
 
 class ServedModels:
@@ -41,29 +41,29 @@ class ServedModels:
         return iter(self._models.values())
 
     def named(self, name: str) -> ServedModel:
-        """The model of that name, or the first for an empty one; raises ModelNotFound."""
+        """Return the named model, or the first one for an empty name; raises ModelNotFound."""
         model = self._models.get(name) if name else self.first
         if model is None:
             raise ModelNotFound(f"model {name!r} is not served here; {self._names()}", "model")
         return model
 
     def of_turn(self, name: str) -> ServedModel:
-        """The model with which a turn began; raises ModelNotFound.
+        """Return the model with which a turn began; raises ModelNotFound.
 
-        Where there is only one, it may have had another name when the turn began.
+        A single model is returned for any name, because it may have been renamed since.
         """
         return self.first if len(self._models) == 1 else self.named(name)
 
     def of_session(self, kept: str, asked: str) -> tuple[ServedModel, str]:
-        """The model of a request, and the fingerprint that its session began with.
+        """Return the model of a request, and the fingerprint with which its session began.
 
         Args:
-            kept: what the session store keeps of the session's model; empty for a session that begins now.
-            asked: the name in the request; empty when it has none.
+            kept: the session's model as stored in the session store; empty for a new session.
+            asked: model name in the request; empty if it has none.
 
         Raises:
             ModelNotFound: the model is not served here.
-            FieldInvalid: the session belongs to another model than the one asked for.
+            FieldInvalid: the session belongs to another model than the requested one.
         """
         if not kept:
             return self.named(asked), ""
@@ -74,21 +74,21 @@ class ServedModels:
         return model, fingerprint
 
     def kept(self, model: ServedModel, fingerprint: str) -> str:
-        """What the session store keeps of a session's model."""
+        """Return the string that the session store keeps for a session's model."""
         return fingerprint if model is self.first else f"{fingerprint} {model.name}"
 
     def name_of(self, kept: str) -> str:
-        """The name of a session's model, also where it is not served any more."""
+        """Return the name of a session's model, even if it is no longer served."""
         return kept.partition(" ")[2] or self.first.name
 
     @property
     def states(self) -> dict[str, str]:
-        """The states of the verifiers of all models, by address."""
+        """States of all models' verifiers, by address."""
         return {address: state for model in self for address, state in model.pool.states.items()}
 
     @property
     def ready(self) -> list[ServedModel]:
-        """The models of which a verifier is ready."""
+        """Models with a ready verifier."""
         return [model for model in self if model.pool.ready_addresses]
 
     async def wait_known(self) -> None:

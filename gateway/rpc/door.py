@@ -1,4 +1,4 @@
-"""The door of the gRPC API: who calls, and that nothing but health is served without an API key."""
+"""Authentication of the gRPC API: identifies callers, and serves only health checks without an API key."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -21,7 +21,7 @@ _log = structlog.get_logger()
 
 
 class CallerInterceptor(HandlerInterceptor):
-    """Makes the address of each call known to its task."""
+    """Sets the client address of each call in its task."""
 
     def changed(self, handler: Handler, details: grpc.HandlerCallDetails) -> Handler:
         return rebuilt(handler, handler.request_deserializer, handler.response_serializer, around=_called)

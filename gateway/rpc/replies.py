@@ -1,4 +1,4 @@
-"""From the events of a generation to the messages of the gRPC API."""
+"""Converts events of a generation to messages of the gRPC API."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,7 +21,7 @@ PRIORITY = EnumCodec[PriorityClass | None](PriorityClass, common_pb2.PriorityCla
 
 
 def event(happened: Event) -> dict[str, Any]:
-    """The field of a streamed message that carries the event, by name."""
+    """Return the field of a streamed message that carries the event, by name."""
     match happened:
         case Started(turn, header):
             started = pb.Started(
@@ -61,7 +61,7 @@ def event(happened: Event) -> dict[str, Any]:
 
 
 def whole(started: Started, outputs: Sequence[Output]) -> pb.GenerateResponse:
-    """The whole answer to Generate."""
+    """Return the whole answer to Generate."""
     header, output, ended = started.header, outputs[0], [each.finished for each in outputs]
     usage = _usage(ended[0])
     usage.completion_tokens = sum(each.completion_tokens for each in ended)
@@ -84,7 +84,7 @@ def _choice(output: Output) -> pb.Choice:
 
 
 def _shown(output: Output) -> dict[str, Any]:
-    """The fields that a whole answer has of its first choice, and each choice of itself."""
+    """Return the fields of an output that a whole answer has for its first choice, and each choice for itself."""
     return {
         "text": text_of(output.tokens),
         "tokens": [_token(token) for token in output.tokens],

@@ -1,4 +1,4 @@
-"""The gRPC services of generations and models: from protobuf to a request, and from events back."""
+"""gRPC services of generations and models: converts protobuf messages to requests, and events to messages."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -48,7 +48,7 @@ SERVICES = tuple(service.full_name for service in pb.DESCRIPTOR.services_by_name
 _Read = TypeVar("_Read")
 
 _WAITING = 1024
-"""Most large messages that wait to be read."""
+"""Most large messages that wait to be parsed."""
 
 
 def register(server: grpc.aio.Server, services: Services) -> None:
@@ -90,7 +90,7 @@ class GenerationServicer(pb_grpc.GenerationServiceServicer):
                     yield pb.StreamGenerateResponse(**replies.event(event))
 
     async def _request(self, message: pb.GenerateRequest, context: Context) -> GenerationRequest:
-        """The request of a message; thinking and calls of tools are in the formats of its model."""
+        """Return the request of a message, with thinking and tool calls in the formats of its model."""
         wanted, choice = await self._in_turn(message, partial(_wanted, message))
         wanted = replace(wanted, retries=_retries(context))
         if not choice.offered() and not isinstance(wanted.prompt, ChatPrompt):
@@ -100,7 +100,7 @@ class GenerationServicer(pb_grpc.GenerationServiceServicer):
         return wanted.with_tools(choice, model.tokenizer.tool_format)
 
     async def _in_turn(self, message: pb.GenerateRequest | pb.TokenizeRequest, read: Callable[[], _Read]) -> _Read:
-        """What `read` makes of a message; large ones are read on a thread, which callers have in turn."""
+        """Parse a message with `read`; large messages are parsed on a thread, in fair rotation of callers."""
         if is_quick(message):
             return read()
         share = place_share(calling_tenant(message.user if isinstance(message, pb.GenerateRequest) else ""))
@@ -172,19 +172,19 @@ def _model(model: ServedModel) -> pb.Model:
 
 
 def _retries(context: Context) -> int | None:
-    """How often the client's channel has repeated the call by itself; None for a call that comes for the first time."""
+    """Return the number of automatic retries by the client's channel; None for a first attempt."""
     given = dict(context.invocation_metadata() or ()).get("grpc-previous-rpc-attempts", "")
     return int(given) if str(given).isdecimal() else None
 
 
 def _wanted(message: pb.GenerateRequest) -> tuple[GenerationRequest, ToolChoice]:
-    """The request of a message, and its tools; raises RequestError."""
+    """Return the request of a message and its tool choice; raises RequestError."""
     check_shape(message)
     return _request(message), tool_choice(message)
 
 
 def _tokenized(message: pb.TokenizeRequest) -> Prompt:
-    """The text or the chat of a message; raises RequestError."""
+    """Return the text or chat of a message; raises RequestError."""
     which = message.WhichOneof("input")
     if which is None:
         raise FieldRequired("one of text and chat is required", "input")
@@ -195,7 +195,7 @@ def _tokenized(message: pb.TokenizeRequest) -> Prompt:
 
 
 def _request(message: pb.GenerateRequest) -> GenerationRequest:
-    """The request of a message; raises RequestError."""
+    """Return the request of a message; raises RequestError."""
     ends, speculation, grammar = message.stop, message.speculation, structured_output(message.structured_output)
     mode = mode_from_pb(speculation.mode) if speculation.mode else None
     return GenerationRequest(
@@ -256,18 +256,18 @@ def _prompt(message: pb.GenerateRequest) -> Prompt:
 
 
 def _sampling(options: pb.SamplingOptions, min_tokens: int) -> SamplingParams:
-    """Every option that is set, under its own name; SamplingParams has the defaults of the others."""
+    """Return sampling parameters from the options that are set; SamplingParams has the other defaults."""
     return sampling_params(_given(options) | {"min_tokens": min_tokens})
 
 
 def _given(options: pb.SamplingOptions) -> dict[str, Any]:
-    """The options that are set, but for bad words: they are texts, whose ids depend on the model."""
+    """Return the options that are set, except bad words, which are texts whose ids depend on the model."""
     found = [(field.name, value) for field, value in options.ListFields() if field.name != "bad_words"]
     return {name: _plain(name, value) for name, value in found}
 
 
 def _plain(name: str, value: Any) -> Any:
-    """A protobuf map as a dict, a repeated field as a tuple of distinct ids, and any other value without change."""
+    """Convert a protobuf map to a dict and a repeated field to a tuple of distinct ids; return others unchanged."""
     if isinstance(value, Mapping):
         unique_ids(value.keys(), name)
         return dict(value)

@@ -1,4 +1,4 @@
-"""Bounds of messages that a caller sends over gRPC, as those of the HTTP API; measured before anything walks them."""
+"""Bounds of gRPC messages, like those of the HTTP API; checked before the messages are parsed."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ _QUICK_PARTS = 2000
 
 
 def is_quick(message: pb.GenerateRequest | pb.TokenizeRequest) -> bool:
-    """Whether a message is read in a few milliseconds, whatever it holds."""
+    """Whether parsing a message takes at most a few milliseconds, for any content."""
     if message.ByteSize() > _QUICK_BYTES:
         return False
     texts = _texts(message) if isinstance(message, pb.GenerateRequest) else ()

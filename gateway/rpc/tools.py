@@ -1,4 +1,4 @@
-"""What a gRPC request says of its conversation, tools and form, and what was read of a message, as protobuf."""
+"""Converts conversations, tools and output forms of gRPC requests from protobuf, and parsed messages to protobuf."""
 
 import json
 from typing import Any
@@ -19,7 +19,7 @@ _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
 
 
 def chat_prompt(message: pb.ChatPrompt) -> ChatPrompt:
-    """The conversation."""
+    """Return the chat prompt of a message."""
     opens = message.add_generation_prompt if message.HasField("add_generation_prompt") else None
     if message.reasoning_effort not in ("", *_EFFORTS):
         raise FieldInvalid(f"reasoning_effort must be one of {', '.join(_EFFORTS)}", "reasoning_effort")
@@ -31,12 +31,12 @@ def chat_prompt(message: pb.ChatPrompt) -> ChatPrompt:
 
 
 def thinking_budget(message: pb.ChatPrompt) -> int | None:
-    """Most tokens of thinking; None for as many as the model wants."""
+    """Return the thinking budget in tokens; None for no limit."""
     return message.thinking_token_budget if message.HasField("thinking_token_budget") else None
 
 
 def _template_arguments(text: str) -> dict[str, Any]:
-    """The values in a JSON object; raises FieldInvalid."""
+    """Parse template arguments, a JSON object; raises FieldInvalid."""
     name = "chat_template_kwargs"
     try:
         given = check_arguments(json.loads(text or "{}"))
@@ -48,7 +48,7 @@ def _template_arguments(text: str) -> dict[str, Any]:
 
 
 def tool_choice(message: pb.GenerateRequest) -> ToolChoice:
-    """What is offered, and what must be called; raises FieldInvalid and FieldRequired."""
+    """Return the offered tools and the tool choice; raises FieldInvalid and FieldRequired."""
     if len(message.tools) > MAX_TOOLS:
         raise FieldInvalid(f"tools takes at most {MAX_TOOLS}, got {len(message.tools)}", "tools")
     tools = tuple(_tool(f"tools[{index}]", tool) for index, tool in enumerate(message.tools))
@@ -69,7 +69,7 @@ def tool_choice(message: pb.GenerateRequest) -> ToolChoice:
 
 
 def structured_output(message: pb.StructuredOutput) -> Grammar | None:
-    """The grammar of a message; None where it is not set. Raises FieldInvalid."""
+    """Return the grammar of a message; None if it is not set. Raises FieldInvalid."""
     form, compact = message.WhichOneof("form"), message.disable_any_whitespace
     name = f"structured_output.{form}"
     match form:
@@ -89,7 +89,7 @@ def structured_output(message: pb.StructuredOutput) -> Grammar | None:
 
 
 def read_to_pb(message: ReadMessage | None) -> pb.AssistantMessage | None:
-    """The message that was read; None where only text was read."""
+    """Convert a parsed message; None if the output was not parsed."""
     if message is None:
         return None
     calls = (pb.ToolCall(id=call.id, name=call.name, arguments=call.arguments) for call in message.calls)
@@ -97,7 +97,7 @@ def read_to_pb(message: ReadMessage | None) -> pb.AssistantMessage | None:
 
 
 def delta_to_pb(delta: MessageDelta | None) -> pb.MessageDelta | None:
-    """What more is known of the message; None where there is nothing."""
+    """Convert the next part of a message; None if it is empty."""
     if not delta:
         return None
     calls = (

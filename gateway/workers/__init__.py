@@ -1,4 +1,4 @@
-"""Processes beside the gateway for work that a caller can make slow: each may be killed, and the gateway lives on.
+"""Worker processes for work that a caller can make slow. The gateway may kill a worker and continue.
 
-`process` has the gateway's end, which asks and gives up, and `serving` the worker's, which answers.
+`process` is the gateway's side, which asks questions with a timeout, and `serving` the worker's side, which answers.
 """

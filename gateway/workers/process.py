@@ -1,4 +1,4 @@
-"""The gateway's end of a worker: one question at a time, and a worker that does not answer in time is killed."""
+"""Gateway's side of a worker: one question at a time; a worker that does not answer in time is killed."""
 
 import asyncio
 import sys
@@ -8,7 +8,7 @@ from contextlib import suppress
 from gateway.workers.serving import HEADER
 
 _START_SECONDS = 30.0
-"""Longest start of a worker; it is not counted as time of the question that needs it."""
+"""Timeout of a worker's start, in seconds; not part of a question's timeout."""
 
 
 class WorkerLost(Exception):
@@ -16,9 +16,9 @@ class WorkerLost(Exception):
 
 
 class WorkerProcess:
-    """A process that runs `python -m module`; it is started when there is a first question.
+    """Process that runs `python -m module`, started by the first question.
 
-    Whoever asks waits for the answer before it asks again.
+    Callers must wait for each answer before the next question.
     """
 
     def __init__(self, module: str) -> None:
@@ -27,15 +27,15 @@ class WorkerProcess:
         self._starting: asyncio.Task[Process] | None = None
 
     def warm(self) -> None:
-        """Begin to start the process, so that the next question need not wait for that."""
+        """Start the process in advance, so that the next question does not wait for the start."""
         if self._process is None and self._starting is None:
             self._starting = asyncio.create_task(self._start())
 
     async def ask(self, question: bytes, seconds: float) -> bytes:
-        """The answer to a question.
+        """Send a question and return its answer.
 
         Raises:
-            WorkerLost: the worker died of it, or did not answer in `seconds`; it is killed.
+            WorkerLost: the worker crashed, or did not answer within `seconds` and was killed.
         """
         answered = False
         try:

@@ -1,4 +1,4 @@
-"""The worker's end of a `WorkerProcess`: questions are read from the standard input, answers leave by the output."""
+"""Worker's side of a `WorkerProcess`: reads questions from standard input and writes answers to standard output."""
 
 import os
 import resource
@@ -7,19 +7,20 @@ import sys
 from collections.abc import Callable
 
 HEADER = struct.Struct("<I")
-"""Length of what follows, in bytes."""
+"""Length of the following message, in bytes."""
 READY = b"ready"
-"""First message of a worker: it has imported what it needs."""
+"""First message of a worker, sent after its imports."""
 _NICE = 5
-"""Steps of priority by which a worker is behind the services, so that hostile work slows no token."""
+"""Increment of a worker's nice value over the services, so that hostile work slows no token."""
 
 
 def serve(answer: Callable[[bytes], bytes], memory: int, stack: int | None = None) -> None:
     """Answer questions until the input ends.
 
     Args:
-        memory: bytes of address space the process may have.
-        stack: bytes of stack of its main thread; None leaves the limit as it is.
+        answer: function from a question to its answer.
+        memory: limit of the address space, in bytes.
+        stack: limit of the main thread's stack, in bytes; None leaves the limit unchanged.
     """
     resource.setrlimit(resource.RLIMIT_AS, (memory, resource.getrlimit(resource.RLIMIT_AS)[1]))
     if stack is not None:
