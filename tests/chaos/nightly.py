@@ -109,7 +109,7 @@ async def _report(setup: Setup, plan: Night, write: Callable[[str], object]) -> 
 
 
 def main(write: Callable[[str], object] = sys.stdout.write) -> int:
-    """Run and report; return 1 when anything was wrong, or when fewer tokens than asked for were checked."""
+    """Run and report. Return 1 if anything was wrong, or if too few tokens were checked."""
     options = _options()
     folder = Path(tempfile.mkdtemp(prefix="specdec-night-"))
     write(f"seed {options.seed}, logs in {folder}\n")

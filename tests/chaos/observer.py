@@ -1,4 +1,4 @@
-"""Reads from the running system: the commit latency from the gateways, the logs of tokens from the store."""
+"""Observation of the running system: the commit latency from the gateways, and the logs of tokens from the store."""
 
 import asyncio
 from collections import Counter
@@ -15,16 +15,16 @@ _SAMPLE = "specdec_session_store_seconds_bucket"
 
 
 class CommitLatency:
-    """The gateways' histogram of commits, added up over all gateways and their restarts."""
+    """The gateways' histogram of commits, summed over all gateways and their restarts."""
 
     def __init__(self, gateways: Sequence[str]) -> None:
-        """`gateways` are the addresses that serve /metrics."""
+        """Set the addresses at which the gateways serve /metrics."""
         self._gateways = gateways
         self._now: dict[str, Counter[float]] = {address: Counter() for address in gateways}
         self._before: Counter[float] = Counter()
 
     async def watch(self, every: float = 0.5) -> None:
-        """Read the metrics every so many seconds until cancelled."""
+        """Read the metrics every `every` seconds until cancelled."""
         async with httpx2.AsyncClient(timeout=1.0, trust_env=False) as http:
             while True:
                 await asyncio.gather(*(self._read(http, address) for address in self._gateways))
@@ -36,19 +36,19 @@ class CommitLatency:
         except httpx2.TransportError:
             return
         counts = _buckets(text)
-        if counts.total() < self._now[address].total():  # the gateway was started again
+        if counts.total() < self._now[address].total():  # the gateway was restarted
             self._before += self._now[address]
         self._now[address] = counts
 
     def quantile(self, share: float) -> float:
-        """The upper edge, in seconds, of the bucket in which that share of the commits is reached; 0 without any."""
+        """Return the upper edge, in seconds, of the bucket that contains the quantile, or 0 without commits."""
         counts = sum(self._now.values(), self._before)
         total = counts[float("inf")]
         return next((edge for edge in sorted(counts) if total and counts[edge] >= share * total), 0.0)
 
 
 def _buckets(text: str) -> Counter[float]:
-    """Cumulative counts of commits by the upper edge of the bucket."""
+    """Return the cumulative counts of commits by the upper edge of the bucket."""
     return Counter(
         {
             float(sample.labels["le"]): int(sample.value)
@@ -60,7 +60,7 @@ def _buckets(text: str) -> Counter[float]:
 
 
 async def stored_logs(redis_url: str, generations: Iterable[str], prompt: int) -> dict[str, list[int]]:
-    """The output tokens of each generation in the store, by its name; in its log, `prompt` tokens stand before them."""
+    """Return the stored output tokens of each generation, by name. `prompt` tokens precede them in the log."""
     async with Redis.from_url(redis_url) as redis:
         names = list(generations)
         values = await redis.mget([lua.keys(_session(name))[1] for name in names]) if names else []
@@ -70,5 +70,5 @@ async def stored_logs(redis_url: str, generations: Iterable[str], prompt: int) -
 
 
 def _session(generation: str) -> str:
-    """The session of a generation, whose name is that of the session and the number of the turn."""
+    """Return the session of a generation, whose name consists of the session's name and the number of the turn."""
     return generation.rpartition("-")[0]

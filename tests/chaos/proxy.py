@@ -10,15 +10,15 @@ _CHUNK = 65_536
 
 
 class Flips:
-    """Changes a byte now and then, at random."""
+    """Changes bytes at random."""
 
     def __init__(self, every: float, seed: int) -> None:
-        """Change one of `every` bytes in the mean."""
+        """Change one of `every` bytes on average."""
         self._every = every
         self._rng = random.Random(seed)
         self._left = self._rng.expovariate(1 / every)
         self.count = 0
-        """How many bytes were changed."""
+        """Number of changed bytes."""
 
     def __call__(self, data: bytes) -> bytes:
         spoiled = bytearray(data)
@@ -31,10 +31,10 @@ class Flips:
 
 
 class Proxy:
-    """Listens on a loopback port of its own and passes bytes to and from one server."""
+    """Listens on its own loopback port and forwards bytes to and from one server."""
 
     def __init__(self, server: str) -> None:
-        """`server` is `host:port` or the path of a socket file."""
+        """Set the server, `host:port` or the path of a socket file."""
         self._server = server
         self._flows = asyncio.Event()
         self._flows.set()
@@ -57,19 +57,22 @@ class Proxy:
         await asyncio.gather(*self._serving)
 
     def cut(self) -> None:
-        """Close every open connection in place of the server's next answer: it has acted, and no client knows."""
+        """Close every open connection instead of forwarding the server's next answer.
+
+        No client knows that the server has acted.
+        """
         self._cut |= self._open
 
     def freeze(self) -> None:
-        """Pass nothing on, and keep the connections open."""
+        """Forward nothing, and keep the connections open."""
         self._flows.clear()
 
     def thaw(self) -> None:
-        """Pass bytes on again, also those that were held back."""
+        """Forward bytes again, including those held back."""
         self._flows.set()
 
     def spoil(self, spoil: Callable[[bytes], bytes] = bytes) -> None:
-        """Pass on what `spoil` makes of the bytes in both directions; by default, the bytes as they are."""
+        """Forward the output of `spoil` for the bytes of both directions, by default the unchanged bytes."""
         self._spoil = spoil
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -99,7 +102,7 @@ class Proxy:
     async def _pass(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, client: asyncio.StreamWriter | None
     ) -> None:
-        """Copy until either side has closed; answers, which have a `client`, end where its connection is cut."""
+        """Copy until either side has closed. Answers, which have a `client`, end when its connection is cut."""
         with suppress(OSError):
             while data := await reader.read(_CHUNK):
                 await self._flows.wait()

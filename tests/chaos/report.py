@@ -13,7 +13,7 @@ from tests.chaos.stream import Stream
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Quantiles of the commit latency, and the lease; all in seconds."""
+    """Quantiles of the commit latency, and the lease, all in seconds."""
 
     commit_p50: float
     commit_p99: float
@@ -28,26 +28,26 @@ class Report:
     checked: tuple[tuple[Stream, Findings], ...]
     injected: tuple[InjectedFault, ...]
     skipped: int
-    """Faults left out because an earlier one of the same role was not repaired yet."""
+    """Number of faults left out because an earlier one of the same role was not repaired yet."""
     timing: Timing
 
     @property
     def findings(self) -> Findings:
-        """The findings of all streams together."""
+        """Return the findings of all streams together."""
         return sum((found for _, found in self.checked), Findings())
 
     @property
     def tokens(self) -> int:
-        """How many tokens clients received."""
+        """Return the number of tokens that clients received."""
         return sum(len(stream.tokens) for stream, _ in self.checked)
 
     @property
     def bad(self) -> list[tuple[Stream, Findings]]:
-        """The streams with findings."""
+        """Return the streams with findings."""
         return [(stream, found) for stream, found in self.checked if found]
 
     def recoveries(self) -> dict[str, list[float]]:
-        """By the name of a fault, for each time it was injected: seconds until every stream of then had a new event."""
+        """For each injection of each fault, by its name, the seconds until every running stream had a new event."""
         found: dict[str, list[float]] = defaultdict(list)
         for each in self.injected:
             waits = [wait for stream, _ in self.checked if (wait := _wait(stream, each.time)) is not None]
@@ -56,7 +56,7 @@ class Report:
         return dict(found)
 
     def as_json(self) -> dict[str, Any]:
-        """Everything but the tokens, as JSON."""
+        """Return everything except the tokens, as JSON."""
         kinds = Counter(each.fault.kind for each in self.injected)
         return {
             "seed": self.seed,
@@ -74,7 +74,7 @@ class Report:
         }
 
     def lines(self) -> Iterator[str]:
-        """The lines of the table."""
+        """Return the lines of the table."""
         shown = self.as_json()
         recovery, interruptions = shown.pop("recovery"), shown.pop("interruptions")
         for name, value in shown.items():
@@ -90,13 +90,13 @@ class Report:
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The smallest value that a share of the values does not exceed."""
+    """Return the smallest value that at least `share` of the values do not exceed."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 def _wait(stream: Stream, moment: float) -> float | None:
-    """Seconds from a moment to the stream's next event; None when the stream did not run at that moment."""
+    """Return the seconds from a moment to the stream's next event, or None if the stream did not run at that moment."""
     if not stream.began <= moment or not stream.arrivals or stream.arrivals[-1] < moment:
         return None
     return next(arrival for arrival in stream.arrivals if arrival >= moment) - moment

@@ -179,8 +179,7 @@ class _Judge:
         """Return the uniform below which each position is kept [chains, Γ].
 
         One uniform moves while the others of its chain are all 0, and then while they are all close to 1. The first
-        setting
-        shows a rejection, the second a success. A position that shows neither decides nothing.
+        setting shows a rejection, the second a success. A position that shows neither decides nothing.
         """
         count = len(self._chains)
         moved = torch.eye(self._gamma, dtype=torch.bool).repeat_interleave(count, 0).repeat(2, 1)

@@ -2,11 +2,10 @@
 
 The noise is one standard exponential for each position and id. It has infinitely many values, so it is integrated in
 two steps. At one position, id i wins against j iff eⱼ > sᵢⱼ·eᵢ, and bisection reads the slope sᵢⱼ from the real
-decision.
-Then P(i wins) = ∫ e⁻ˣ Πⱼ e^(-sᵢⱼx) dx = 1 / Σⱼ sᵢⱼ with sᵢᵢ = 1. Over several positions the noises are independent.
-The real `verify` gets every cell "these ids win" with every draft. It must emit exactly those ids, up to and including
-the first one that differs from the draft. A draft's knowledge of the noise then does not matter, and the probability of
-the cell is the product of the probabilities at its positions.
+decision. Then P(i wins) = ∫ e⁻ˣ Πⱼ e^(-sᵢⱼx) dx = 1 / Σⱼ sᵢⱼ with sᵢᵢ = 1. Over several positions the noises are
+independent. The real `verify` gets every cell "these ids win" with every draft. It must emit exactly those ids, up to
+and including the first one that differs from the draft. A draft's knowledge of the noise then does not matter, and the
+probability of the cell is the product of the probabilities at its positions.
 """
 
 from collections import defaultdict

@@ -1,8 +1,8 @@
 """By sampling, through the real `propose` and `verify`: the joint law of four tokens is the target's in every mode.
 
 Each test draws 5,000 sessions with seeds 0..4,999 over 81 outcomes and must not reject at p = 1e-3. The seeds are
-fixed,
-so the result repeats. The expected laws come from a restatement of the sampling rules that shares no code with them.
+fixed, so the result repeats. The expected laws come from a restatement of the sampling rules that shares no code with
+them.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,7 @@
 """By sampling, through the real `propose_siblings` and `verify_tree`: the joint law over rounds of trees is exact.
 
 Each test draws 3,000 sessions with seeds 0..2,999 over 81 outcomes and must not reject at p = 1e-3. The seeds are
-fixed,
-so the result repeats.
+fixed, so the result repeats.
 """
 
 import pytest

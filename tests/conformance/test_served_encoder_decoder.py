@@ -1,10 +1,8 @@
 """A verifier on the reference backend serves encoder-decoders through both real services, and decoders.
 
 Greedy tokens equal those of transformers' `generate` in every mode, including a generation that continues from
-committed
-tokens and a drafter of another kind, which is refused. Sampled outputs have the target's law, shown by a G-test of
-joint
-outputs in each mode.
+committed tokens and a drafter of another kind, which is refused. Sampled outputs have the target's law, shown by a
+G-test of joint outputs in each mode.
 """
 
 import asyncio

@@ -2,10 +2,8 @@
 
 The links to two drafters stall and break at random times that do not depend on the drafts. The verifier's timeout is so
 short that some rounds have all their drafts, some have a part of them and some have none. Which rounds these are
-depends
-on the clock, but the law must not. Outputs are whole sequences of four tokens, as in `test_served_law.py`, with the
-same
-bound: one of the 8 cells of sound code fails in 8e-6 of the runs.
+depends on the clock, but the law must not. Outputs are whole sequences of four tokens, as in `test_served_law.py`, with
+the same bound: one of the 8 cells of sound code fails in 8e-6 of the runs.
 """
 
 import asyncio

@@ -2,10 +2,8 @@
 
 All cells of a drafter run as one workload: sessions of every mode, sampling and draft length, shuffled, 256 at a time,
 so that every batch mixes them. A cell is 250 sessions with seeds of its own. The drafters are a language model,
-bigrams,
-prompt lookup, prompt lookup before a model, and random tokens. With lenience the law is the published one, which
-differs
-from the target's, and those cells are marked lossy.
+bigrams, prompt lookup, prompt lookup before a model, and random tokens. With lenience the law is the published one,
+which differs from the target's, and those cells are marked lossy.
 
 The expected law comes from float64 forward passes of transformers and a restatement of the sampling rules. An output
 ends with the end token or after four tokens. Outputs expected fewer than ten times are pooled with those of the same

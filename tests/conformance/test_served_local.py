@@ -3,8 +3,7 @@
 Drafts are point masses. Every kind of source drafts in every mode, and n-grams also under penalties, a bias and masks.
 A hybrid asks a drafter when its source has no answer, so that the rounds of a session differ in their draft source. All
 cells run as one workload, so that suffixes of all sessions are in one store. Seeds are fixed. A cell is 250 sessions
-and
-fails below p = 1e-6, so sound code fails one of the 20 cells in 2e-5 of the runs.
+and fails below p = 1e-6, so sound code fails one of the 20 cells in 2e-5 of the runs.
 """
 
 import asyncio

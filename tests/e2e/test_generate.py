@@ -41,8 +41,7 @@ def reference(prompts: list[list[int]], answers: list[list[int]]) -> list[list[i
     """Return the greedy tokens of `transformers` after each prompt, along the answer and one token beyond.
 
     One pass over a prompt with its answer gives the greedy token after each prefix of the answer. By induction, an
-    answer
-    is the greedy output if it has exactly these tokens up to the end id or the limit.
+    answer is the greedy output if it has exactly these tokens up to the end id or the limit.
     """
     target = AutoModelForCausalLM.from_pretrained(DEMO / "target", dtype=torch.float32)
     end, outputs = target.generation_config.eos_token_id, []

@@ -1,4 +1,4 @@
-"""A constant load of all kinds of requests, at a fixed rate whatever the duration of the answers."""
+"""A constant load of all kinds of requests, at a rate independent of the duration of the answers."""
 
 import asyncio
 import random

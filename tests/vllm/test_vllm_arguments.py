@@ -1,8 +1,8 @@
 """Arguments passed through to vLLM: a target on two ranks, one with an adapter, and one with quantised weights.
 
 Each target runs on a CPU, one after another, with one drafter. The expected tokens are those of the native engine on
-the
-same weights. The native engine has no quantised weights, so there the expected tokens are vLLM's own without drafts.
+the same weights. The native engine has no quantised weights, so there the expected tokens are vLLM's own without
+drafts.
 """
 
 import asyncio

@@ -42,8 +42,7 @@ class Check:
         """Return the number of the first growing part that is out of bounds, or the number of all sessions.
 
         A bug that shows in a quarter of the sessions need not run the others. For sound code, a p-value at a look is
-        out of bounds
-        as rarely as at the end, so four looks add no noticeable rate of false catches.
+        out of bounds as rarely as at the end, so four looks add no noticeable rate of false catches.
         """
         return self.look(lambda value: not self.passes(value)) if self.look else self.measure()
 
