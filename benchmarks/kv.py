@@ -1,8 +1,8 @@
-"""`python -m benchmarks.kv`: restoring keys and values from Redis against computing them again.
+"""`python -m benchmarks.kv`: time to restore keys and values from Redis against the time to recompute them.
 
-One engine computes a prompt, exports its blocks and puts them into a server started for it; another takes them from
-there, checked. Both times end with the logits behind the prompt, and both engines then go on greedily. What stands
-between the processes of a real system, gRPC, is left out.
+One engine computes a prompt, exports its blocks and stores them in a server started for it. Another engine fetches and
+checks them. Both times end with the logits after the prompt, and both engines then continue greedily. gRPC, which
+connects the processes of a real system, is left out.
 """
 
 import argparse

@@ -1,7 +1,7 @@
-"""`python -m benchmarks.sessions`: what a commit costs, beside KV traffic and without, and what a session weighs.
+"""`python -m benchmarks.sessions`: latency of commits, with KV traffic and without, and memory of sessions.
 
-Servers are started for it, on socket files. Latencies are for comparing the rows of one run with each other; on a
-machine that does anything else they say little.
+The command starts its own servers on socket files. Compare latencies only between rows of one run. On a busy machine
+they say little.
 """
 
 import argparse

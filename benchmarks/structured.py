@@ -1,9 +1,9 @@
-"""Generations that must follow a schema, against a running system: how many do not, and how many ran into their limit.
+"""Generations that must follow a schema, against a running system: counts of invalid and of truncated answers.
 
     python -m benchmarks.structured --url http://127.0.0.1:8000 --generations 10000
 
-An answer that ended by itself must be JSON of its schema; one that was cut at its token limit may be the beginning of
-such JSON. Anything else is counted as invalid, and the command fails.
+An answer that ended by itself must be JSON of its schema. An answer cut at its token limit may be a prefix of such
+JSON. Anything else counts as invalid, and the command fails.
 """
 
 import argparse

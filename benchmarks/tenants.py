@@ -1,8 +1,9 @@
-"""`python -m benchmarks.tenants`: what one tenant's flood costs another, who has an API key of another tenant.
+"""`python -m benchmarks.tenants`: effect of one tenant's flood on another tenant with its own API key.
 
-`specdec up` runs as for users. The quiet tenant asks for one completion after another. Phases take turns, so that a
-slow moment of the machine meets all: it is alone; the loud tenant asks for what its key allows; the loud tenant sends
-many times that, from a process of its own. What the flood costs is what it takes beyond what the key allows.
+`specdec up` runs as it would for users. The quiet tenant requests one completion after another. Three phases run in turn,
+so that a slow moment of the machine affects all of them: the quiet tenant is alone; the loud tenant sends what its key
+allows; the loud tenant sends many times that, from its own process. The cost of the flood is the difference between the
+third and the second phase.
 """
 
 import argparse

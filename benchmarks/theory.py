@@ -29,8 +29,7 @@ def ahead(alpha: float, gamma: int, c: float, r: float = 0.0, beta: float = 0.0)
     """Return the tokens per target step if the drafter continues on another device while the target verifies.
 
     If all drafts of a round are kept and its last token equals the next draft (α^(γ+1)), the next round waits only for
-    the
-    part of its draft that is unfinished at the end of the pass.
+    the part of its draft that is unfinished at the end of the pass.
     """
     drafting, verifying = r + gamma * c, 1.0 + gamma * beta
     hit = alpha ** (gamma + 1)

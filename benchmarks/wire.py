@@ -1,7 +1,7 @@
 """Bytes of drafts on the wire, by the support of q̂, with both services in one process: `python -m benchmarks.wire`.
 
-Counted by the drafter as it sends, frames and fences included, and divided by the rounds that had a draft. Drafts made
-ahead of need are sent too, so a drafted token costs less than a round over its mean draft length suggests.
+The drafter counts bytes as it sends them, including frames and fences. The count is divided by the rounds with a draft.
+Drafts ahead of need are sent too, so a drafted token costs less than a round divided by its mean draft length.
 """
 
 import argparse

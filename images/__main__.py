@@ -1,7 +1,7 @@
-"""`python -m images [NAME ...]`: builds images one by one, and says what each took and weighs.
+"""`python -m images [NAME ...]`: build images one by one, and print the duration and size of each.
 
-What the Dockerfiles start from is made of Debian's packages where it is not in the local store. It fails where an
-image has grown by a tenth over sizes.json; `--state` writes what it measured there.
+Base images are built from Debian's packages if the local store lacks them. The command fails if an image has grown by a
+tenth over sizes.json; `--state` writes the measured sizes there.
 """
 
 import argparse

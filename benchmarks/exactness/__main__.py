@@ -1,4 +1,4 @@
-"""`make exactness`: measure the demo pair and write docs/exactness.md; what was measured before a kill is kept."""
+"""`make exactness`: measure the demo pair and write docs/exactness.md. Measurements before a kill are kept."""
 
 import argparse
 import datetime

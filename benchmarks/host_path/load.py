@@ -1,8 +1,7 @@
 """Many streams of OpenAI completions to one server, from a client process that uses little processor time.
 
 `python -m benchmarks.host_path.load` reads a `Load` as a line of JSON and answers with a `Loaded`. Bare asyncio
-protocols
-read the sockets. Received bytes are only stored while streams run, and are parsed after all have ended.
+protocols read the sockets. Received bytes are only stored while streams run, and are parsed after all have ended.
 """
 
 import asyncio

@@ -1,9 +1,8 @@
 """A one-layer target with random weights whose greedy continuation is known in advance.
 
 The attention and the feed-forward layer compute as in any model, and their results are multiplied by zero before they
-are
-added. The next token depends on the last one alone and follows it in a fixed cycle of tokens. A source that looks up
-earlier tokens of the text is therefore always right, and every engine must give the same answer.
+are added. The next token depends on the last one alone and follows it in a fixed cycle of tokens. A source that looks
+up earlier tokens of the text is therefore always right, and every engine must give the same answer.
 """
 
 import random

@@ -1,8 +1,7 @@
 """A client of servers with OpenAI's `/v1/completions` that records the tokens and their times.
 
 Received bytes are only stored while streams run and parsed after all have ended, so that the client takes little time
-on
-the cores that it shares with the servers.
+on the cores that it shares with the servers.
 """
 
 import asyncio
@@ -39,10 +38,8 @@ class OpenAiClient:
         """Run all generations at once, or by `streams` streams. `extra` are server-specific fields.
 
         The first answers of streams are shorter, each by a different share, so that answers do not begin and end
-        together.
-        Otherwise all prompts could be read before the first counted token, or a stream that ends early could end a
-        slice whose
-        prompts are all read and whose tokens are not.
+        together. Otherwise all prompts could be read before the first counted token, or a stream that ends early could
+        end a slice whose prompts are all read and whose tokens are not.
 
         Raises:
             InternalError: the server refuses a request, or a stream ends early.

@@ -1,10 +1,8 @@
 """A discrete-event simulation of drafters, verifiers and gateways: queues, batches and the formulas of their costs.
 
 The simulation has the protocol's shape without its bytes. A session's round waits for its draft or the timeout, joins
-its
-verifier's next batch, and is committed by its gateway. No component waits on purpose. Drafting ahead in idle time is
-left
-out, so the simulated speeds are on the low side.
+its verifier's next batch, and is committed by its gateway. No component waits on purpose. Drafting ahead in idle time
+is left out, so the simulated speeds are on the low side.
 """
 
 import heapq
