@@ -1,6 +1,6 @@
 """`python -m benchmarks.tenants`: effect of one tenant's flood on another tenant with its own API key.
 
-`specdec up` runs as it would for users. The quiet tenant requests one completion after another. Three phases run in turn,
+`specdec up` runs as for users. The quiet tenant requests one completion after another. Three phases run in turn,
 so that a slow moment of the machine affects all of them: the quiet tenant is alone; the loud tenant sends what its key
 allows; the loud tenant sends many times that, from its own process. The cost of the flood is the difference between the
 third and the second phase.

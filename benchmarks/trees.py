@@ -45,7 +45,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How one side decodes."""
+    """Decoding settings of one side."""
 
     name: str
     gamma: int = 0
