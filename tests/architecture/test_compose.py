@@ -84,7 +84,7 @@ def test_the_profile_metrics_reads_every_service_where_it_serves(tmp_path: Path)
 
 
 def test_compose_gives_each_store_what_it_holds(tmp_path: Path) -> None:
-    """Each store's arguments are accepted by the server that `specdec up` would use."""
+    """Start each store with its own arguments, on the server that `specdec up` would use."""
     compose = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))
     gateway = compose["services"]["gateway"]["environment"]
     kept = {

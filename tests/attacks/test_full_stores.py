@@ -21,7 +21,7 @@ pytestmark = pytest.mark.e2e
 SLOW = replace(LONG, pause=0.5)
 """An answer of 26 tokens that takes longer than filling the store."""
 FAST = replace(LONG, pause=0.0, gamma=8)
-"""An answer with the tokens of SLOW and no pauses, for a gateway that takes over after a lease ends without a store."""
+"""The answer of SLOW without pauses, for a gateway that takes over if a lease ends while the store is unavailable."""
 FACTS = facts(context_length=8192)
 PROMPT = "x" * 3000
 ROOM = 4 * 2**20
