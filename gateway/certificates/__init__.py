@@ -1,4 +1,4 @@
-"""Makes the certificates of an installation that has no cert-manager: a Job that ends, before each install and upgrade.
+"""Job that creates the certificates of an installation without cert-manager, before each install and upgrade.
 
-`authority` makes and judges certificates without any input or output, `secrets` keeps them in Secrets of Kubernetes.
+`authority` creates and validates certificates as pure functions, and `secrets` stores them in Kubernetes Secrets.
 """

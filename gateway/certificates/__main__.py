@@ -8,7 +8,7 @@ from specdec.serving.telemetry.logs import configure
 
 
 async def _make(stop: asyncio.Event) -> None:
-    """`stop` is not needed: what is half done is done by the next run."""
+    """Create the certificates; `stop` is ignored, because the next run completes an interrupted one."""
     from gateway.certificates.config import CertificateSettings
     from gateway.certificates.secrets import make_certificates
 

@@ -40,7 +40,7 @@ class ClusterSettings(Section):
 
 
 async def found(answer: Awaitable[Any]) -> Any:
-    """The object that the API server answers with; None where there is none. Other errors are raised."""
+    """Return the API server's answer; None if the object does not exist. Other errors are raised."""
     from kubernetes.aio import client
 
     try:

@@ -1,7 +1,7 @@
 """Keeps a collection of Kubernetes objects up to date: LIST, then WATCH, and LIST again after every error.
 
-A missed DELETED event leaves no stale object, because the LIST after a broken watch replaces everything. A watch that
-falls silent is given up by the clock of the client, because the connection may be gone without notice.
+A missed DELETED event leaves no stale object, because the LIST after a broken watch replaces everything. The client
+times out a silent watch by its own clock, because the connection may be lost without notice.
 """
 
 import asyncio
@@ -90,7 +90,7 @@ class Reflector:
                 yield json.loads(line)
 
     def _apply(self, event: Object) -> bool:
-        """Apply an event; True when it changed an object."""
+        """Apply an event; return whether it changed an object."""
         kind, each = event["type"], event["object"]
         self._heard = time.monotonic()
         if kind not in {"ADDED", "MODIFIED", "DELETED", "BOOKMARK"}:

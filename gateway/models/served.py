@@ -1,4 +1,4 @@
-"""The models that a gateway serves by their names, each with a tokenizer and verifiers of its own."""
+"""Models that a gateway serves, by name, each with its own tokenizer and verifiers."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,10 +12,10 @@ from specdec.errors import FieldInvalid, ModelNotFound
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """One model, and what its requests work with."""
+    """Model with the parts that serve its requests."""
 
     name: str
-    """The name that callers use."""
+    """Name that callers use."""
     tokenizer: ModelTokenizer
     prompts: PromptEncoder
     pool: VerifierPool
@@ -24,14 +24,14 @@ class ServedModel:
 
 
 class ServedModels:
-    """All models by their names; the first is that of requests that name none.
+    """All served models, by name. The first is the default for requests without a model name.
 
-    A session belongs to one model for good. The session store keeps one string of it: the fingerprint alone for the
-    first model, which is what gateways of one model write, and the fingerprint, a space and the name for another one.
+    A session belongs to one model permanently. The session store keeps one string for it: the fingerprint for the first
+    model, as gateways with a single model write it; the fingerprint, a space and the name for any other model.
     """
 
     def __init__(self, *models: ServedModel) -> None:
-        """Raises ValueError where there is no model."""
+        """Raises ValueError if there is no model."""
         self._models = {model.name: model for model in models}
         if not models:
             raise ValueError("a gateway serves one model at least")

@@ -1,6 +1,6 @@
-"""The ratio controller: a process of its own that scales the drafters' Deployment to the verifiers' demand.
+"""Ratio controller: a separate process that scales the drafters' Deployment to the verifiers' demand.
 
-Live metrics of drafters and verifiers enter, from a Prometheus or from the replicas; the number of drafter replicas
-leaves, written to the Deployment's scale. `policy` computes it without any input or output, `controller` is the loop
-and writes the scale, `lease` makes one of several replicas the leader, and `app` joins them.
+Input is the metrics of drafters and verifiers, from Prometheus or from the replicas; output is the number of drafter
+replicas, written to the Deployment's scale. `policy` computes it as a pure function, `controller` runs the loop and
+writes the scale, `lease` elects one of several replicas as leader, and `app` assembles them.
 """

@@ -1,4 +1,4 @@
-"""Leader election with one Kubernetes Lease: its holder leads, and knows the number of its term.
+"""Leader election with one Kubernetes Lease: its holder is the leader, with a term number.
 
 The clocks of two processes are never compared: a Lease that has not changed for its own duration, by the clock of
 this process, is free (https://pkg.go.dev/k8s.io/client-go/tools/leaderelection). `leaseTransitions` is the fencing
@@ -22,12 +22,12 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """The time in which one process leads."""
+    """Period in which one process leads."""
 
     number: int
-    """The term's number, which rises with every change of leader."""
+    """Number of the term, which rises with every change of leader."""
     ends: float
-    """When the term ends unless it is renewed before, in seconds of the candidate's clock."""
+    """End of the term without a renewal, in seconds of the candidate's clock."""
 
 
 class Leadership:
@@ -65,10 +65,10 @@ class Leadership:
         """The version of a Lease that another candidate holds, and when it was first seen."""
 
     async def hold(self) -> Term | None:
-        """Take or renew the Lease; None when another candidate holds it.
+        """Take or renew the Lease; return None if another candidate holds it.
 
         Raises:
-            ApiException, OSError: the API server does not answer, or does not allow it.
+            ApiException, OSError: the API server does not answer, or denies access.
         """
         asked = self._clock()
         lease = await self._read()

@@ -1,7 +1,7 @@
-"""The session store: the tokens of every session, and who may append to them.
+"""Session store: the tokens of every session, and the leases of their owners.
 
-Session ids, token ids and opaque bytes enter; frozen values (`values`) or errors leave. `sessions` is the contract,
-`redis_sessions` keeps it on Redis or Valkey with one Lua script for each operation (`lua`, `scripts/`), each with the
-checksums of `checked_scripts`, and `redis_client` opens the connections. `pins`
-remembers which verifier served a session last, and `check` tells whether a server is fit for sessions.
+Input is session ids, token ids and opaque bytes; output is frozen values (`values`) or errors. `sessions` is the
+contract. `redis_sessions` implements it on Redis or Valkey with one Lua script per operation (`lua`, `scripts/`), each
+with the checksums of `checked_scripts`. `redis_client` opens the connections, `pins` stores the last verifier of each
+session, and `check` checks whether a server can hold sessions.
 """

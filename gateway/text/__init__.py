@@ -1,6 +1,6 @@
-"""Text and tokens: prompts become token ids, committed token ids become text that may be shown.
+"""Text and tokens: converts prompts to token ids, and committed token ids to text that may be shown.
 
-A prompt enters the tokenizer, and its token ids leave. The tokens of each round enter `output`, which holds a token
-back while its text may still change or be cut at a stop string; tokens with their final text leave. Nothing here knows
-sessions, verifiers or transports.
+The tokenizer converts a prompt to token ids. `output` takes the tokens of each round, holds a token back while its text
+may still change or be cut at a stop string, and returns tokens with their final text. This package is independent of
+sessions, verifiers and transports.
 """

@@ -1,1 +1,1 @@
-"""Anthropic's Messages: a body becomes the chat that it is, and the events of its generation become content blocks."""
+"""Anthropic's Messages API: converts a body to a chat, and the events of its generation to content blocks."""

@@ -1,4 +1,4 @@
-"""The answers of /v1/messages, whole and as events."""
+"""Answers of /v1/messages, whole and as events."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
@@ -104,7 +104,7 @@ def _reason(finished: Finished) -> Literal["end_turn", "max_tokens", "stop_seque
 
 
 def _shown(block: AnswerBlock) -> dict[str, Any]:
-    """A block as far as it has come."""
+    """Return a block as received so far."""
     if block.kind == "text":
         return {"type": "text", "text": block.content}
     if block.kind == "thinking":

@@ -9,7 +9,7 @@ from gateway.text.output import OutputToken
 from specdec.sampling.logprobs import TokenLogprobs
 
 TokenBytes = Callable[[int], bytes]
-"""Gives the bytes that a token id stands for."""
+"""Returns the bytes of a token id."""
 
 
 class TopLogprob(BaseModel):
@@ -45,11 +45,11 @@ class CompletionLogprobs(BaseModel):
     top_logprobs: list[dict[str, float] | None]
     """At each position the likeliest tokens and the token of the output, with their log probabilities."""
     text_offset: list[int]
-    """Where each token's share of the choice's text begins, in characters."""
+    """Start of each token's share in the choice's text, in characters."""
 
 
 def chat_logprobs(tokens: Sequence[OutputToken], token_bytes: TokenBytes) -> ChatLogprobs | None:
-    """The log probabilities of a choice or a chunk of one; None when no token has any."""
+    """Return the log probabilities of a choice or a part of it; None if no token has any."""
     if not any(token.logprobs for token in tokens):
         return None
     return ChatLogprobs(content=[_of_chat(token, token_bytes) for token in tokens])
@@ -58,9 +58,9 @@ def chat_logprobs(tokens: Sequence[OutputToken], token_bytes: TokenBytes) -> Cha
 def completion_logprobs(
     tokens: Sequence[OutputToken], token_bytes: TokenBytes, start: int, *, asked: bool = False
 ) -> CompletionLogprobs | None:
-    """The log probabilities of a choice or a chunk of one; None when no token has any, unless they are `asked` for.
+    """Return the log probabilities of a choice or a part of it; None if no token has any, unless `asked` is true.
 
-    `start` is where its text begins in the text of the choice, in characters.
+    `start` is the start of the part in the choice's text, in characters.
     """
     if not (asked or any(token.logprobs for token in tokens)):
         return None
@@ -82,7 +82,7 @@ def _of_chat(token: OutputToken, token_bytes: TokenBytes) -> TokenLogprob:
 
 
 def _alternatives(token: int, own: TokenLogprobs, token_bytes: TokenBytes) -> dict[str, float]:
-    """Log probabilities by text; of several tokens with the same text, that of the likeliest."""
+    """Return log probabilities by text; several tokens with the same text get that of the likeliest."""
     found: dict[str, float] = {}
     for other, logprob in (*own.top, (token, own.logprob)):
         found.setdefault(_text(token_bytes(other)), logprob)

@@ -25,26 +25,26 @@ class NamedEventsWriter(ABC):
 
     @abstractmethod
     def whole(self, outputs: Sequence[Output]) -> BaseModel:
-        """The answer in one piece."""
+        """Return the whole answer."""
 
     @abstractmethod
     def opening(self) -> Iterator[bytes]:
-        """The events before the first round, as JSON."""
+        """Yield the events before the first round, as JSON."""
 
     @abstractmethod
     def failure(self, error: SpecdecError) -> bytes:
-        """The last event of a stream that failed."""
+        """Return the last event of a failed stream."""
 
     @abstractmethod
     def _block(self, event: BlockEvent) -> Iterator[bytes]:
-        """The events of a block."""
+        """Yield the events of a block."""
 
     @abstractmethod
     def _end(self, finished: Finished) -> Iterator[bytes]:
-        """The last events."""
+        """Yield the last events."""
 
     def chunks(self, event: Event) -> Iterator[bytes]:
-        """The events of a round or of the end, as JSON."""
+        """Yield the events of a round or of the end, as JSON."""
         if isinstance(event, OutputRound | Finished):
             for each in self._blocks.take(event):
                 yield from self._block(each)
@@ -52,7 +52,7 @@ class NamedEventsWriter(ABC):
             yield from self._end(event)
 
     def framed(self, chunk: bytes) -> bytes:
-        """An event of a stream, named by its type."""
+        """Return an event of a stream, named by its type."""
         name = chunk[len(b'{"type":"') : chunk.index(b'"', len(b'{"type":"'))]
         return b"event: %b\ndata: %b\n\n" % (name, chunk)
 

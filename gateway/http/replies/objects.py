@@ -102,9 +102,9 @@ class AssistantMessage(BaseModel):
     """Null where there are calls and no text."""
     refusal: None
     reasoning_content: str | None = None
-    """What the model thought before its answer; only where it did."""
+    """Thinking before the answer; set only if there is any."""
     reasoning: str | None = None
-    """The same."""
+    """Copy of `reasoning_content`, under the other name that clients use."""
     tool_calls: list[CalledTool] | None = None
 
 
@@ -162,14 +162,14 @@ class KnownDrafter(BaseModel):
     """A drafter of the model's verifiers; its address is not told."""
 
     kind: str
-    """What drafts there; empty until known."""
+    """Kind of drafter; empty until known."""
     model: str
     """Empty until known."""
     state: Literal["ready", "connecting", "refused", "unauthenticated", "unknown"]
 
 
 def known_drafter(drafter: DrafterState) -> KnownDrafter:
-    """A drafter as callers see it: without the reason of a refusal, which is the operator's."""
+    """Return a drafter as shown to callers, without the reason of a refusal, which is for operators only."""
     state = drafter.state.partition(":")[0]
     known = {"kind": drafter.kind, "model": drafter.model}
     match state:
@@ -191,7 +191,7 @@ class Model(BaseModel):
     tokenizer_hash: str
     system_fingerprint: str
     drafters: list[KnownDrafter]
-    """As the verifiers see them; one that any verifier reaches is ready."""
+    """Drafters as seen by the verifiers; ready if any verifier reaches it."""
 
 
 class ModelList(BaseModel):

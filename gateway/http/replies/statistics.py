@@ -83,7 +83,7 @@ class SpeculationReport(BaseModel):
     """Whether the output may differ in distribution from the target's: lenience is below 1."""
     fallbacks: dict[str, int]
     drafters: dict[str, DrafterReport] = {}
-    """What each drafter drafted, by its kind; only when one did."""
+    """Counters by kind of drafter; set only if there was a draft."""
     detail: SpeculationDetail | None = None
     """Set where the verifier chose γ."""
 

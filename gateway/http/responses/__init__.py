@@ -1,4 +1,4 @@
-"""OpenAI's Responses: a body becomes the chat that it is, and the events of its generation become output items.
+"""OpenAI's Responses API: converts a body to a chat, and the events of its generation to output items.
 
-`previous_response_id` continues the session that the response before it is a turn of.
+`previous_response_id` continues the session of an earlier response, which is one of its turns.
 """

@@ -1,4 +1,4 @@
-"""The answers of /v1/responses, whole and as events."""
+"""Answers of /v1/responses, whole and as events."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
@@ -30,7 +30,7 @@ class ResponseReply(BaseModel):
     """The answer of /v1/responses, with what the request asked for."""
 
     id: str
-    """What the next request's `previous_response_id` names."""
+    """Id of the response, for the next request's `previous_response_id`."""
     object: Literal["response"] = "response"
     created_at: int
     status: Status
@@ -161,7 +161,7 @@ class ResponsesWriter(NamedEventsWriter):
         return self._event(name, sequence_number=self._sent - 1, **fields)
 
     def _item(self, block: AnswerBlock, status: Status) -> dict[str, Any]:
-        """The output item of a block as far as it has come; of an incomplete answer, the last one is incomplete."""
+        """Return the output item of a block as received so far, with this status."""
         own = f"{self._started.turn.name}_{block.index}"
         if block.kind == "call":
             call = {"call_id": block.id, "name": block.name, "arguments": block.content}
