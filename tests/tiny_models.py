@@ -60,15 +60,15 @@ def make_tiny_model(
     """Write a model folder and return it.
 
     Args:
-        folder: made when missing.
-        architecture: a model type of transformers; those in ARCHITECTURES get fitting settings.
-        seed: of the weights.
-        vocab_size: the tokenizer's; the tokenizer depends on nothing else.
+        folder: target folder, created if missing.
+        architecture: model type of transformers. Types in ARCHITECTURES get fitting settings.
+        seed: random seed of the weights.
+        vocab_size: number of the tokenizer's ids. The tokenizer depends on nothing else.
         padding: rows of the model's matrices beyond the tokenizer's ids.
-        layers: hidden layers.
-        context: longest sequence.
-        noise: standard deviation of what is added to every weight: the same seed with a little noise is a good drafter.
-        spread: standard deviation of the weights: with more, distributions are sharper and depend more on the context.
+        layers: number of hidden layers.
+        context: maximum sequence length, in tokens.
+        noise: standard deviation of noise added to every weight. The same seed with little noise gives a good drafter.
+        spread: standard deviation of the weights. Larger values give sharper and more context-dependent distributions.
         settings: further settings of the model's configuration.
     """
     config = AutoConfig.for_model(

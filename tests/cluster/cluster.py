@@ -44,7 +44,7 @@ class Cluster:
         """Return the output of kubectl.
 
         Raises:
-            subprocess.CalledProcessError: it failed; `stderr` says why.
+            subprocess.CalledProcessError: kubectl failed; `stderr` has the reason.
         """
         return _run("kubectl", "--namespace", self.namespace, *arguments, text=text)
 

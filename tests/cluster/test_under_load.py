@@ -81,7 +81,7 @@ def test_a_certificate_that_is_renewed(installed: Cluster) -> None:
     before = certificate()
     with installed.traffic() as report:
         installed.kubectl("delete", "secret", secret)
-        installed.upgrade_unchanged()  # the chart's Job makes what is missing
+        installed.upgrade_unchanged()  # the chart's Job makes the missing Secret
         after = base64.b64decode(certificate()).decode()
         verifiers = installed.objects("pods", "--selector", "app.kubernetes.io/component=verifier")
         for name in (each["metadata"]["name"] for each in verifiers):

@@ -215,7 +215,7 @@ def _rules(helm: Helm, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _series(registry: CollectorRegistry) -> Iterator[str]:
-    """Return the names of all series of a process."""
+    """Yield the names of all series of a process."""
     for collector in set(registry._names_to_collectors.values()):
         described = next(iter(collector.describe()))
         yield from (described.name + suffix for suffix in SUFFIXES[described.type])

@@ -16,7 +16,7 @@ from tests.tiny_models import make_tiny_model
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:torch"),  # PyTorch's compiler uses what PyTorch deprecates
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:torch"),  # PyTorch's compiler uses deprecated PyTorch calls
     pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning"),  # hint to use lower precision
     pytest.mark.filterwarnings(r"ignore:\s*Online softmax is disabled:UserWarning"),  # performance hint
     pytest.mark.timeout(900),  # allows a minute of compilation on an idle core
@@ -53,7 +53,7 @@ def logits(engine: NativeEngine) -> torch.Tensor:
 def test_compiled_passes_are_those_of_transformers(
     tmp_path: Path, kv_backend: dict[str, Any], architecture: str
 ) -> None:
-    """Two layers, one of each kind that the architecture has: every layer is compiled anew."""
+    """Two layers, one of each kind that the architecture has: every layer is compiled separately."""
     folder = make_tiny_model(tmp_path, architecture, seed=1, layers=2, padding=7)
     torch.testing.assert_close(logits(load(folder, kv_backend, compiled=True)), logits(load(folder, kv_backend)))
 

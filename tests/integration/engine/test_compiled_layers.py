@@ -13,7 +13,7 @@ from specdec.engine.cpu.compiled_layers import CompiledLayers, _Direct
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:torch"),  # PyTorch's compiler uses what PyTorch deprecates
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:torch"),  # PyTorch's compiler uses deprecated PyTorch calls
 ]
 
 

@@ -166,7 +166,7 @@ def test_a_faulty_drafter_is_measured_once_the_verifier_has_met_it(tmp_path: Pat
 
 
 def _busy(start: float, seconds: float, device: str) -> tuple[float, float]:
-    """Return start and end of a pass of so many seconds."""
+    """Return start and end of a pass of this many seconds."""
     time.sleep(max(0.0, start - time.monotonic()))
     with device_held(device):
         began = time.monotonic()

@@ -1,4 +1,4 @@
-"""Podman is configured for machines without systemd, in a file of its own."""
+"""Podman on machines without systemd gets a configuration file of its own."""
 
 import tomllib
 from pathlib import Path

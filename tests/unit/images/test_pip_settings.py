@@ -1,4 +1,4 @@
-"""Settings of pip reach a step of a build by a file and by mounts, in place of this machine's paths."""
+"""A build step gets pip's settings from a file and from mounts, in place of this machine's paths."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""An image that has grown by a tenth is named, and so is one of which no size is stated."""
+"""Images that have grown by a tenth, or have no stated size, are reported by name."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The model card says what was measured."""
+"""The model card contains every measured number."""
 
 from pathlib import Path
 

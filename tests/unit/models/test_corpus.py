@@ -1,4 +1,4 @@
-"""The corpus split: what is read, what is skipped, and that held-out files never reach training."""
+"""The corpus split: included files, skipped files, and held-out files that never reach training."""
 
 from pathlib import Path, PurePosixPath
 

@@ -1,4 +1,4 @@
-"""Which tokens a training step sees."""
+"""Tokens of each training step."""
 
 import pytest
 import torch

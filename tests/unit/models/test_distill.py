@@ -1,4 +1,4 @@
-"""The distillation loss and the α estimators, on distributions whose answers are known."""
+"""The distillation loss and the α estimators, on distributions with known results."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The exported folder is what any Hugging Face program can load."""
+"""Any Hugging Face program can load the exported folder."""
 
 import stat
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The learning-rate schedule and which parameter goes to which optimiser."""
+"""The learning-rate schedule, and the assignment of parameters to optimizers."""
 
 import itertools
 

@@ -19,7 +19,7 @@ STEPS = 8
 
 
 class KilledError(Exception):
-    """Stands for the end of the process."""
+    """Simulates the end of the process."""
 
 
 def _run(path: Path, dies_at: int | None = None) -> LlamaForCausalLM:

@@ -1,4 +1,4 @@
-"""Distilling from a target's own answers: padding changes nothing, training learns and resumes, the card tells α."""
+"""Distillation from a target's own answers: padding has no effect, training learns and resumes, the card states α."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The tokenizer: lossless on any text, offline to load, and a chat template that writes code and comments."""
+"""The tokenizer: lossless on any text, loaded offline, with a chat template that writes code and comments."""
 
 from pathlib import Path
 

@@ -12,7 +12,7 @@ PLAN = Plan(seconds=600, warm=200, every=10, rate=2, seed=1, bound=1.0)
 
 
 def memory(per_minute: float, warming: float = 0.0) -> Memory:
-    """A process that grows by so many MiB a minute, and by more before 200 s, with noise of 2 MiB."""
+    """Return the memory of a process that grows by this many MiB per minute, faster before 200 s, with 2 MiB noise."""
     made = Memory("verifier", 1)
     for second in range(0, 600, 10):
         size = 500 + per_minute * second / 60 + warming * min(second, 200) / 60 + second % 3

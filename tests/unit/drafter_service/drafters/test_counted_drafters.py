@@ -39,7 +39,7 @@ def test_a_unigram_looks_at_nothing() -> None:
 
 
 def test_candidates_are_few_at_any_vocabulary() -> None:
-    """No draft needs a vector over the whole vocabulary."""
+    """Drafting builds no vector over the vocabulary."""
     tokens = torch.arange(150_000).repeat(2)
     drafter = CountsDrafter("counts", count(tokens, 152_000, "hash", order=2), support=64)
     ids, _ = drafter.candidates(5)

@@ -20,7 +20,7 @@ SUMMARY = Summary(Speculation(), Counter())
 
 
 class Generation:
-    """A generation of so many rounds, one of which may fail. It records whether it was closed."""
+    """A generation with this many rounds, one of which may fail. It records whether it was closed."""
 
     def __init__(self, name: str, rounds: int, fails_at: int = -1) -> None:
         self._name = name

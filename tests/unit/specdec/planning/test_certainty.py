@@ -1,4 +1,4 @@
-"""Uncertainty of a model: 0 for a point mass, 1 for a uniform distribution."""
+"""Normalized entropy of a distribution: 0 for a point mass, 1 for a uniform distribution."""
 
 import pytest
 import torch
