@@ -32,6 +32,7 @@ _VALUES: dict[int, list[Any]] = {
     FieldDescriptor.CPPTYPE_DOUBLE: _REALS,
     FieldDescriptor.CPPTYPE_FLOAT: _REALS,
     FieldDescriptor.CPPTYPE_UINT32: _WIDE,
+    FieldDescriptor.CPPTYPE_INT32: [0, 1, -1, 2**31 - 1, -(2**31)],
     FieldDescriptor.CPPTYPE_INT64: _LONG,
     FieldDescriptor.CPPTYPE_BOOL: [True, False],
     FieldDescriptor.CPPTYPE_ENUM: [0, 1, 2, 3, 99],

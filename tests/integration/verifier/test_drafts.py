@@ -180,7 +180,7 @@ async def test_without_drafters_every_token_is_plain(house: House, target: Targe
     rounds = await client.rounds(gamma=3)
     assert output(rounds) == target.greedy(PROMPT, LENGTH)
     assert len(rounds) == LENGTH
-    assert reasons(rounds) == {"drafter_unavailable"}
+    assert reasons(rounds) == {"no_match"}
     off = await client.rounds(epoch=2, mode=Mode.OFF)
     assert output(off) == output(rounds)
     assert reasons(off) == set()
