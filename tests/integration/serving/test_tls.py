@@ -192,8 +192,7 @@ sys.exit(not served)
 SERVER = """
 import asyncio, sys
 from pathlib import Path
-from specdec.serving import server, tls
-from specdec.serving import tls
+from specdec.serving.rpc import server, tls
 from specdec.serving.rpc.access import Access
 
 async def main(folder):
