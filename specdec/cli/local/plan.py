@@ -173,8 +173,9 @@ def _drafter_config(settings: UpSettings) -> dict[str, Any]:
     kind = settings.drafter_kind
     folder = settings.drafter if kind in _MODEL_FILES else settings.target  # other kinds need only the tokenizer
     model = {"path": _absolute(folder), "dtype": settings.dtype, "compile": settings.compile}
-    backend = "transformers" if settings.backend == "transformers" else "native"
-    return {"kind": kind, "model": model, "backend": backend, "log": settings.log.model_dump()}
+    # A setting of this release is written only where it differs, so that services of the last one can read the rest.
+    backend = {"backend": "transformers"} if settings.backend == "transformers" else {}
+    return {"kind": kind, "model": model, **backend, "log": settings.log.model_dump()}
 
 
 def _verifier_config(settings: UpSettings, drafters: Sequence[str]) -> dict[str, Any]:
@@ -182,7 +183,7 @@ def _verifier_config(settings: UpSettings, drafters: Sequence[str]) -> dict[str,
     config = {"model": model, "drafters": drafters, "log": settings.log.model_dump(), **_mode(settings)}
     config |= {"local": source_names(settings.local), "drafter": settings.default_drafter}
     config |= {"drafter_vocabulary": settings.drafter_vocabulary, "backend": settings.backend}
-    config |= {"drafters_expected": settings.drafters > 0}
+    config |= {} if settings.drafters else {"drafters_expected": False}
     if settings.backend == "native":
         config["wide_threads"] = settings.wide_threads or max(1, min(_WIDE_THREADS, cores() // settings.verifiers))
     tree = None if settings.tree is None else asdict(settings.tree) | {"drafters": list(settings.tree.drafters)}
@@ -193,13 +194,13 @@ def _verifier_config(settings: UpSettings, drafters: Sequence[str]) -> dict[str,
 def _gateway_config(settings: UpSettings, verifiers: Sequence[str], redis_url: str, kv: str) -> dict[str, Any]:
     return {
         "model": _target(settings),
-        "generation_config": settings.generation_config,
         "verifiers": verifiers,
         "redis_url": redis_url,
         "kv": {"redis_url": kv},
         "log": settings.log.model_dump(),
         "drain": {"limit": _DRAIN_SECONDS},
-        "reasoning_parser": settings.reasoning_parser,
+        **({"generation_config": settings.generation_config} if settings.generation_config != "auto" else {}),
+        **({"reasoning_parser": settings.reasoning_parser} if settings.reasoning_parser != "auto" else {}),
         **({"cors_origins": list(settings.cors_origins)} if settings.cors_origins else {}),
         **({"api_keys": str(settings.api_keys.resolve())} if settings.api_keys else {}),
         **_mode(settings),
