@@ -1,4 +1,4 @@
-"""Authentication of the HTTP API: without an API key, only the page and the health probes are served."""
+"""Checks before a request is read: API keys, and for browsers the origin, the host name and the media type."""
 
 from collections.abc import Collection
 from ipaddress import ip_address
