@@ -39,7 +39,8 @@ class DraftWaits:
         self._longest = 0.0
         self._stirred: dict[Drafting, None] = {}
         """Sequences whose drafts have changed since the last check."""
-        self._timer: asyncio.TimerHandle | None = None
+        self._check: tuple[asyncio.Handle, float] | None = None
+        """Next scheduled check of waits that have timed out, and its time on the loop's clock."""
 
     def __getitem__(self, gathers: Gathers) -> int:
         """Return the number of waits with this policy."""
@@ -108,14 +109,16 @@ class DraftWaits:
         if patience == math.inf:
             return
         loop = asyncio.get_running_loop()
-        if self._timer is not None:
-            if self._timer.when() <= loop.time() + patience:
+        due = loop.time() + patience
+        if self._check is not None:
+            scheduled, when = self._check
+            if when <= due:
                 return
-            self._timer.cancel()
-        self._timer = loop.call_later(patience, self._look_at_late)
+            scheduled.cancel()
+        self._check = loop.call_at(due, self._look_at_late), due
 
     def _look_at_late(self) -> None:
-        self._timer = None
+        self._check = None
         for sequence in [each for each in self._waits if each.drafts.patience <= 0.0]:
             self._look(sequence)
         self._watch(min((each.drafts.patience for each in self._waits), default=math.inf))

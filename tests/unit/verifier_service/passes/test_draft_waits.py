@@ -4,6 +4,8 @@ import asyncio
 import math
 from collections.abc import Callable
 
+import uvloop
+
 from tests.gateway_fakes import until
 from verifier_service.backends.batch_plan import Gathers
 from verifier_service.drafts.drafts import Drafts, Proposal
@@ -110,6 +112,18 @@ async def test_a_wait_ends_when_its_time_is_over_whichever_comes_first() -> None
     await until(lambda: late.got)
     assert not never.got
     assert made.waits[Gathers.ALWAYS] == 1
+
+
+def test_a_wait_shorter_than_the_clock_of_uvloop_does_not_break_the_next_one() -> None:
+    """For such a delay uvloop returns a handle without a time."""
+
+    async def begin_two() -> tuple[Waiting, Waiting]:
+        made = Waits()
+        short, next_one = made.begin(Coming(seconds=0.0002)), made.begin(Coming(seconds=0.01))
+        await until(lambda: short.got and next_one.got)
+        return short, next_one
+
+    assert [len(each.got) for each in uvloop.run(begin_two())] == [1, 1]
 
 
 async def test_only_waits_for_which_no_pass_waits_are_hurried() -> None:
