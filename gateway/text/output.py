@@ -1,7 +1,7 @@
 """Converts committed token ids to text that may be shown: whole characters, cut at stop strings."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from gateway.text.detokenizer import Detokenizer
 from gateway.tools.parsers import overlap
@@ -9,8 +9,7 @@ from specdec.rules.speculation import Origin
 from specdec.sampling.logprobs import TokenLogprobs
 
 
-@dataclass(frozen=True, slots=True)
-class OutputToken:
+class OutputToken(NamedTuple):
     """Output token and its share of the text."""
 
     id: int
@@ -95,7 +94,7 @@ class OutputText:
         """End the output and return the tokens held back; an incomplete character becomes replacement characters."""
         if self._held:
             last = self._held[-1]
-            self._held[-1] = replace(last, text=last.text + self._detokenizer.flush())
+            self._held[-1] = last._replace(text=last.text + self._detokenizer.flush())
         self._cut_at_stop()
         return tuple(self._release(len(self._held)))
 
@@ -126,7 +125,7 @@ class OutputText:
         own, at = len(texts), 0
         for index, text in enumerate(texts):
             token, room = self._held[index], start - at
-            self._held[index] = replace(token, text=token.text[: max(room, 0)])
+            self._held[index] = token._replace(text=token.text[: max(room, 0)])
             at += len(text)
             if room <= 0 and at > start:
                 own = min(own, index)

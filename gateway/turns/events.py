@@ -3,7 +3,8 @@
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Container, Iterable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from gateway.text.detokenizer import Decode
 from gateway.text.output import OutputToken, text_of
@@ -63,8 +64,7 @@ class RejectedToken:
         return self.decode([self.id])
 
 
-@dataclass(frozen=True, slots=True)
-class OutputRound:
+class OutputRound(NamedTuple):
     """Output released by a committed round: the tokens whose text is now final."""
 
     text: str
@@ -87,8 +87,7 @@ class OutputRound:
     """Log probabilities of the prompt's tokens after the first; on the first round, if the request asks for them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(NamedTuple):
     """Last event of a successful generation; a failed one raises an error instead."""
 
     reason: FinishReason
@@ -141,12 +140,12 @@ async def without_first(events: AsyncGenerator[Event], count: int) -> AsyncGener
                     rest = _without(event, skip)
                     if reader:
                         reader.feed(_read_text(tokens[:skip], reader.tags))
-                        rest = replace(rest, message=reader.feed(_read_text(rest.tokens, reader.tags)))
+                        rest = rest._replace(message=reader.feed(_read_text(rest.tokens, reader.tags)))
                     if rest.tokens or not skip:
                         yield rest
                     skip = max(0, skip - len(tokens))
                 case Finished():
-                    yield replace(event, message=reader.end(), called=reader.called) if reader else event
+                    yield event._replace(message=reader.end(), called=reader.called) if reader else event
 
 
 def _read_text(tokens: Iterable[OutputToken], tags: Container[str]) -> str:
@@ -158,7 +157,7 @@ def _without(event: OutputRound, skip: int) -> OutputRound:
     if not skip:
         return event
     tokens = event.tokens[skip:]
-    return replace(event, tokens=tokens, text=text_of(tokens))
+    return event._replace(tokens=tokens, text=text_of(tokens))
 
 
 async def collect(events: AsyncGenerator[Event]) -> tuple[Started, list[Output]]:

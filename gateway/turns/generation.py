@@ -309,7 +309,7 @@ async def merged(generations: Sequence[AsyncGenerator[Event]]) -> AsyncGenerator
                 index = waiting.pop(task)
                 if (event := _event(task)) is not None:
                     waiting[_next(generations[index])] = index
-                    yield event if isinstance(event, Started) else replace(event, choice=index)
+                    yield event if isinstance(event, Started) else event._replace(choice=index)
     finally:
         for task in waiting:
             task.cancel()

@@ -5,7 +5,6 @@ Rounds read from the store lack timing, speed-up and detail, which the store doe
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from gateway.store.values import TurnView
 from gateway.text.detokenizer import Decode, Detokenizer
@@ -75,7 +74,7 @@ class Transcript:
             # A plain round commits one token, so a round without a draft counts as one round per token.
             self._rounds[len(kept.draft), kept.accepted, kept.fallback] += 1 if kept.draft else len(kept.tokens)
             self._drafters = added(self._drafters, tallies_of(kept))
-        return kept, replace(self._output_round(kept, shown), prompt_logprobs=scores)
+        return kept, self._output_round(kept, shown)._replace(prompt_logprobs=scores)
 
     def finished(self) -> Finished:
         """Return the last event; raises InternalError if the turn has not ended."""
@@ -94,8 +93,7 @@ class Transcript:
         """Return the round cut to its first `count` tokens, with the turn's finish after it."""
         if count == len(verified.tokens) and self.finish is verified.finish:
             return verified
-        return replace(
-            verified,
+        return verified._replace(
             tokens=verified.tokens[:count],
             origins=verified.origins[:count],
             logprobs=verified.logprobs[:count],
@@ -108,7 +106,7 @@ class Transcript:
         if not (shown and self.header.shows_special and shown[-1].id in self.header.call.stop_token_ids):
             return shown
         name = self._decode.special.get(shown[-1].id, "")
-        return (*shown[:-1], replace(shown[-1], text=shown[-1].text.removesuffix(name)))
+        return (*shown[:-1], shown[-1]._replace(text=shown[-1].text.removesuffix(name)))
 
     def _output_round(self, kept: Round, shown: tuple[OutputToken, ...]) -> OutputRound:
         rejected = kept.draft[kept.accepted :]

@@ -12,7 +12,7 @@ import secrets
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 
 from pydantic import TypeAdapter
@@ -155,8 +155,11 @@ def note_of(committed: Round) -> bytes:
 
 
 def _note(committed: Round) -> bytes:
-    note = _ROUND.dump_python(committed, exclude=_NOT_IN_NOTE, exclude_defaults=True)
-    return json.dumps(note, separators=(",", ":")).encode()  # strict JSON has no infinite log probabilities
+    defaults = Round._field_defaults
+    fields = {name: value for name, value in committed._asdict().items() if name not in _NOT_IN_NOTE}
+    note = {name: value for name, value in fields.items() if value != defaults[name]}
+    # Strict JSON, as of other encoders, has no infinite log probabilities.
+    return json.dumps(note, separators=(",", ":"), default=asdict).encode()
 
 
 @lru_cache(maxsize=1024)
@@ -173,11 +176,12 @@ def round_from(stored: StoredRound, base_len: int) -> Round:
     """
     with readable_entry():
         note = json.loads(_note_content(stored, base_len))
-        committed = _ROUND.validate_python({"base_len": base_len, "tokens": stored.tokens} | note)
+        known = {name: value for name, value in note.items() if name in Round._fields}
+        committed = _ROUND.validate_python({"base_len": base_len, "tokens": stored.tokens} | known)
         finish = FinishReason(stored.finish) if stored.finish else None
         if len(committed.origins) != len(committed.tokens):
             raise ValueError(f"{len(committed.tokens)} tokens with {len(committed.origins)} origins")
-    return replace(committed, finish=finish)
+    return committed._replace(finish=finish)
 
 
 def log_of(last: TurnView) -> tuple[int, ...]:

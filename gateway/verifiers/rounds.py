@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import chain
 
 from specdec.errors import NoVerifier
@@ -100,8 +99,7 @@ def joined(rounds: Sequence[Round]) -> Round:
     if len(rounds) == 1:
         return first
     timings = [each.timing for each in rounds]
-    return replace(
-        first,
+    return first._replace(
         tokens=tuple(chain.from_iterable(each.tokens for each in rounds)),
         origins=tuple(chain.from_iterable(each.origins for each in rounds)),
         logprobs=tuple(chain.from_iterable(each.logprobs for each in rounds)),

@@ -90,8 +90,7 @@ def certain(tokens: Sequence[int], mode: Mode) -> Draft:
     return Draft(tuple(tokens), () if mode is Mode.COUPLED else tuple(map(point_mass, tokens)))
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """Result of one round: the accepted drafts and the token that the target adds."""
 
     tokens: tuple[int, ...]

@@ -1,7 +1,6 @@
 """Translation between values and protobuf messages. A message has the fields of its value, with the same names."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from enum import Enum
 from typing import Any, Generic, NamedTuple, TypeVar, get_origin, get_type_hints
 
@@ -56,9 +55,9 @@ class EnumCodec(Generic[V]):
 
 
 class Codec(Generic[V, M]):
-    """Translation between a frozen dataclass and its message.
+    """Translation between a frozen dataclass or named tuple and its message.
 
-    Fields of equal type are copied. An unset optional field of the message gives the default of the dataclass field.
+    Fields of equal type are copied. An unset optional field of the message gives the default of the field.
     """
 
     def __init__(
@@ -72,14 +71,9 @@ class Codec(Generic[V, M]):
         """
         self._value = value
         self._message = message
-        hints = get_type_hints(value)
         self._fields = [
-            (
-                field.name,
-                (names or {}).get(field.name, field.name),
-                translations.get(field.name, _copy(hints[field.name])),
-            )
-            for field in fields(value)  # type: ignore[arg-type]
+            (name, (names or {}).get(name, name), translations.get(name, _copy(kind)))
+            for name, kind in get_type_hints(value).items()
         ]
         known = message.DESCRIPTOR.fields_by_name
         self._optional = {name for name, field in known.items() if field.has_presence and not field.message_type}

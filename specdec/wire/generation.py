@@ -5,6 +5,7 @@ Each value is defined here once, with its protobuf translation. Both services us
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from protos.verifier.v1 import verifier_pb2 as pb
 from specdec.rules.judged import JudgedToken
@@ -65,8 +66,7 @@ class Fallback(StrEnum):
     """The drafter is still reading the tokens that the target has read, and the round does not wait for it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
+class Timing(NamedTuple):
     """Breakdown of the time of one round, in seconds."""
 
     draft: float = 0.0
@@ -77,8 +77,7 @@ class Timing:
     """Target pass and verdict of the whole batch."""
 
 
-@dataclass(frozen=True, slots=True)
-class Speedup:
+class Speedup(NamedTuple):
     """Speed-up: tokens per second with drafts divided by tokens per second without; 0 while unknown."""
 
     predicted: float = 0.0
@@ -137,8 +136,7 @@ class DraftPart:
     """Number of these tokens in the output."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Round:
+class Round(NamedTuple):
     """One verification round: a draft, its verdict, and the tokens that it commits.
 
     In a gateway, a round without a draft may combine several rounds that arrived together, each with one token.

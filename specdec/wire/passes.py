@@ -6,7 +6,7 @@ coroutine or a translation per session.
 
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import accumulate, chain, pairwise
 from typing import TypeVar
 
@@ -135,7 +135,7 @@ def pass_from_pb(message: pb.ServeResponse) -> Pass:
     if sum(counts) != len(tokens) or len(origins) != len(tokens) or sum(drafted) != len(drafts):
         raise ValueError("the tokens of a pass do not fit its counts")
     names, speedup = list(message.names), SPEEDUP.from_pb(message.speedup)
-    columns = zip(
+    columns = zip(  # in the order of the fields of Round
         tokens_from_bytes(message.base_lens),
         _pieces(tokens, counts),
         _pieces(origins, counts),
@@ -154,22 +154,7 @@ def pass_from_pb(message: pb.ServeResponse) -> Pass:
         (speedup if each else _FIXED for each in message.adaptive),
         strict=True,
     )
-    rounds = [
-        Round(
-            base_len=base_len,
-            tokens=own,
-            origins=origins_of,
-            draft=draft,
-            accepted=accepted,
-            drafter=drafter,
-            forced=forced,
-            finish=finish,
-            fallback=fallback,
-            timing=timing,
-            speedup=gain,
-        )
-        for base_len, own, origins_of, draft, accepted, drafter, forced, finish, fallback, timing, gain in columns
-    ]
+    rounds = [Round(*each) for each in columns]
     for extra in message.extras:
         rounds[extra.row] = _with_extra(rounds[extra.row], extra)
     ended = {each.slot: each.status for each in message.ended}
@@ -200,8 +185,7 @@ def _extra(row: int, verified: Round) -> pb.RoundExtra | None:
 
 
 def _with_extra(verified: Round, extra: pb.RoundExtra) -> Round:
-    return replace(
-        verified,
+    return verified._replace(
         logprobs=logprobs_from_pb(extra.logprobs),
         detail=DETAIL.from_pb(extra.detail),
         cached_tokens=extra.cached_tokens,

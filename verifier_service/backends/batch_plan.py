@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import NamedTuple
 
 from specdec.grammar.state import TokenMasks
 from specdec.rules.draft import NO_DRAFT, Draft, Verdict
@@ -83,8 +84,7 @@ class Gathers(Enum):
     """While the round itself waits, that is, while waiting pays for the batch."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """Verdict on a row, with the times of its pass."""
 
     verdict: Verdict

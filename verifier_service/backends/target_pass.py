@@ -195,7 +195,7 @@ def _explained(rows: Sequence[Row], starts: Sequence[int], p: Tensor, verdicts: 
         if asked.detail and not isinstance(row.draft, TreeDraft):
             own, seed = p[starts[b] : starts[b + 1]], row.call.sampling.seed
             judged = evidence(asked.mode, own, row.draft, seed, row.goal, asked.lenience)
-            explained[b] = replace(verdicts[b], judged_tokens=judged)
+            explained[b] = verdicts[b]._replace(judged_tokens=judged)
     return explained
 
 
@@ -225,7 +225,7 @@ def _scored(rows: Sequence[Row], starts: Sequence[int], logits: Tensor, verdicts
     scores = iter(score(logits[of_tokens], tokens, max(wanted.values())))
     for b, most in wanted.items():
         logprobs = tuple(next(scores).cut(most) for _ in verdicts[b].tokens)
-        scored[b] = replace(verdicts[b], logprobs=logprobs)
+        scored[b] = verdicts[b]._replace(logprobs=logprobs)
     return scored
 
 
@@ -284,7 +284,7 @@ def keep(engine: Engine, chunk: ScheduledChunk, verdict: Verdict) -> Verdict:
     if not isinstance(engine, PathKeeper):
         raise InternalError("this engine keeps no paths of trees")
     engine.keep(name, chunk.start, [*range(chunk.count), *(chunk.count + node for node in verdict.path)])
-    return replace(verdict, drafted=chunk.drafts)
+    return verdict._replace(drafted=chunk.drafts)
 
 
 def _siblings(row: Row) -> Siblings | None:

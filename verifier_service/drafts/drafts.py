@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from specdec.rules.draft import NO_DRAFT, Draft
 from specdec.trees.tree import TreeDraft
@@ -10,8 +10,7 @@ from specdec.wire.generation import Fallback
 from verifier_service.backends.batch_plan import Gathers
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
+class Proposal(NamedTuple):
     """The draft to verify in a round."""
 
     draft: Draft | TreeDraft = NO_DRAFT

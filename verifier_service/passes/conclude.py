@@ -1,8 +1,7 @@
 """Conclusion of a round: the tokens that a verdict commits, and the report of the round."""
 
-import time
 from collections.abc import Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -25,8 +24,7 @@ class Cut(NamedTuple):
     finish: FinishReason | None
 
 
-@dataclass(frozen=True, slots=True)
-class AskedRound:
+class AskedRound(NamedTuple):
     """A round requested from the target."""
 
     base_len: int
@@ -39,7 +37,8 @@ class AskedRound:
     """Reason that the verifier chose not to draft; NONE otherwise."""
     grounds: RoundDetail | None
     """Reason for the draft length, if the call requests it."""
-    since: float = field(default_factory=time.perf_counter)
+    since: float
+    """Time of the request, by `time.perf_counter`."""
 
     def told(self, cut: Cut, outcome: Outcome, speedup: Speedup, cached: int) -> Round:
         """Return the complete report of the round.
@@ -52,7 +51,7 @@ class AskedRound:
         """
         verdict, proposal = outcome.verdict, self.proposal
         if verdict.drafted < outcome.offered:
-            proposal = replace(proposal, draft=NO_DRAFT, fallback=Fallback.UNAVAILABLE)
+            proposal = proposal._replace(draft=NO_DRAFT, fallback=Fallback.UNAVAILABLE)
         count = len(cut.tokens)
         return Round(
             base_len=self.base_len,

@@ -1,6 +1,7 @@
 """State of one generation in the loop: committed tokens, draft of the next round, and credit."""
 
 import math
+import time
 from collections.abc import Callable
 from contextvars import copy_context
 from dataclasses import replace
@@ -190,7 +191,7 @@ class Sequence:
         cached = self._cached if told.asked.base_len == len(self._call.tokens) else 0
         done = told.asked.told(told.cut, told.outcome, self._gamma.speedup(), cached)
         if self._scores is not None:
-            done = replace(done, prompt_logprobs=self._scores.all)
+            done = done._replace(prompt_logprobs=self._scores.all)
             self._scores = None
         if told.span is not None:
             told.span.describe(_described(done))
@@ -267,7 +268,7 @@ class Sequence:
     def _ask(self, proposal: Proposal) -> None:
         drafted, proposal = len(proposal.draft.tokens), self._with_forced(proposal)
         base_len = len(self._tokens)
-        self._asked = AskedRound(base_len, proposal, drafted, self._declined, self._grounds)
+        self._asked = AskedRound(base_len, proposal, drafted, self._declined, self._grounds, time.perf_counter())
         self._loop.submit(self, self._next_row(base_len, proposal))
 
     def _commit(self, asked: AskedRound, outcome: Outcome) -> Cut:
@@ -318,7 +319,7 @@ class Sequence:
         draft = with_forced(proposal.draft, self.row, self._tokens, self._limit - len(self._tokens) - 1)
         if draft is proposal.draft:
             return proposal
-        return replace(proposal, draft=draft, drafter=proposal.drafter if proposal.draft.tokens else GRAMMAR)
+        return proposal._replace(draft=draft, drafter=proposal.drafter if proposal.draft.tokens else GRAMMAR)
 
     def _next_row(self, goal: int, proposal: Proposal) -> Row:
         own, behind = self.row, proposal.fallback is Fallback.FIRST_ROUND

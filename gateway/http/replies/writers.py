@@ -268,9 +268,9 @@ class CompletionWriter(Writer):
             return part
         match part:
             case OutputRound():
-                return replace(part, tokens=(), text="", committed=0, report=None)
+                return part._replace(tokens=(), text="", committed=0, report=None)
             case Finished():
-                return replace(part, reason=FinishReason.LENGTH, matched_stop="", completion_tokens=0)
+                return part._replace(reason=FinishReason.LENGTH, matched_stop="", completion_tokens=0)
         return replace(part, tokens=(), rounds=(), finished=self._shortened(part.finished))
 
     @property

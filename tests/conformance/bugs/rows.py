@@ -84,7 +84,7 @@ def _drafters(row: Row, verdict: Verdict) -> Verdict:
     for at, (token, law) in enumerate(drafted[: verdict.accepted]):
         q = float(law.weights[law.ids == token].sum() / law.weights.sum())
         own[at] = replace(own[at], logprob=float(torch.tensor(q).log()))
-    return replace(verdict, logprobs=tuple(own))
+    return verdict._replace(logprobs=tuple(own))
 
 
 BUGS = (

@@ -1,7 +1,6 @@
 """Bugs in the code around the rules: KV, the cut of a round, the vocabulary, and text that spans rounds."""
 
 from collections.abc import Callable, Set
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -77,7 +76,7 @@ def counted_before_the_cut(patch: pytest.MonkeyPatch) -> None:
     told = AskedRound.told
 
     def planted(asked: AskedRound, kept: Cut, outcome: Outcome, speedup: Speedup, cached: int) -> Round:
-        return replace(told(asked, kept, outcome, speedup, cached), accepted=outcome.verdict.accepted)
+        return told(asked, kept, outcome, speedup, cached)._replace(accepted=outcome.verdict.accepted)
 
     patch.setattr(AskedRound, "told", planted)
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from itertools import product
 from unittest.mock import patch
 
@@ -98,10 +97,10 @@ def wrong_cuts() -> float:
 
 def _told(tokens: tuple[int, ...], accepted: int, drafted: int, room: int) -> Round:
     """The round of a verdict, as far as it is cut."""
-    asked = conclude.AskedRound(BASE_LEN, Proposal(Draft((1,) * drafted)), drafted, Fallback.NONE, None)
+    asked = conclude.AskedRound(BASE_LEN, Proposal(Draft((1,) * drafted)), drafted, Fallback.NONE, None, 0.0)
     outcome = Outcome(Verdict(tokens, accepted, drafted), started=0.0, seconds=0.0, offered=drafted)
     told = asked.told(conclude.cut(tokens, room, frozenset({END})), outcome, Speedup(), cached=0)
-    return replace(told, draft=(), drafter="", fallback="", forced=0, timing=Timing())
+    return told._replace(draft=(), drafter="", fallback="", forced=0, timing=Timing())
 
 
 def _cut(tokens: tuple[int, ...], accepted: int, drafted: int, room: int) -> Round:

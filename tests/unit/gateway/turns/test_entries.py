@@ -91,6 +91,11 @@ def test_a_conversation_continues_from_checked_tokens_alone() -> None:
         log_of(view([], prompt=(*PROMPT[:-1], 0)))
 
 
+def test_a_round_with_a_field_of_a_newer_release_is_read_without_it() -> None:
+    note = b'{"newer":1,' + STORED.note[9:]
+    assert round_from(replace(STORED, note=note), len(PROMPT)) == ROUND
+
+
 def test_what_was_written_before_there_were_checksums_is_read_as_it_is() -> None:
     assert round_from(replace(STORED, note=STORED.note[8:]), len(PROMPT)) == ROUND
     assert header_from_bytes(header_to_bytes(header())[8:], PROMPT) == header()

@@ -127,7 +127,7 @@ def test_tokens_that_a_grammar_forced_are_its_own_and_took_no_time() -> None:
 
 
 def test_c_is_unknown_for_rounds_that_were_read_back() -> None:
-    read_back = replace(drafted("model", 4, 4), timing=Timing())
+    read_back = drafted("model", 4, 4)._replace(timing=Timing())
     assert sums(read_back)["model"].c is None
     assert sums(read_back, drafted("model", 4, 4))["model"].c == pytest.approx(0.05)
 

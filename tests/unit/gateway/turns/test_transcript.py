@@ -73,8 +73,8 @@ def test_an_end_without_tokens_is_no_step_of_the_statistics() -> None:
 def test_plain_rounds_that_were_joined_leave_the_same_statistics_live_and_read_back(
     stop: tuple[str, ...], late: int, steps: int
 ) -> None:
-    rounds = [replace(plain(6 + index, letter), fallback="late") for index, letter in enumerate("abcd")]
-    rounds += [drafted(10, b"e", 0), plain(11, "f"), replace(plain(12, "g"), finish=FinishReason.LENGTH)]
+    rounds = [plain(6 + index, letter)._replace(fallback="late") for index, letter in enumerate("abcd")]
+    rounds += [drafted(10, b"e", 0), plain(11, "f"), plain(12, "g")._replace(finish=FinishReason.LENGTH)]
     together = [joined(rounds[:4]), rounds[4], joined(rounds[5:])]
     alone, live, read_back = transcript(*stop), transcript(*stop), transcript(*stop)
     for each in rounds:
@@ -103,8 +103,7 @@ def test_rounds_out_of_place_and_ends_too_early_are_bugs() -> None:
 def test_a_round_comes_with_a_report_where_the_request_asks() -> None:
     asked = header()
     asked = replace(asked, call=replace(asked.call, speculation=replace(asked.call.speculation, detail=True)))
-    done = replace(
-        drafted(6, b"abc", 2),
+    done = drafted(6, b"abc", 2)._replace(
         drafter="model",
         timing=Timing(0.5, 0.25, 1.0),
         speedup=Speedup(1.5, 1.25),

@@ -81,7 +81,7 @@ def test_rounds_read_back_make_the_same_events_as_when_they_ran() -> None:
 
 def test_log_probabilities_come_back_with_their_tokens_even_infinite_ones() -> None:
     scores = (TokenLogprobs(-0.5, ((7, -0.5), (8, -math.inf))),)
-    scored = replace(verified(3, "a", 0, 0), logprobs=scores)
+    scored = verified(3, "a", 0, 0)._replace(logprobs=scores)
     assert round_from(StoredRound(scored.tokens, "", note_of(scored)), 3).logprobs == scores
 
 

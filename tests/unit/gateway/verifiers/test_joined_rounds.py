@@ -1,7 +1,6 @@
 """Plain rounds that arrive together become one, and other rounds stay unchanged."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from specdec.wire.generation import GenerationCall, Round, RoundDetail, Speedup,
 
 SCORES = TokenLogprobs(-1.0, ((4, -1.0),))
 FIRST = Round(base_len=3, tokens=(4,), origins=(Origin.PLAIN,))
-SECOND = replace(FIRST, base_len=4, tokens=(5,))
+SECOND = FIRST._replace(base_len=4, tokens=(5,))
 CALL = GenerationCall(
     tokens=(1, 2, 3),
     prompt_len=3,
@@ -30,13 +29,12 @@ CALL = GenerationCall(
 
 def plain(count: int, start: int = 3) -> list[Round]:
     """Return consecutive plain rounds."""
-    return [replace(FIRST, base_len=start + index, tokens=(index,)) for index in range(count)]
+    return [FIRST._replace(base_len=start + index, tokens=(index,)) for index in range(count)]
 
 
 def test_a_joined_round_has_all_that_its_rounds_had() -> None:
     rounds = [
-        replace(
-            each,
+        each._replace(
             logprobs=(TokenLogprobs(-1.0 - index),),
             timing=Timing(1.0, 10.0 + index, 100.0),
             speedup=Speedup(index, 1.0),
@@ -44,8 +42,8 @@ def test_a_joined_round_has_all_that_its_rounds_had() -> None:
         )
         for index, each in enumerate(plain(3))
     ]
-    rounds[0] = replace(rounds[0], cached_tokens=2)
-    rounds[2] = replace(rounds[2], finish=FinishReason.LENGTH)
+    rounds[0] = rounds[0]._replace(cached_tokens=2)
+    rounds[2] = rounds[2]._replace(finish=FinishReason.LENGTH)
     assert list(joined_rounds(rounds)) == [
         Round(
             base_len=3,
@@ -66,15 +64,15 @@ def test_a_round_alone_stays_the_same_object() -> None:
 
 
 def test_neighbours_are_joined_up_to_one_that_cannot_be() -> None:
-    rounds = [*plain(3), replace(FIRST, base_len=6, draft=(8,)), *plain(2, start=7)]
+    rounds = [*plain(3), FIRST._replace(base_len=6, draft=(8,)), *plain(2, start=7)]
     assert [each.tokens for each in joined_rounds(rounds)] == [(0, 1, 2), (4,), (0, 1)]
 
 
 def test_plain_neighbours_can_be_joined() -> None:
     assert joinable(FIRST, SECOND)
-    assert joinable(replace(FIRST, logprobs=(SCORES,)), replace(SECOND, logprobs=(SCORES,)))
-    assert joinable(replace(FIRST, fallback="late"), replace(SECOND, fallback="late"))
-    assert joinable(replace(FIRST, cached_tokens=1), replace(SECOND, finish=FinishReason.STOP))
+    assert joinable(FIRST._replace(logprobs=(SCORES,)), SECOND._replace(logprobs=(SCORES,)))
+    assert joinable(FIRST._replace(fallback="late"), SECOND._replace(fallback="late"))
+    assert joinable(FIRST._replace(cached_tokens=1), SECOND._replace(finish=FinishReason.STOP))
 
 
 @pytest.mark.parametrize(
@@ -106,7 +104,7 @@ def test_plain_neighbours_can_be_joined() -> None:
     ],
 )
 def test_nothing_else_can(of_first: dict[str, Any], of_second: dict[str, Any]) -> None:
-    assert not joinable(replace(FIRST, **of_first), replace(SECOND, **of_second))
+    assert not joinable(FIRST._replace(**of_first), SECOND._replace(**of_second))
 
 
 def is_sound(rounds: Sequence[Round]) -> bool:
@@ -135,7 +133,7 @@ ODD_ROUNDS = st.builds(
 
 @given(
     st.lists(
-        st.one_of(ODD_ROUNDS, st.builds(lambda base: replace(FIRST, base_len=base), st.integers(3, 7))), max_size=5
+        st.one_of(ODD_ROUNDS, st.builds(lambda base: FIRST._replace(base_len=base), st.integers(3, 7))), max_size=5
     )
 )
 def test_joining_hides_no_fault_from_the_check_and_makes_none(rounds: list[Round]) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -116,7 +115,7 @@ async def test_what_arrives_during_a_commit_is_joined_in_the_next() -> None:
     await until(lambda: store.calls)
     for base in (4, 5):
         stream.arrivals.add([(0, plain(base, base))], {})
-    stream.arrivals.add([(0, replace(plain(6), draft=(5,)))], {})
+    stream.arrivals.add([(0, plain(6)._replace(draft=(5,)))], {})
     store.free.set()
     await until(lambda: len(receiver.told) == 3)
     assert [[each.tokens for each in call] for call in store.calls] == [[(5,)], [(4, 5), (5,)]]

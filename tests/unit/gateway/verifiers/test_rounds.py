@@ -1,7 +1,6 @@
 """A round that no correct verifier sends counts its verifier as lost, before any use of the round."""
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -34,7 +33,7 @@ ROUND = Round(
 def test_rounds_that_continue_each_other_are_taken() -> None:
     check = RoundCheck(CALL, vocab_size=10)
     check.take(ROUND)
-    check.take(replace(ROUND, base_len=5, finish=FinishReason.LENGTH))
+    check.take(ROUND._replace(base_len=5, finish=FinishReason.LENGTH))
     check.take(Round(base_len=7, finish=FinishReason.STOP))
 
 
@@ -58,4 +57,4 @@ def test_rounds_that_continue_each_other_are_taken() -> None:
 )
 def test_a_round_that_makes_no_sense_is_not(changes: dict[str, Any]) -> None:
     with pytest.raises(NoVerifier, match="makes no sense"):
-        RoundCheck(CALL, vocab_size=10).take(replace(ROUND, **changes))
+        RoundCheck(CALL, vocab_size=10).take(ROUND._replace(**changes))

@@ -1,7 +1,5 @@
 """Passes and orders are transmitted unchanged, and inconsistent columns are refused."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,8 +36,7 @@ DRAFTED = Round(
     finish=FinishReason.STOP,
     timing=Timing(0.5, 0.25, 0.125),
 )
-EXPLAINED = replace(
-    DRAFTED,
+EXPLAINED = DRAFTED._replace(
     logprobs=(TokenLogprobs(-0.5, ((5, -0.5),)), TokenLogprobs(-1.5, ((6, -1.5),))),
     detail=RoundDetail(3, "goodput", 0.5, 0.25, 0.125, (JudgedToken(0.5, 0.25),) * 3),
     cached_tokens=2,
