@@ -228,10 +228,16 @@ class GenerationRequest:
         """Hash of the request's content, equal for equal requests. A randomly drawn seed is left out."""
         sampling = self.sampling if self.seeded else replace(self.sampling, seed=0)
         asked = replace(
-            self, sampling=sampling, request_id="", idempotency_key="", answer_format="", resumable=True, retries=None
+            self,
+            sampling=sampling,
+            lenience=1.0 if self.lenience is None else self.lenience,
+            request_id="",
+            idempotency_key="",
+            answer_format="",
+            resumable=True,
+            retries=None,
+            key=None,  # a retry with a newer key of the same tenant has the same digest
         )
-        asked = replace(asked, key=None)  # a retry with a newer key of the same tenant has the same digest
-        asked = replace(asked, lenience=1.0 if self.lenience is None else self.lenience)
         return hashlib.sha256(repr(asked).encode()).hexdigest()[:32]
 
     def __post_init__(self) -> None:
@@ -300,6 +306,8 @@ class GenerationRequest:
 
     def choices(self) -> "tuple[GenerationRequest, ...]":
         """Return one request per generation, each with its own prompt and seed, grouped by prompt."""
+        if self.n == 1 and not self.more_prompts:
+            return (self,)
         count, seeds = len(self.prompts), [(self.sampling.seed + index) % (MAX_SEED + 1) for index in range(self.n)]
         return tuple(
             replace(self, prompt=prompt, more_prompts=(), of_prompts=count, sampling=replace(self.sampling, seed=seed))

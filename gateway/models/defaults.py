@@ -52,9 +52,9 @@ class SamplingDefaults:
     def applied(self, request: GenerationRequest) -> GenerationRequest:
         """Return the request with defaults for the options that it does not set."""
         left: dict[str, Any] = {name: value for name, value in self.sampling.items() if name not in request.named}
-        sampling = replace(request.sampling, **left)
+        sampling = replace(request.sampling, **left) if left else request.sampling
         if self.max_tokens is None or "max_tokens" in request.named or request.cap_tokens is not None:
-            return replace(request, sampling=sampling)
+            return replace(request, sampling=sampling) if left else request
         return replace(request, sampling=sampling, cap_tokens=max(self.max_tokens, sampling.min_tokens))
 
 

@@ -74,7 +74,8 @@ class Generator:
         async with charged(services, request) as charge:
             with await services.generations.enter(request.tenant, request.number, request_memory(request)) as entrance:
                 grammar = await services.grammars.check(request.sampling.grammar, request.grammar_param, request.tenant)
-                request = replace(request, sampling=replace(request.sampling, grammar=grammar))
+                if grammar is not None:
+                    request = replace(request, sampling=replace(request.sampling, grammar=grammar))
                 first = await self._session_id(request)
                 generations = [
                     self._generation(choice, choice_session_id(first, index), deadline, skips[index], charge)
@@ -192,8 +193,9 @@ class Generator:
         _, info = await model.pool.wait_for_verifier(session_id, fingerprint, services.settings.failover.arrival)
         added = await model.prompts.encode_request(request, info.context_length, history)
         clamp = services.settings.max_tokens_over_room == "clamp"
-        words = await model.prompts.encode_words(request.bad_words, request.tenant)
-        request = replace(request, sampling=replace(request.sampling, bad_words=words))
+        if request.bad_words:
+            words = await model.prompts.encode_words(request.bad_words, request.tenant)
+            request = replace(request, sampling=replace(request.sampling, bad_words=words))
         predicted = await model.prompts.encode_prediction(request.prediction, request.tenant, info.context_length)
         reading = request.reading
         if reading.thinking:
@@ -231,7 +233,7 @@ class Generator:
                 kept or services.models.kept(model, info.system_fingerprint),
                 request.tenant,
                 expect_turn,
-                request.digest,
+                request.digest if request.idempotency_key or request.session else "",
                 create=not request.session,
                 base=len(history) or None,
             )
