@@ -1,13 +1,13 @@
 """Runs Lua scripts on Redis. Every failure of the server or the connection raises SessionStoreDown.
 
-Concurrent durable writes are sent and acknowledged together (group commit).
+Concurrent scripts are sent together, and durable writes are acknowledged together (group commit).
 """
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from contextlib import suppress
-from functools import cache, partial
+from functools import cache
 from typing import Any, TypeVar
 
 from redis.asyncio import Redis
@@ -110,65 +110,59 @@ class Scripts:
     def __init__(self, client: Redis, replicas: int, prefix: str = "") -> None:
         """Args: replicas: number of replicas that must acknowledge a durable write; prefix: prefix of every key."""
         self._client = client
-        self._pipeline = SharedPipeline(client, replicas)
+        self._pipeline = SharedPipeline(client, replicas=0)
+        self._durable = SharedPipeline(client, replicas)
         self._prefix = prefix
 
     async def run(self, script: str, session_id: str, *arguments: str | bytes | float) -> Reply:
-        """Run a script on the keys of a session and return its reply."""
+        """Run a script on the keys of a session, as `run_on` does."""
         return await self.run_on(script, self._keys(session_id), *arguments)
 
     async def run_on(self, script: str, keys: Sequence[str], *arguments: str | bytes | float) -> Reply:
-        """Run a script on any keys, which include the prefix."""
-        return await self._reply(
-            script, keys, arguments, lambda sha, sent: self._client.evalsha(sha, len(keys), *keys, *sent)
-        )
+        """Run a script on any keys, which include the prefix, and return its reply."""
+        return await self._reply(self._pipeline, script, keys, arguments)
 
     async def run_durably(self, script: str, session_id: str, *arguments: str | bytes | float) -> Reply:
         """Run a script on the keys of a session durably, as `run_durably_on` does."""
         return await self.run_durably_on(script, self._keys(session_id), *arguments)
 
     async def run_durably_on(self, script: str, keys: Sequence[str], *arguments: str | bytes | float) -> Reply:
-        """Run a script in one batch with other pending scripts, and wait until enough replicas acknowledge the writes.
+        """Run a script like `run_on`, and wait until enough replicas acknowledge its writes.
 
         Raises:
             SessionStoreDown: also if too few replicas acknowledged. The write stands, so the script must be repeatable.
         """
-        return await self._reply(
-            script, keys, arguments, lambda sha, sent: self._pipeline.run("EVALSHA", sha, len(keys), *keys, *sent)
-        )
+        return await self._reply(self._durable, script, keys, arguments)
 
     async def close(self) -> None:
-        """Wait for the durable writes in flight."""
+        """Wait for the scripts in flight."""
         await self._pipeline.close()
+        await self._durable.close()
 
     async def _reply(
-        self,
-        script: str,
-        keys: Sequence[str],
-        arguments: Sequence[str | bytes | float],
-        evaluate: Callable[..., Any],
+        self, pipeline: SharedPipeline, script: str, keys: Sequence[str], arguments: Sequence[str | bytes | float]
     ) -> Reply:
-        """Run a script and return its reply. A corrupted reply runs the script again; every script is repeatable.
-
-        `evaluate` takes the script's hash, and the arguments to send as `sent`.
-        """
+        """Run a script and return its reply. A corrupted reply runs the script again; every script is repeatable."""
         for _ in range(TRIES):
             sent = arguments_of(keys, arguments)
-            reply = reply_of(await guarded(self._answer(script, partial(evaluate, sent=sent))), sent)
+            reply = reply_of(await guarded(self._answer(pipeline, script, (len(keys), *keys, *sent))), sent)
             if reply is not None:
                 return reply
             with suppress(RedisError, OSError):  # a connection may be desynchronized: drop the idle ones
                 await self._client.connection_pool.disconnect(inuse_connections=False)
         raise SessionStoreDown("bytes were changed on the way to the session store or back")
 
-    async def _answer(self, script: str, evaluate: Callable[[str], Any]) -> Any:
-        """Call `evaluate` with the script's hash, loading the script if needed; None if the answer is malformed."""
+    async def _answer(self, pipeline: SharedPipeline, script: str, call: _Command) -> Any:
+        """Run a script by its hash, loading it if needed; return None if the answer is malformed.
+
+        `call` is the number of keys, the keys and the arguments.
+        """
         source, sha = _whole(script)
         try:
             with suppress(NoScriptError):
-                return await evaluate(sha)
+                return await pipeline.run("EVALSHA", sha, *call)
             await self._client.script_load(source)
-            return await evaluate(sha)
+            return await pipeline.run("EVALSHA", sha, *call)
         except InvalidResponse:  # it breaks the protocol of Redis
             return None
 
