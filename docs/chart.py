@@ -67,7 +67,7 @@ WRITTEN_IN_SECTIONS = {
     "KvSettings": {"redis_url", "key"},
     "ScalingSettings": {"minimum", "maximum", "down_seconds", "min_speedup"},
 }
-"""Those that a section of it may not hold."""
+"""Settings that a section of a `config` may not hold."""
 
 DURATION = {"type": "string", "pattern": r"^([0-9]+(h|m|s|ms))+$"}
 PORTS = {"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": 65535}}
@@ -189,7 +189,7 @@ RULES: tuple[tuple[str, Schema], ...] = (
     (r"sizing\..*|.*(maxFirstTokenSeconds|minSpeedup)", POSITIVE),
     (r"extraObjects", {"type": "array", "items": {"type": ["object", "string"]}}),
 )
-"""What a value may be, by the first pattern that is its whole path; else its type is that of its default."""
+"""Schema of a value, by the first pattern that matches its whole path; other values have the type of their default."""
 
 DEFAULTS: dict[type, Schema] = {
     bool: {"type": "boolean"},

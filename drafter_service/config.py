@@ -18,20 +18,20 @@ class DrafterSettings(Settings):
     model_config = SettingsConfigDict(env_prefix="SPECDEC_DRAFTER_")
 
     kind: Literal["model", "counts", "ngram", "prompt_lookup", "suffix", "hybrid", "random"] = "model"
-    """Source of the drafts: a language model, counts of a corpus, n-grams or repetitions of the sequence itself, what
-    earlier sequences generated, such a source and a model where it has no answer, or nothing but chance."""
+    """Source of the drafts: a language model, counts of a corpus, n-grams or repetitions of the sequence, earlier
+    generated sequences, `hybrid` (such a source, and the model if it finds nothing), or random tokens."""
     backend: Literal["native", "transformers"] = "native"
-    """What computes a draft model: the engine of this package, or transformers, one sequence at a time, as a target on
-    the backend `transformers` needs it where it is an encoder-decoder."""
+    """Engine of the draft model: `native`, or `transformers`, which runs one sequence at a time. A target that is an
+    encoder-decoder on the backend `transformers` needs such a drafter."""
     first: Literal["ngram", "prompt_lookup", "suffix"] = "suffix"
-    """For `hybrid`, the source that is asked before the model."""
+    """Source that `hybrid` tries before the model."""
     model: ModelSettings
     """The draft model; its tokenizer must be the target's. For `counts`, the folder of a counts file; for kinds without
     a model, any folder with the tokenizer."""
     address: Address = "127.0.0.1:50052"
-    """Where the gRPC API listens."""
+    """Address of the gRPC API."""
     http: Address = "127.0.0.1:0"
-    """Where /metrics, /livez and /readyz listen."""
+    """Address of /metrics, /livez and /readyz."""
     otel: OtelSettings = OtelSettings()
     health: Address | None = None
     """A second address, always in plaintext and without a token, for grpc.health.v1 and reflection, which then leaves

@@ -97,9 +97,9 @@ def _callers(settings: GatewaySettings) -> Check:
     if settings.api_keys is None:
         reachable = [address for address in (settings.http, settings.address) if not is_loopback(address)]
         if reachable:
-            detail = f"whoever reaches {' or '.join(reachable)} is served"
+            detail = f"every client that reaches {' or '.join(reachable)} is served"
             return Check.warn("api keys", detail, "set api_keys, or have a proxy that authenticates before it")
-        return Check.ok("api keys", "nobody is asked for one; only this machine reaches the gateway")
+        return Check.ok("api keys", "none needed; only this machine reaches the gateway")
     try:
         keys = parse(read_file(settings.api_keys), settings.api_keys, ApiKey("", ""))
     except ConfigError as error:

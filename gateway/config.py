@@ -55,7 +55,7 @@ class AdmissionSettings(Section):
 
 
 class KeyLimitSettings(Section):
-    """What each API key may ask for, where its line in the file says nothing else; all gateways count together."""
+    """Default limits of an API key. A key's line in the file may set others. All gateways count together."""
 
     requests: int | None = Field(default=None, ge=1)
     """Requests a minute; None for no limit."""
@@ -132,35 +132,35 @@ class GatewaySettings(Settings):
     cors_origins: Origins = ()
     """Origins of web pages whose scripts may call the HTTP API, as `https://app.example`; `*` is every origin."""
     hosts: HostNames = ()
-    """Names by which this gateway is called beside those of its machine, where `http` is on loopback without keys."""
+    """Host names to accept in requests, besides the machine's own, if `http` is on loopback without keys."""
     proxies: HostNames = ()
-    """Addresses or networks of proxies, as `10.0.0.0/8`, whose `X-Forwarded-For` says who calls."""
+    """Addresses or networks of proxies, as `10.0.0.0/8`, whose `X-Forwarded-For` names the caller."""
     page: bool = True
-    """Whether `http` has a page at `/`, on which speculation can be watched."""
+    """Whether `http` serves a page at `/` that shows speculation."""
     admin: Address | None = None
-    """Where /metrics and the details of /readyz are, which then leave `http`; there when None."""
+    """Address of /metrics and of the details of /readyz, which then leave `http`; they stay on `http` when None."""
     health: Address | None = None
     """A second address for grpc.health.v1 and reflection, which then leaves the first; none when None."""
     otel: OtelSettings = OtelSettings()
     verifiers: tuple[Address, ...] = Field(default=("127.0.0.1:50053",), min_length=1)
-    """Verifiers to dial, where they are a static list."""
+    """Addresses of the verifiers, if they are a static list."""
     discovery: GatewayDiscoverySettings = GatewayDiscoverySettings()
     cluster: ClusterSettings = ClusterSettings()
     tls: DialTlsSettings = DialTlsSettings()
     public_tls: PublicTlsSettings = PublicTlsSettings()
     token: Token = NO_TOKEN
-    """Token that verifiers are sent; it is no API key."""
+    """Token for calls to verifiers; it is no API key."""
     api_keys: Path | None = None
-    """File of API keys, a line `tenant: sha256:HEX` for each; it is read again when it changes. None asks nobody."""
+    """File of API keys, a line `tenant: sha256:HEX` for each; reread when it changes. None asks for no key."""
     key_limits: KeyLimitSettings = KeyLimitSettings()
     redis_url: str = "redis://127.0.0.1:6379/0"
     """The session store: `redis://`, `rediss://`, `unix://`, `redis+sentinel://` or `rediss+sentinel://`."""
     redis_prefix: Annotated[str, Field(pattern=r"^[\w.:/-]*$")] = ""
-    """What every key of the session store begins with: deployments of different prefixes share a server, no session."""
+    """Prefix of every key in the session store. Deployments with different prefixes share a server, but no session."""
     mode: Mode = Mode.REJECTION
     """Verification mode of a request that names none."""
     max_tokens_over_room: Literal["clamp", "refuse"] = "clamp"
-    """What becomes of a request whose max_tokens are over the room left in the context."""
+    """Action for a request with more max_tokens than the context has room for."""
     max_body_bytes: int = Field(default=4 * 2**20, gt=0)
     """Largest HTTP body or gRPC message taken from a caller."""
     request_timeout: float = Field(default=600.0, gt=0)

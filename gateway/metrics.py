@@ -35,7 +35,7 @@ class GatewayMetrics:
             "specdec_round_interval_seconds", "Between two committed rounds of a generation."
         )
         self.running = gauge("specdec_gateway_requests_running", "Generations running.")
-        self.waiting = gauge("specdec_gateway_requests_waiting", "Requests that wait to be let in.", ("kind",))
+        self.waiting = gauge("specdec_gateway_requests_waiting", "Requests waiting for admission.", ("kind",))
         self.refused = counter(
             "specdec_gateway_requests_refused", "Requests refused because too much ran and waited.", ("kind",)
         )

@@ -1,4 +1,4 @@
-"""What the three services share, and the command line.
+"""Code shared by the three services, and the command line.
 
 `rules` is the algorithm of speculative decoding, beside `sampling`, `trees` and `planning`. `engine` runs Hugging Face
 models, `wire` turns values into protobuf messages and back, and `serving` is what every process needs: settings,

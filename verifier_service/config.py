@@ -19,32 +19,32 @@ from specdec.sources.settings import SourceSettings
 
 
 class DraftingSettings(Section):
-    """How long drafts are waited for, when a drafter that failed is tried again, in seconds, and what is pushed."""
+    """Waiting times for drafts, in seconds, pushed chains, and groups of sessions."""
 
     timeout: float = Field(default=0.2, gt=0)
-    """Longest wait for the draft of one round; where γ is chosen, no longer drafts are ordered than come within it."""
+    """Longest wait for the draft of one round. Automatic γ orders only drafts that can arrive within it."""
     probe: float = Field(default=1.0, gt=0)
-    """After a wait that ended without a draft, rounds take what has come, and wait again only this much later."""
+    """Time after a wait without a draft during which rounds use only drafts that have already arrived."""
     overload_pause: float = Field(default=2.0, gt=0)
-    """How long a session stays away from a drafter that has no room for it, or that failed."""
+    """Time for which a session avoids a drafter that has no room for it, or that failed."""
     outcomes: Annotated[int, Field(ge=0, le=64)] | Literal["auto"] = "auto"
-    """Likely outcomes of each verdict that drafters push chains for while it is under way, as many as they can; 0 for
-    none, and `auto` for 8 at each drafter that is far enough and has time. It hides the network, and takes a drafter
-    about as much work as so many sessions."""
+    """Number of likely outcomes of a running verdict that drafters push chains for; 0 pushes none, and `auto` pushes 8
+    from each drafter with a long round trip and idle time. Pushed chains hide the network, and cost a drafter about as
+    much work as that many sessions."""
     groups: Annotated[int, Field(ge=1, le=2)] | Literal["auto"] = "auto"
-    """Groups of sessions: with 2, one is drafted for while the other is verified, which pays where a pass over half of
-    them takes about half as long; `auto` measures whether it does, and 1 verifies all sessions in every pass."""
+    """Groups of sessions: with 2, one is drafted for while the other is verified, which pays if a pass over half of the
+    sessions takes about half as long; 1 verifies all sessions in every pass; `auto` measures which is faster."""
 
 
 _OWN_ARGUMENTS = (
     "model", "dtype", "worker_cls", "scheduler_cls", "speculative_config", "scheduling_policy", "async_scheduling",
     "skip_tokenizer_init", "disable_log_stats", "enable_lora", "pipeline_parallel_size", "data_parallel_size", "seed",
 )  # fmt: skip
-"""Arguments of vLLM's engine that the verifier sets itself, or cannot do with."""
+"""Arguments of vLLM's engine that the verifier sets itself or does not support."""
 
 
 def _check_engine_arguments(values: dict[str, Any]) -> dict[str, Any]:
-    """The values, if none of them is the verifier's own; raises ValueError if not."""
+    """Return the values if none of them is in `_OWN_ARGUMENTS`; raise ValueError otherwise."""
     for name in _OWN_ARGUMENTS:
         if name in values:
             raise ValueError(f"{name!r} cannot be given here")
@@ -52,7 +52,7 @@ def _check_engine_arguments(values: dict[str, Any]) -> dict[str, Any]:
 
 
 class VllmSettings(Section):
-    """The target on vLLM; read where `backend` is `vllm`."""
+    """Settings of the backend `vllm`."""
 
     engine_args: Annotated[dict[str, Any], AfterValidator(_check_engine_arguments)] = Field(default_factory=dict)
     """Arguments of vLLM's engine by their names in Python, as in `tensor_parallel_size: 2` or `quantization: fp8`."""
@@ -61,7 +61,7 @@ class VllmSettings(Section):
 
 
 def _check_gamma(value: Any) -> Any:
-    """The value, if requests may write it as their draft length; raises ValueError if not."""
+    """Return the value if it is valid as a request's draft length; raise ValueError otherwise."""
     try:
         parse_gamma(value)
     except FieldInvalid as error:
@@ -70,18 +70,18 @@ def _check_gamma(value: Any) -> Any:
 
 
 class TreeSettings(Section):
-    """Trees of drafts."""
+    """Default shape of draft trees."""
 
     nodes: int = Field(ge=1, le=MAX_NODES)
-    """Most drafted tokens in a round."""
+    """Largest number of drafted tokens in a round."""
     width: int = Field(ge=1, le=MAX_NODES)
-    """Most children of a node that one drafter proposes."""
+    """Largest number of children of a node that one drafter proposes."""
     depth: int = Field(ge=1, le=MAX_DEPTH)
-    """Most drafted tokens on a path."""
+    """Largest number of drafted tokens on a path."""
     replacement: bool = False
-    """Whether siblings are drawn independently; without it, none is drawn twice."""
+    """True to draw siblings independently; false never draws the same sibling twice."""
     drafters: tuple[str, ...] = ()
-    """Names of what drafts, each of which makes a tree of its own; empty is the one drafter."""
+    """Names of drafters or sources, each of which makes a tree; empty uses one drafter."""
 
     @property
     def options(self) -> TreeOptions:
@@ -105,62 +105,62 @@ class VerifierSettings(Settings):
     model: ModelSettings
     """The target model."""
     backend: Literal["native", "vllm", "transformers"] = "native"
-    """What computes the target: the engine of this package; vLLM, which has an environment of its own; or transformers,
-    one sequence at a time, which is slow, and runs encoder-decoders and decoders that `native` refuses."""
+    """Engine of the target: `native`; `vllm`, in an environment of its own; or `transformers`, which runs one sequence at
+    a time, is slow, and supports encoder-decoders and decoders that `native` refuses."""
     vllm: VllmSettings = VllmSettings()
     address: Address = "127.0.0.1:50053"
-    """Where the gRPC API listens."""
+    """Address of the gRPC API."""
     http: Address = "127.0.0.1:0"
-    """Where /metrics, /livez and /readyz listen."""
+    """Address of /metrics, /livez and /readyz."""
     otel: OtelSettings = OtelSettings()
     health: Address | None = None
     """A second address, always in plaintext and without a token, for grpc.health.v1 and reflection, which then leaves
     the first; none when None."""
     tls: DialTlsSettings = DialTlsSettings()
     token: Token = NO_TOKEN
-    """Token that gateways must send, and that drafters are sent; everybody may call when empty."""
+    """Token that gateways must send, and that the verifier sends to drafters; any client may call when empty."""
     drafters: tuple[Address, ...] = ()
-    """A static list of drafters to connect to; with no drafter and no local source every token is plain."""
+    """Static list of drafters to connect to. Without a drafter and without a local source every token is plain."""
     drafters_expected: bool = True
     """Whether a drafter that has never answered counts as `drafter_unavailable`; otherwise it counts as `no_match`."""
     drafter: str = ""
-    """What drafts for requests that do not choose: a source, or a drafter's kind, model or address; any when empty."""
+    """Default drafter of requests: a source, or a drafter's kind, model or address; any when empty."""
     drafter_vocabulary: Literal["same", "translate"] = "same"
-    """Whether a drafter must have the target's tokenizer, or may translate the tokens that both have in common."""
+    """Whether a drafter must have the target's tokenizer, or may translate the tokens that both tokenizers have."""
     least_overlap: float = Field(default=0.2, ge=0, le=1)
-    """With `translate`, the share of the smaller vocabulary that a drafter must have in common with the target."""
+    """Smallest share of the smaller vocabulary that a translating drafter must have in common with the target."""
     local: tuple[SourceKind, ...] = ()
-    """Sources that this process asks itself, before any drafter and without one; the first with an answer drafts."""
+    """Sources inside this process, tried in this order before any drafter."""
     sources: SourceSettings = SourceSettings()
     discovery: DiscoverySettings = DiscoverySettings()
     gamma: Annotated[
         Annotated[int, Field(ge=0)] | Literal["auto", "optimal", "egag"] | dict[str, Any], AfterValidator(_check_gamma)
     ] = "auto"
-    """Draft length of requests that do not choose: a number, `auto`, `optimal`, `egag`, or an object with a policy and
-    its fields, as requests write it; `auto` follows measured costs and acceptance."""
+    """Default draft length of requests: a number, `auto`, `optimal`, `egag`, or an object with a policy and its fields,
+    as in requests. `auto` uses measured costs and acceptance."""
     lenience: float = Field(default=1.0, gt=0, le=1)
-    """Lenience of requests in mode rejection that do not choose; below 1 answers are lossy, and say so."""
+    """Default lenience of requests in mode rejection; below 1, answers are lossy and are marked as such."""
     tree: TreeSettings | None = None
-    """Trees that greedy requests draft unless they choose a draft length or other trees; None drafts chains."""
+    """Draft trees of greedy requests that set neither a draft length nor trees; None drafts chains."""
     gamma_max: int = Field(default=16, ge=0, le=64)
     """Largest draft length."""
     drafting: DraftingSettings = DraftingSettings()
     chunk_tokens: int = Field(default=512, ge=1)
     """Prompt tokens computed in one pass beside the sessions that decode."""
     draft_tokens: int = Field(default=512, ge=1)
-    """Drafts judged in one pass, of all sessions together; where there are more, the longest are cut short."""
+    """Largest number of drafted tokens in one pass over all sessions; the longest drafts are shortened to fit."""
     step_sessions: int | None = Field(default=None, ge=1)
-    """Most sessions that decode in one pass, which bounds its time; more of them take turns. None is all of them."""
+    """Largest number of decoding sessions in one pass; more sessions take turns. None sets no limit."""
     kv_bytes: int = Field(default=2**30, ge=1)
-    """Budget of all keys and values, those kept for later sessions included."""
+    """Memory for all keys and values in bytes, those cached for later sessions included."""
     threads: int = Field(default=1, ge=1)
-    """Number of PyTorch's threads."""
+    """Number of threads of PyTorch."""
     wide_threads: int | None = Field(default=None, ge=1)
-    """The same where the backend is native, in passes over 64 tokens or more, as prompts are; None is no other."""
+    """Number of threads in passes over 64 or more tokens, for the backend `native`; None uses `threads`."""
     max_waiting: int = Field(default=4096, ge=1)
-    """Number of generations that may wait for KV before more are refused."""
+    """Number of generations that may wait for KV; further ones are refused."""
     drain_seconds: float = Field(default=20.0, ge=0)
-    """How long running generations may go on once the process is asked to stop; then the gateway moves them."""
+    """Seconds for which running generations continue after a request to stop; then the gateway moves them."""
 
     @property
     def draft_length(self) -> tuple[int | None, GammaPolicy]:

@@ -38,7 +38,7 @@ class Way:
     gamma: int | None = None
     """Draft length: 0 for no drafts, for a server that has both."""
     sibling: str = BASE
-    """The same server without drafts."""
+    """Name of the way that serves without drafts on this server."""
     learns: bool = False
     """Whether its choice adapts to the load."""
     one_by_one: bool = False

@@ -41,7 +41,7 @@ class Scale:
     grid_seconds: float = 1.0
     """Seconds of a slice of the whole stack, in its grid and in the table of controllers."""
     grid_slices: tuple[float, int, int] = (3.0, 3, 9)
-    """With slowed models: seconds of a slice, slices of each setting, and further slices of auto and off if needed."""
+    """Seconds of a slice, slices of each setting, and further slices of auto and off if needed; for slowed models."""
     grid_steps: tuple[float, ...] = (0.02, 0.0005, 0.002, 0.00005)
     """Seconds of a pass and of each token it computes, for the slowed target and the slowed drafter."""
     shared_steps: tuple[float, ...] = (0.00526, 0.000018, 0.0013, 0.000005)

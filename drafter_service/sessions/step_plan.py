@@ -86,10 +86,10 @@ class StepPlanner:
         if any(each.session.verifier_waits for each in waiting):
             waiting = [each for each in waiting if each.session.verifier_waits]
         ready = sorted((each for each in waiting if each.pending == 1), key=lambda each: each.session.asked_at)
-        behind = sorted((each for each in waiting if each.pending != 1), key=lambda each: each.pending)
+        longer = sorted((each for each in waiting if each.pending != 1), key=lambda each: each.pending)
         return [
             *_batch(ready, self._steps, self._step_sessions),
-            *_batch(behind, self._prompts, self._chunk_tokens),
+            *_batch(longer, self._prompts, self._chunk_tokens),
         ]
 
 

@@ -140,7 +140,7 @@ def parse(content: str, path: Path, defaults: ApiKey) -> dict[bytes, ApiKey]:
             raise ConfigError(f"api_keys file {path}, line {number}: {error}") from error
         keys[digest] = key
     if not keys:
-        raise ConfigError(f"api_keys file {path} has no key: nobody would be served")
+        raise ConfigError(f"api_keys file {path} has no key: every request would be refused")
     return keys
 
 

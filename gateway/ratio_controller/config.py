@@ -11,7 +11,7 @@ from specdec.serving.settings import Address, Section, Settings
 
 
 class MetricsSettings(Section):
-    """Where the live numbers come from: a Prometheus, or else the /metrics of the replicas."""
+    """Source of the live metrics: a Prometheus server, or else the /metrics of the replicas."""
 
     prometheus: str = ""
     """Base URL of the Prometheus; empty to read the replicas."""
@@ -26,9 +26,9 @@ class MetricsSettings(Section):
     verifiers: tuple[Address, ...] = ()
     """`host:port` of the verifiers' /metrics; each A and AAAA record of a name is one replica."""
     drafters: tuple[Address, ...] = ()
-    """The same for the drafters."""
+    """`host:port` of the drafters' /metrics; each A and AAAA record of a name is one replica."""
     timeout: float = Field(default=5.0, gt=0)
-    """Seconds for which an answer may take."""
+    """Timeout of a query, in seconds."""
 
     @model_validator(mode="after")
     def _has_a_source(self) -> Self:
@@ -50,28 +50,28 @@ class ScalingSettings(Section):
     """The rules for the number of drafters."""
 
     minimum: int = Field(default=1, ge=0)
-    """The least number, also while drafting does not pay; with 0, one drafter is tried every `retry` seconds."""
+    """Smallest number of drafters, also while drafting does not pay; with 0, one is tried every `retry` seconds."""
     maximum: int = Field(default=64, ge=1)
-    """The greatest number."""
+    """Largest number of drafters."""
     verify_busy: float = Field(default=0.8, gt=0, le=1)
-    """The share of time that verifiers should be busy."""
+    """Target share of time that verifiers are busy."""
     draft_busy: float = Field(default=0.8, gt=0, le=1)
-    """The share of time that drafters should be busy."""
+    """Target share of time that drafters are busy."""
     min_speedup: float = Field(default=1.05, ge=0)
-    """The speed-up that drafts must bring a session; below it, the drafters go down to the minimum."""
+    """Speed-up of a session that drafts must reach; below it, the number of drafters falls to the minimum."""
     draft_batch: float = Field(default=0.0, ge=0)
-    """Sessions that one drafter step should hold; the measured batch when that is larger. With 0, too many drafters
-    are not noticed: they share the sessions, and their small batches make all of them seem needed."""
+    """Sessions that one drafter step should hold; a larger measured batch is used instead. With 0, surplus drafters are
+    not detected: they share the sessions, and their small batches make all of them seem needed."""
     starved: float = Field(default=0.1, gt=0, lt=1)
-    """Share of rounds with too few drafts above which a drafter is added whatever the ratio says."""
+    """Share of rounds with too few drafts above which a drafter is added regardless of the ratio."""
     idle: float = Field(default=0.5, gt=0, lt=1)
-    """The share of busy time below which drafters are removed, unless rounds lack drafts."""
+    """Share of busy time below which drafters are removed, unless rounds lack drafts."""
     tolerance: float = Field(default=0.1, ge=0, lt=1)
-    """Relative difference to the present number that is too small for a change."""
+    """Relative difference to the current number below which nothing changes."""
     up_seconds: float = Field(default=30.0, ge=0)
-    """Seconds for which more drafters must be recommended before they are added."""
+    """Seconds that a higher number must be recommended before drafters are added."""
     down_seconds: float = Field(default=300.0, ge=0)
-    """Seconds for which fewer drafters must be recommended before any is removed; longer than a model loads."""
+    """Seconds that a lower number must be recommended before drafters are removed; longer than a model loads."""
     retry: float = Field(default=600.0, gt=0)
     """Seconds without drafters after which drafting is tried again."""
 

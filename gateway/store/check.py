@@ -43,7 +43,7 @@ def version_check(name: str, facts: ServerFacts) -> Check:
 def cluster_check(name: str, facts: ServerFacts) -> Iterator[Check]:
     """Refuse a Redis Cluster node: it holds only some of the keys, and the scripts use keys of several nodes."""
     if facts.is_cluster:
-        remedy = "use one master, behind Sentinels where it must not fail"
+        remedy = "use one master, with Sentinels for failover"
         yield Check.fail(f"{name} cluster", "Redis Cluster is not supported (cluster_enabled:1)", remedy)
 
 

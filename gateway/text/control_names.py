@@ -70,20 +70,20 @@ class ControlNames:
                 stretch.append(token)
         return ids + self._stretch(rendered[start:], stretch, mark, start > 0)
 
-    def _stretch(self, text: str, ids: list[int], mark: str, behind: bool) -> list[int]:
+    def _stretch(self, text: str, ids: list[int], mark: str, follows: bool) -> list[int]:
         """Tokenize text between two added tokens; return `ids`, its known tokens, if nothing is hidden in it."""
-        return self._plain(text.replace(mark, ""), behind) if mark in text else ids
+        return self._plain(text.replace(mark, ""), follows) if mark in text else ids
 
-    def _plain(self, text: str, behind: bool) -> list[int]:
+    def _plain(self, text: str, follows: bool) -> list[int]:
         """Tokenize text without control tokens; the flag says whether an added token precedes it."""
-        guard = _GUARD if behind else ""
+        guard = _GUARD if follows else ""
         found = self._without_added.encode(guard + text, add_special_tokens=False)
         known = [(token, span) for token, span in zip(found.ids, found.offsets, strict=True) if token != self._guard]
         cuts = [begin + 1 - len(guard) for token, (begin, end) in known if token in self._named and end - begin > 1]
         if not cuts:
             return [token for token, _ in known]
         parts = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
-        return [token for index, part in enumerate(parts) for token in self._plain(part, behind or index > 0)]
+        return [token for index, part in enumerate(parts) for token in self._plain(part, follows or index > 0)]
 
     def _hidden(self, value: Any, mark: str, answer: bool = False) -> Any:
         match value:

@@ -56,8 +56,8 @@ class ToolFormat(ABC):
         Raises:
             UnsupportedParameter: calls in this format cannot be constrained by a grammar.
         """
-        before, between, behind = (written(each, self.special) for each in self.around)
-        calls = f"{before} call{f' ({between} call)*' if parallel else ''} {behind}"
+        before, between, after = (written(each, self.special) for each in self.around)
+        calls = f"{before} call{f' ({between} call)*' if parallel else ''} {after}"
         if forced:
             rules = [f"start: {calls}"]
         elif self.text:

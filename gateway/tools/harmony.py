@@ -20,7 +20,7 @@ class HarmonyParser(ToolParser):
         return self._shown(rest) if self._step == self._read_body else []
 
     def _end_call(self) -> None:
-        self._channel, self._step = "behind", self._read_body
+        self._channel, self._step = "after call", self._read_body
 
     def _read_body(self) -> list[Piece] | None:
         found = min(((at, tag) for tag in _TAGS if (at := self._held.find(tag)) >= 0), default=None)
@@ -47,6 +47,6 @@ class HarmonyParser(ToolParser):
         return []
 
     def _shown(self, text: str) -> list[Piece]:
-        if not text or (self._channel == "behind" and not text.strip()):
+        if not text or (self._channel == "after call" and not text.strip()):
             return []
         return [Thought(text) if self._channel == "analysis" else text]

@@ -31,8 +31,8 @@ def without_lookahead(pattern: str) -> list[str]:
 
 def _digits(match: re.Match[str]) -> str:
     """Return pydantic's pattern of a decimal number as alternatives, one per split of digits around the point."""
-    most, before, behind = (int(each) for each in match.groups())
-    shares = sorted({(min(before, ahead), min(behind, most - 1 - ahead)) for ahead in range(most)})
+    most, before, after = (int(each) for each in match.groups())
+    shares = sorted({(min(before, ahead), min(after, most - 1 - ahead)) for ahead in range(most)})
     return "(?:" + "|".join(f"\\d{{0,{ahead}}}\\.\\d{{0,{rest}}}" for ahead, rest in shares) + ")$"
 
 

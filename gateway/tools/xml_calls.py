@@ -78,8 +78,8 @@ class XmlParser(TaggedParser):
     def _ended(self, rest: str) -> list[Piece]:
         """Parse the rest; a call that lacks only its closing tag counts as a call."""
         if self._step == self._read_call:
-            inner, closed, behind = rest.rpartition(self._form.last)
-            if not closed or behind.strip() not in ("", self._closing):
+            inner, closed, after = rest.rpartition(self._form.last)
+            if not closed or after.strip() not in ("", self._closing):
                 return [self._opening + rest]
             return self._whole(
                 self._calls_of, inner + (closed if closed != self._closing else ""), self._opening + rest

@@ -55,7 +55,7 @@ class UserSessions:
         services = self._services
         served = services.models.named(model)
         if key and tenant == ANONYMOUS:
-            raise UserRequired("a key for a session needs a user: whoever guesses the key gets the session", "user")
+            raise UserRequired("a key for a session needs a user: without one, a guessed key opens the session", "user")
         if ttl is not None and not 1 <= ttl <= services.settings.session_ttl:
             raise FieldInvalid(f"ttl must be between 1 and {services.settings.session_ttl:g} seconds", "ttl")
         kept, sessions = services.models.kept(served, served.pool.info.system_fingerprint), services.sessions

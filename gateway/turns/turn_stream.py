@@ -188,7 +188,7 @@ class TurnStream:
         rounds = []
         for stored in view.rounds:
             if self._transcript.finish is not None:
-                raise SessionDiverged("the session store has rounds behind the end of the turn")
+                raise SessionDiverged("the session store has rounds after the end of the turn")
             _, shown = self._transcript.take(round_from(stored, len(self._transcript.tokens)))
             rounds.append(shown)
         self._sent += len(rounds)

@@ -42,7 +42,7 @@ class RoundCheck:
             and (verified.detail is None or len(verified.detail.judged) in (0, len(verified.draft)))
         )
         if not sound:
-            raise NoVerifier(f"the verifier was lost: its round behind {self._length} tokens makes no sense")
+            raise NoVerifier(f"the verifier was lost: its round after {self._length} tokens is invalid")
         self._length += count
         self._scored = 0
 

@@ -34,10 +34,10 @@ def gamma_of(value: Any) -> int | None:
 
 
 def policy_of(value: str) -> int | GammaPolicy | None:
-    """What a text says of the draft length: a number, the name of a policy, or an object in JSON.
+    """Parse a draft length: a number, the name of a policy, or a JSON object.
 
     Raises:
-        ValueError: it says neither.
+        ValueError: the text is none of these.
     """
     try:
         fixed, policy = parse_gamma(json.loads(value) if value[:1] in tuple("{0123456789") else value)
@@ -176,7 +176,7 @@ _METAVARS = {
     DraftLength: "N|auto|optimal|egag|JSON",
     Trees: "JSON",
 }
-"""What the help shows for a value of a type that the command line reads as text."""
+"""Placeholder in help texts, for value types that are read as text."""
 
 
 def from_settings(settings: type[BaseModel]) -> Callable[[Command], Command]:

@@ -49,31 +49,31 @@ class UpSettings(Settings):
     verifier_metrics: Address = "127.0.0.1:8200"
     """Address of the first verifier's metrics; the default gives way to a free port where it is taken."""
     target: Path = DEMO / "target"
-    """The large model's folder; or the name of one in `specdec models list`, or a Hub id that is on this disk."""
+    """The large model: a folder, a name in `specdec models list`, or the id of a downloaded Hub model."""
     drafter: Path = DEMO / "drafter"
     """The small model, as `target` is given; for `counts`, the folder of a counts file."""
     drafter_kind: Literal["model", "counts", "ngram", "prompt_lookup", "suffix", "hybrid", "random"] = "model"
     """Source of the drafters' drafts; only `model`, `hybrid` and `counts` need a folder, and for a known
     model's name no drafter is started unless one is asked for."""
     backend: Literal["native", "vllm", "transformers"] = "native"
-    """What computes the target: the engine of this package, vLLM in the environment that `make vllm` makes, or
-    transformers, which is slow, and runs encoder-decoders; it computes the draft model, too."""
+    """Engine of the target: `native`, vLLM in the environment that `make vllm` creates, or transformers, which is slow
+    and runs encoder-decoders. `transformers` also runs the draft model."""
     vllm_python: Path = Path("build/vllm/.venv/bin/python")
-    """Interpreter of the environment that has vLLM; read for the backend `vllm` alone."""
+    """Python interpreter of the environment with vLLM; used only with the backend `vllm`."""
     drafter_vocabulary: Literal["same", "translate"] = "same"
-    """Whether drafters must have the target's tokenizer, or translate the tokens that both have in common."""
+    """Whether drafters must have the target's tokenizer, or translate the tokens that both tokenizers have."""
     local: Annotated[str, AfterValidator(check_sources)] = ""
-    """Sources that verifiers ask themselves before any drafter, as in `suffix,ngram`: ngram, prompt_lookup, suffix."""
+    """Sources inside the verifiers, tried before any drafter, such as `suffix,ngram`: ngram, prompt_lookup, suffix."""
     default_drafter: str = ""
-    """What drafts for requests that do not choose: a source, or a drafter's kind, model or address; any when empty."""
+    """Default drafter of requests: a source, or a drafter's kind, model or address; any when empty."""
     served_model_name: str = ""
     """Name of the model for callers; the folder's name when empty."""
     generation_config: Literal["auto", "none"] = "auto"
-    """Whether the target's generation_config.json has the sampling of requests that name none, or nobody has."""
+    """Whether the target's generation_config.json has the sampling defaults of requests."""
     reasoning_parser: str = "auto"
-    """How thinking is read: `auto` by the chat template, `none`, or a format or a parser of vLLM by its name."""
+    """Format of the model's thinking: `auto` reads the chat template; else `none`, a format, or a parser of vLLM."""
     cors_origins: Origins = ()
-    """Origins of web pages whose scripts may call the HTTP API, with commas between them; `*` is every origin."""
+    """Origins of web pages whose scripts may call the HTTP API, comma-separated; `*` allows every origin."""
     drafters: int = Field(default=1, ge=0, le=64)
     """Number of drafters; without any, and without --local, every token comes from plain decoding."""
     verifiers: int = Field(default=1, ge=1, le=64)
@@ -81,28 +81,28 @@ class UpSettings(Settings):
     gateways: int = Field(default=1, ge=1, le=64)
     """Number of gateways."""
     redis_url: str = Field(default_factory=lambda: os.environ.get("REDIS_URL", ""))
-    """URL of a session store that runs already; when empty, that of REDIS_URL, or else a store is started."""
+    """URL of a running session store; when empty, REDIS_URL is used, or else a store is started."""
     data: Path | None = None
     """Folder in which the session store that is started keeps its sessions; when None, they end with the command."""
     kv: bool = True
     """Whether keys and values are kept in a Redis of their own, from which another verifier restores them."""
     kv_memory: ByteSize = Field(default=ByteSize(512 * 2**20), ge=16 * 2**20)
-    """Memory of the KV store that is started, in bytes or as in `512MiB`; what was used longest ago makes room."""
+    """Memory of the KV store that is started, in bytes or as in `512MiB`; least recently used blocks are evicted."""
     kv_redis_url: str = ""
-    """URL of a KV store that runs already, not the session store's server; when empty, one is started."""
+    """URL of a running KV store, not on the session store's server; when empty, one is started."""
     state: Path | None = None
-    """File for the list of processes that run, as JSON; none when None."""
+    """File for the list of running processes, as JSON; none when None."""
     scrape_config: Path | None = None
-    """File for a configuration with which Prometheus reads every process; none when None."""
+    """File for a Prometheus configuration that scrapes every process; none when None."""
     sample: bool = True
     """Whether to stream one completion when every process is healthy."""
     api_keys: Path | None = None
-    """File of API keys that the gateways ask for, a line `tenant: sha256:HEX` for each; None asks nobody."""
+    """File of API keys that the gateways ask for, a line `tenant: sha256:HEX` for each; None asks for no key."""
     gamma: DraftLength = None
-    """Draft length of requests that do not choose, as they write it: a number, `auto`, `optimal`, `egag`, or an object
-    with a policy and its fields; `auto` when None."""
+    """Default draft length of requests: a number, `auto`, `optimal`, `egag`, or an object with a policy and its fields;
+    `auto` when None."""
     lenience: float | None = Field(default=None, gt=0, le=1)
-    """Lenience of requests in mode rejection that do not choose; below 1 answers are lossy. 1 when None."""
+    """Default lenience of requests in mode rejection; below 1, answers are lossy. 1 when None."""
     tree: Trees = None
     """Trees of greedy requests that do not choose: an object with nodes, width and depth; chains when None."""
     mode: Mode | None = None

@@ -37,9 +37,9 @@ def end_of_turn(tokenizer: Any) -> int | None:
         text = str(tokenizer.apply_chat_template(talk, tokenize=False))
     except Exception:  # noqa: BLE001 - a template that raises any exception names no end
         return None
-    _, answer, behind = text.rpartition(_MARK)
+    _, answer, rest = text.rpartition(_MARK)
     added = {token.content: index for index, token in tokenizer.added_tokens_decoder.items()}
-    found = [name for name in added if answer and _is_control(name) and behind.lstrip().startswith(name)]
+    found = [name for name in added if answer and _is_control(name) and rest.lstrip().startswith(name)]
     return added[max(found, key=len)] if found else None
 
 

@@ -97,8 +97,8 @@ def _weights(path: Path, allow_pickle: bool) -> tuple[Path, ...]:
         return pickles
     if pickles:
         raise ModelRefused(
-            f"{path}: the weights are pickles ({pickles[0].name}), which can run code of whoever made them: "
-            f"convert them to safetensors, or set model.allow_pickle if you trust their maker"
+            f"{path}: the weights are pickles ({pickles[0].name}), which can execute code of their author: "
+            f"convert them to safetensors, or set model.allow_pickle if you trust the author"
         )
     raise ModelRefused(f"{path}: no weights ({_SAFETENSORS[1]})")
 

@@ -78,13 +78,13 @@ class GrammarState:
         kept. An empty mask means that no distribution exists, so the generation ends with an error. It stands where
         the grammar became too complex, where `output` violates it, and where nothing can complete `output`.
         """
-        wanted, behind = list(output), tuple(drafts)
-        if self._known is not None and self._known[0] == wanted and self._known[1][: len(behind)] == behind:
-            return self._known[2][: len(behind) + 1]
+        wanted, drafted = list(output), tuple(drafts)
+        if self._known is not None and self._known[0] == wanted and self._known[1][: len(drafted)] == drafted:
+            return self._known[2][: len(drafted) + 1]
         spent = self._spent
-        masks = self._masks(wanted, behind)
+        masks = self._masks(wanted, drafted)
         self.seconds = self._spent - spent
-        self._known = wanted, behind, masks
+        self._known = wanted, drafted, masks
         return masks
 
     def _masks(self, output: list[int], drafts: tuple[int, ...]) -> list[bytes | None]:

@@ -28,7 +28,7 @@ class GrammarVocabulary(Protocol):
 
 
 def thinking_of(tags: str, budget: int, vocabulary: GrammarVocabulary) -> BoundThinking:
-    """Return the thinking budget for a model. `tags` has the format that `behind` takes."""
+    """Return the thinking budget for a model. `tags` has the format of `Grammar.behind`."""
     *opening, closing = tags.split("\n")[:2]
     ids = [token for piece in spelled(closing, vocabulary.special) for token in _ids(piece, vocabulary)]
     openings = [each for tag in opening for each in _spellings(tag, vocabulary.special)]

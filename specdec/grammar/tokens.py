@@ -51,9 +51,9 @@ class GrammarTokens:
         if self._spell(ids, written):
             return ids
         ids = self._encode(_LEAD + written)
-        behind = ids[len(self._lead) :]
-        if ids[: len(self._lead)] == self._lead and self._spell(behind, written):
-            return behind
+        rest = ids[len(self._lead) :]
+        if ids[: len(self._lead)] == self._lead and self._spell(rest, written):
+            return rest
         return list(self._letters.greedy_tokenize(written))
 
     def _encode(self, text: str) -> list[int]:

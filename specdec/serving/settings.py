@@ -118,23 +118,22 @@ class TokenizerSettings(Section):
 
 
 class ModelSettings(TokenizerSettings):
-    """Which model is loaded, and how."""
+    """Model to load, and how to load it."""
 
     dtype: Literal["float32", "bfloat16"] = "float32"
     """float32 gives exact token identity with plain decoding."""
     device: str = "auto"
-    """`auto` takes cuda where there is a GPU, else cpu."""
+    """Device of the model; `auto` is cuda if there is a GPU, else cpu."""
     allow_pickle: bool = False
-    """Load weights of a format that can run code of whoever made them, where a folder has no safetensors."""
+    """Load weights in a format that can execute code of their author, if a folder has no safetensors."""
     compile: bool = False
     """Compile the model while it is loaded: faster passes for a longer start. A CPU needs a C++ compiler for it."""
     attention: Literal["auto", "operator", "torch"] = "auto"
-    """What attends on a CPU: `operator` is C++ for all sessions at once, built at the first start, `torch` goes from
-    session to session, and `auto` is the operator where there is a C++ compiler."""
+    """Attention on a CPU: `operator` is C++ for all sessions at once, built at the first start; `torch` computes one
+    session after another; `auto` is the operator if there is a C++ compiler."""
     products: Literal["auto", "operator", "torch"] = "auto"
-    """What multiplies with weights in float32 on a CPU: `operator` is C++ over packed weights, built at the first
-    start, `torch` is PyTorch (vLLM where that is the backend), and `auto` is the operator where there is a C++
-    compiler."""
+    """Products with float32 weights on a CPU: `operator` is C++ over packed weights, built at the first start; `torch`
+    is PyTorch, or vLLM with that backend; `auto` is the operator if there is a C++ compiler."""
 
     @property
     def engine_options(self) -> dict[str, Any]:

@@ -64,9 +64,9 @@ class Prediction:
         """
         for size in range(min(_LONGEST, len(self._end)), 0, -1):
             places = self._runs.get(self._end[-size:], [])
-            behind, self._followed = bisect_left(places, self._left + 1), size
-            if behind < len(places) and (size > 1 or places[behind] - self._left <= _NEAR):
-                return places[behind]
-            if behind and size > 1:
-                return places[behind - 1]
+            later, self._followed = bisect_left(places, self._left + 1), size
+            if later < len(places) and (size > 1 or places[later] - self._left <= _NEAR):
+                return places[later]
+            if later and size > 1:
+                return places[later - 1]
         return None

@@ -137,5 +137,5 @@ async def test_a_full_disk_loses_nothing_that_was_shown(server: Server) -> None:
         server.start()
         await running
         assert shown < len(heard.text)
-        assert heard.text == SLOW.text, "each token once, with those from before and from behind the full disk"
+        assert heard.text == SLOW.text, "each token once, with those from before and after the full disk"
         assert (await replica.post(user="honest")).status_code == 200

@@ -1,4 +1,4 @@
-"""Benchmarks that nobody here wrote complete every request, and report of speculation what the gateway logs of it."""
+"""Third-party benchmarks complete every request and report the same counts of drafts as the gateway's log."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def served(logs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sys
 
 
 def place(name: str) -> Path:
-    """Where the command of a benchmark is, if it is anywhere."""
+    """Return the path of a benchmark's command, which may not exist."""
     return Path(os.environ.get(f"SPECDEC_TEST_{name.upper()}", COMMANDS / name))
 
 
@@ -44,7 +44,7 @@ def command(name: str) -> str:
 
 
 def run(*arguments: str, folder: Path) -> str:
-    """What a benchmark prints."""
+    """Return the output of a benchmark."""
     kept = {name: value for name, value in environment().items() if name not in ("PYTHONPATH", "HF_HUB_OFFLINE")}
     done = subprocess.run(
         arguments, cwd=folder, env=kept | {"NO_PROXY": "127.0.0.1"}, capture_output=True, text=True, timeout=SECONDS
@@ -97,7 +97,7 @@ def test_vllm_bench_serve_has_its_speculative_section(
     drafted, accepted = (now - then for now, then in zip(drafted_and_accepted(served, logs), before, strict=True))
     assert int(_found(r"Successful requests: +(\d+)", told)) == REQUESTS
     section = told[told.index("Speculative Decoding") :]
-    # A first request tries the server, behind whose end vLLM reads the counters for the first time.
+    # vLLM sends one request to try the server, and reads the counters for the first time after it.
     assert 0 < int(_found(r"Draft tokens: +(\d+)", section)) <= drafted
     assert 0 < int(_found(r"Accepted tokens: +(\d+)", section)) <= accepted
 

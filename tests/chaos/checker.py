@@ -71,5 +71,5 @@ def compare(expected: Sequence[int], got: Sequence[int], *, whole: bool = True) 
 def _repeats(got: Sequence[int], start: int, end: int) -> bool:
     """Whether the same tokens occur directly before or after `got[start:end]`."""
     piece, size = list(got[start:end]), end - start
-    before, behind = list(got[max(0, start - size) : start]), list(got[end : end + size])
-    return piece in (before, behind)
+    before, after = list(got[max(0, start - size) : start]), list(got[end : end + size])
+    return piece in (before, after)

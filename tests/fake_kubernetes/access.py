@@ -12,7 +12,7 @@ class Request:
     verb: str
     group: str
     resource: str
-    """With its subresource, as in `deployments/scale`."""
+    """Resource with its subresource, such as `deployments/scale`."""
     name: str
     """Empty for a collection."""
 

@@ -41,7 +41,7 @@ class FakeKubernetes:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """Base URL of the server."""
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def drop_watches(self) -> None:
@@ -219,19 +219,19 @@ def _selected(each: Object, query: Mapping[str, str]) -> bool:
 
 
 def _scale(store: Store, verb: str, kind: Kind, name: str, body: Object) -> Object:
-    """The scale subresource: replicas of the object behind it, which keeps none of its annotations."""
+    """Read or write the scale subresource: the replicas of its object, without annotations."""
 
     def rescaled(current: Object) -> Object:
         current["metadata"]["resourceVersion"] = body.get("metadata", {}).get("resourceVersion")
         current["spec"]["replicas"] = body["spec"]["replicas"]
         return current
 
-    behind = store.get(kind, name) if verb == "get" else store.update(kind, name, rescaled)
-    replicas = behind["spec"]["replicas"]
+    scaled = store.get(kind, name) if verb == "get" else store.update(kind, name, rescaled)
+    replicas = scaled["spec"]["replicas"]
     return {
         "kind": "Scale",
         "apiVersion": "autoscaling/v1",
-        "metadata": {key: behind["metadata"][key] for key in ("name", "namespace", "uid", "resourceVersion")},
+        "metadata": {key: scaled["metadata"][key] for key in ("name", "namespace", "uid", "resourceVersion")},
         "spec": {"replicas": replicas},
-        "status": {"replicas": behind.get("status", {}).get("replicas", replicas)},
+        "status": {"replicas": scaled.get("status", {}).get("replicas", replicas)},
     }

@@ -42,7 +42,7 @@ class Event:
     change: Change
     object: Object
     before: Object | None = None
-    """What it was until then; None where it is new."""
+    """The object before the change; None if it is new."""
 
     def told(self, selects: Callable[[Object], bool]) -> tuple[Change, Object] | None:
         """The change as it looks to a watch of what `selects` chooses; None where it does not show."""

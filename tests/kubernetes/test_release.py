@@ -56,7 +56,7 @@ def _wrong(release: Release, admin: Api, namespace: str, kept: Collection[str] =
         name = f"{each['kind']} {each['metadata']['name']}"
         stored = held.pop(name, {}).get(each["apiVersion"])
         wrong += [f"{name} {difference}" for difference in _differences(each, stored)]
-    return wrong + [f"{name} is nobody's" for name in held if name not in kept]
+    return wrong + [f"{name} belongs to no owner" for name in held if name not in kept]
 
 
 def _kept(manifests: list[Object]) -> set[str]:

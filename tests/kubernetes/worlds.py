@@ -76,7 +76,7 @@ def real(plane: ControlPlane, server: ApiServer, unbuffered: ApiServer) -> Itera
 
 
 def bind(admin: Api, namespace: str, rules: list[Object]) -> None:
-    """Make an account `somebody` with the rights of the rules."""
+    """Create an account with the rights of the rules."""
     access = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "some"}
     subject = {"kind": "ServiceAccount", "name": "somebody", "namespace": namespace}

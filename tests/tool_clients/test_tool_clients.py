@@ -31,7 +31,7 @@ def served(python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sy
 
 @pytest.fixture(scope="module")
 def gave(python: str, served: System) -> dict[str, Any]:
-    """What each way of asking gave."""
+    """Return the answers of the client, by the way of asking."""
     asked = [python, str(Path(__file__).with_name("ask.py")), f"{served.http}/v1"]
     kept = {name: value for name, value in environment().items() if name != "PYTHONPATH"}
     done = subprocess.run(asked, env=kept | {"NO_PROXY": "127.0.0.1"}, capture_output=True, text=True, timeout=SECONDS)

@@ -69,7 +69,7 @@ class OutputConfig(Body):
     format: AnthropicForm | None = None
 
     def fields(self) -> dict[str, Any]:
-        """The same, as chats spell it."""
+        """Return these settings as fields of a chat request."""
         form = (
             {"type": "json_schema", "json_schema": {"name": "answer", "schema": self.format.schema_}}
             if self.format
@@ -107,7 +107,7 @@ class CountBody(Body):
     output_config: OutputConfig | None = None
 
     def chat(self) -> ChatBody:
-        """The same request as a chat; raises RequestError."""
+        """Return the request as a chat request; raises RequestError."""
         return ChatBody.parse({name: value for name, value in self._fields().items() if value is not None})
 
     def _fields(self) -> dict[str, Any]:

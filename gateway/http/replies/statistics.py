@@ -11,14 +11,14 @@ from specdec.planning.gamma_policy import PolicyKind
 
 
 class CompletionTokensDetails(BaseModel):
-    """What was drafted from the request's prediction, as OpenAI reports it."""
+    """Counts of tokens drafted from the request's prediction, with OpenAI's names."""
 
     accepted_prediction_tokens: int
     rejected_prediction_tokens: int
 
 
 class PromptTokensDetails(BaseModel):
-    """What became of the prompt's tokens."""
+    """Counts of the prompt's tokens."""
 
     cached_tokens: int
 
@@ -47,13 +47,13 @@ class SpeculativeDecoding(BaseModel):
 
 
 class Metrics(BaseModel):
-    """The object that vLLM puts its statistics into."""
+    """Container of the statistics, as in vLLM's answers."""
 
     speculative_decoding: SpeculativeDecoding
 
 
 class DrafterReport(BaseModel):
-    """What one drafter drafted."""
+    """Counts of one drafter's drafts."""
 
     num_spec_steps: int
     num_draft_tokens: int
@@ -65,7 +65,7 @@ class DrafterReport(BaseModel):
 
 
 class SpeculationDetail(BaseModel):
-    """What the verifier's choice of γ rests on: tokens a second with drafts over those without, in its batch."""
+    """Tokens per second of the verifier's batch with drafts, divided by those without. γ is chosen by them."""
 
     predicted_speedup: float
     measured_speedup: float | None
@@ -73,7 +73,7 @@ class SpeculationDetail(BaseModel):
 
 
 class SpeculationReport(BaseModel):
-    """What the request asked of speculation, and why rounds went without a draft."""
+    """Speculation settings of the request, its statistics, and the reasons of rounds without a draft."""
 
     mode: Literal["off", "rejection", "block", "coupled"]
     gamma: int | PolicyKind | None = None

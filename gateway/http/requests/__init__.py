@@ -1,1 +1,1 @@
-"""What comes in over HTTP: bodies, their fields, and the requests that they make."""
+"""HTTP request bodies, their fields, and their conversion to requests."""

@@ -63,7 +63,7 @@ class BodyReader:
     async def _let_in(
         self, chunks: AsyncIterator[bytes], share: Share, length: str | None, stack: AsyncExitStack
     ) -> AsyncIterator[bytes]:
-        """The chunks of a body; behind the first unit, once it has places for as much as it may have, until the end."""
+        """Yield the chunks of a body. After the first unit, wait for places for its declared size."""
         size, held = 0, False
         async for chunk in chunks:
             size += len(chunk)

@@ -60,7 +60,7 @@ class ThinkingBody(Body):
 
 
 class ThinkingFields(Body):
-    """What a chat template may read of the thinking; one that does not read a value ignores it."""
+    """Settings of the model's thinking for chat templates. A template ignores those that it does not read."""
 
     reasoning_effort: Effort | None = None
     enable_thinking: bool | None = None

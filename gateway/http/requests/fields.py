@@ -23,7 +23,7 @@ from specdec.sampling.params import MAX_LOGPROBS
 MAX_INT = 2**31 - 1
 """Largest whole number of most fields."""
 BOUND = "x-bound"
-"""What a schema calls a limit that depends on the model served; the description has the limit in its place."""
+"""Placeholder in a schema for a limit that depends on the served model. The OpenAPI document has the limit instead."""
 
 
 def _parse_prompts(value: Any) -> tuple[Prompt, ...]:

@@ -13,7 +13,7 @@ from specdec.errors import FieldRequired
 
 
 class MessageBody(Body):
-    """One message of a conversation; whatever an answer of ours or of another server has is accepted back."""
+    """One message of a conversation. Every field of an answer, also of other servers, is accepted in a request."""
 
     annotations_only: ClassVar[frozenset[str]] = frozenset(
         {

@@ -13,7 +13,7 @@ from specdec.sampling.params import MAX_SEED, SamplingParams
 
 
 def _number(**limits: float) -> WithJsonSchema:
-    """What the API's description says of a number; SamplingParams checks the value itself."""
+    """Return the JSON schema of a number. SamplingParams checks the value itself."""
     return WithJsonSchema({"type": "number", **limits})
 
 

@@ -13,7 +13,7 @@ _QUICK_BRACKETS = 2000
 
 
 def is_quick(raw: bytes) -> bool:
-    """Whether a body is read in a few milliseconds, whatever it holds."""
+    """Whether any body of this size and this number of brackets is parsed in a few milliseconds."""
     return len(raw) <= _QUICK_BYTES and brackets(raw) <= _QUICK_BRACKETS
 
 

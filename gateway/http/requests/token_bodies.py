@@ -29,7 +29,7 @@ class TokenizeBody(PrefillBody):
     add_special_tokens: bool | None = None
 
     def input(self) -> Prompt:
-        """What is to be tokenized; raises RequestError."""
+        """Return the prompt to tokenize; raises RequestError."""
         if (self.prompt is None) == (self.messages is None):
             raise FieldRequired("exactly one of prompt and messages is required", "prompt")
         prompt: Prompt = TextPrompt(self.prompt or "", special=self.add_special_tokens is not False)

@@ -13,7 +13,7 @@ _NAME = Annotated[str, Field(pattern=TOOL_NAME)]
 
 
 _ANNOTATIONS = frozenset({"cache_control", "defer_loading", "index", "input_examples"})
-"""What clients note on tools and calls for caches and for themselves."""
+"""Fields of tools and calls that clients use for caches or for themselves, and that are ignored."""
 
 
 class FunctionBody(Body):
@@ -107,7 +107,7 @@ class ToolsBody(Body):
     parallel_tool_calls: bool | None = None
 
     def asked(self) -> ToolChoice:
-        """What is offered, and what must be called."""
+        """Return the offered tools and the required calls."""
         tools = tuple(each.tool() for each in self.tools or ())
         parallel = self.parallel_tool_calls is not False
         match self.tool_choice:

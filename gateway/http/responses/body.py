@@ -38,7 +38,7 @@ class TextFormat(Body):
     strict: bool | None = None
 
     def response_format(self) -> dict[str, Any]:
-        """The same form, as chats spell it."""
+        """Return the form as a chat's `response_format`."""
         if self.type != "json_schema":
             return {"type": self.type}
         schema = {"name": self.name or "answer", "schema": self.schema_, "strict": self.strict}
@@ -96,7 +96,7 @@ class ResponsesBody(Body):
     service_tier: Literal["auto", "default", "flex", "priority"] | None = None
 
     def chat(self) -> ChatBody:
-        """The same request as a chat; raises RequestError.
+        """Return the request as a chat request; raises RequestError.
 
         One that continues a response is the next turn of its session, which has its instructions already.
         """

@@ -111,7 +111,7 @@ def lines(report: RoundReport) -> list[str]:
     }
     spent = " · ".join(f"{name} {1000 * seconds:.1f} ms" for name, seconds in times.items())
     return [
-        f"round behind {report.base_len} tokens: {came}",
+        f"round after {report.base_len} tokens: {came}",
         f"  γ {report.gamma}: {why} · α {report.alpha:.2f}",
         f"  {spent}",
     ]

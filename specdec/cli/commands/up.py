@@ -203,7 +203,7 @@ def check_keys(settings: UpSettings, say: Callable[[str], None]) -> None:
         if not os.access(settings.api_keys, os.R_OK):
             raise ConfigError(f"--api-keys {settings.api_keys}: no such file, or it cannot be read")
     elif open_to := [address for address in (settings.http, settings.grpc) if not is_loopback(address)]:
-        say(f"WARNING: whoever reaches {' or '.join(open_to)} is served: ask for keys with --api-keys FILE")
+        say(f"WARNING: every client that reaches {' or '.join(open_to)} is served: ask for keys with --api-keys FILE")
 
 
 def _key() -> str:

@@ -65,7 +65,7 @@ class SequenceKv(ABC):
         count = self.length - base
         tree = Tree.chain(max(0, count)) if self.tree is None else self.tree
         if len(tree) != count or not tree.is_path(tuple(path)):
-            raise InternalError(f"{list(path)} is no path of the {len(tree)} tokens behind {base}")
+            raise InternalError(f"{list(path)} is no path of the {len(tree)} tokens after {base}")
         in_place = next((slot for slot, node in enumerate(path) if slot != node), len(path))
         if moved := path[in_place:]:
             self._move([base + node for node in moved], base + in_place)

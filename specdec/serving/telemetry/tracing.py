@@ -19,11 +19,11 @@ TRACEPARENT = "traceparent"
 
 
 class OtelSettings(Section):
-    """Where traces are sent by OpenTelemetry; the package's extra `otel` must be installed for it."""
+    """Export of traces by OpenTelemetry, which needs the package's extra `otel`."""
 
     endpoint: str = ""
-    """Address for OTLP over gRPC, such as `http://127.0.0.1:4317`; empty takes that of `OTEL_EXPORTER_OTLP_ENDPOINT`,
-    and sends nothing where there is none."""
+    """Address for OTLP over gRPC, such as `http://127.0.0.1:4317`. Empty uses `OTEL_EXPORTER_OTLP_ENDPOINT`; without
+    either, no traces are exported."""
 
 
 _UNRECORDED = TraceSpan()

@@ -27,7 +27,7 @@ class Law(Enum):
     LENIENCE = "lenience is off unless asked for, and has its published law"
     SIBLINGS = "each form of siblings has its own rule"
     CUT = "cut first, count after; the earliest end wins; γ never passes the room left"
-    KV = "KV and drafts stand behind the committed tokens and nothing else"
+    KV = "KV and drafts follow the committed tokens and nothing else"
     ATTENTION = "every layer attends as its model was trained to"
     LOGPROBS = "log probabilities are the target's own, before any parameter of the request"
     VOCABULARY = "only ids of the tokenizer are ever chosen"

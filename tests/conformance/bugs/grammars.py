@@ -107,5 +107,5 @@ BUGS = (
     Bug("grammar read rejected drafts", Law.GRAMMAR, rejected_drafts_kept, ("served grammar",)),
     Bug("grammar state of another session", Law.GRAMMAR, state_of_another, ("served grammar",)),
     Bug("grammar masks p alone", Law.GRAMMAR, q_unmasked, harmless_to=("served grammar",)),
-    Bug("grammar goes on behind the end", Law.GRAMMAR, behind_the_end, harmless_to=("served grammar",)),
+    Bug("grammar continues after the end", Law.GRAMMAR, behind_the_end, harmless_to=("served grammar",)),
 )

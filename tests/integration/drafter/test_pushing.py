@@ -57,5 +57,5 @@ async def test_a_pushed_chain_is_what_would_be_drafted_behind_its_outcome(
         seen = len(_chunks(verifier))
         await verifier.commit("s", len(PROMPT), list(committed), gamma=_GAMMA)
         await verifier.until(lambda: len(_chunks(verifier)) >= seen + _OUTCOMES)
-        behind = {chunk.base_len for chunk in _chunks(verifier)[seen:]}
-        assert len(PROMPT) + len(committed) not in behind
+        bases = {chunk.base_len for chunk in _chunks(verifier)[seen:]}
+        assert len(PROMPT) + len(committed) not in bases

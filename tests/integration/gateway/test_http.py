@@ -233,7 +233,7 @@ async def test_metrics_count_requests_and_tokens(here: Stage) -> None:
         await client.post("/v1/completions", json=GOOD)
         await client.post("/v1/completions", json={})
         text = (await client.get("/metrics")).text
-        assert "specdec_session_store_up 1.0" in text, "nobody asked for readiness"
+        assert "specdec_session_store_up 1.0" in text, "no request asked for readiness"
     assert 'specdec_requests_total{code="200",route="/v1/completions"} 1.0' in text
     assert 'specdec_requests_total{code="400",route="/v1/completions"} 1.0' in text
     assert 'specdec_tokens_total{kind="output"} 14.0' in text

@@ -111,7 +111,7 @@ async def test_of_two_owners_only_the_newer_one_writes_and_no_token_is_lost(serv
 
     await asyncio.gather(own("a", gateways[0]), own("b", gateways[1]))
     assert sorted(kept) == sorted((await log_of(gateways[0], sid))[3:])
-    assert len(kept) < next(counter) - 100, "nobody was fenced: the owners never met"
+    assert len(kept) < next(counter) - 100, "no owner was fenced: the owners never met"
     for gateway in gateways:
         await gateway.close()
 

@@ -125,8 +125,8 @@ async def test_blocks_without_room_or_without_what_they_follow_are_left_out(hous
     span = PROMPT[: 2 * BLOCK]
     values = await blocks_of(first, span)
     tiny = await house.verifier(kv_bytes=2**16)
-    behind = await restored(tiny, span, values[1:], start=BLOCK)
-    assert (behind.held, behind.miss) == (0, "gone")
+    tail = await restored(tiny, span, values[1:], start=BLOCK)
+    assert (tail.held, tail.miss) == (0, "gone")
     running = tiny.call(PROMPT, gamma=0, max_tokens=48)
     await running.read()
     full = await restored(tiny, span, values)

@@ -93,9 +93,9 @@ def test_a_session_goes_on_with_the_outcome_that_came_true_and_prepares_the_next
     found = _prefixes(PUSHING, pushed, tuple(first.draft.tokens))
     end, chunk = next((end, chunk) for end, chunk in found.items() if len(end) == 1)
     more = bench.run(commit(3, *end, gamma=2))
-    behind = continued(PUSHING, *end)
-    assert not any(each.base_len == len(behind.tokens) for each in more)
-    ends = _prefixes(behind, more, tuple(chunk.draft.tokens))
+    longer = continued(PUSHING, *end)
+    assert not any(each.base_len == len(longer.tokens) for each in more)
+    ends = _prefixes(longer, more, tuple(chunk.draft.tokens))
     assert len({end for end in ends if end != tuple(chunk.draft.tokens)}) == 6
 
 

@@ -20,7 +20,7 @@ def said(**settings: object) -> list[str]:
 
 def test_an_address_that_others_reach_is_warned_of_unless_there_are_keys(tmp_path: Path) -> None:
     (warning,) = said(http="0.0.0.0:8000")
-    assert warning.startswith("WARNING: whoever reaches 0.0.0.0:8000 is served")
+    assert warning.startswith("WARNING: every client that reaches 0.0.0.0:8000 is served")
     (tmp_path / "keys").write_text("")
     assert said(http="0.0.0.0:8000", api_keys=tmp_path / "keys") == []
     assert said() == []

@@ -31,13 +31,13 @@ def masks_of(grammar: Grammar, tags: Sequence[str], output: Sequence[int], cut: 
 @pytest.mark.parametrize("form", ["", "yes|no"])
 def test_behind_the_budget_the_tag_is_forced(opening: str, closing: str, special: bool, begun: bool, form: str) -> None:
     tags = tags_of(opening, closing, special)
-    behind = closing if begun else f"{opening}\n{closing}"
+    opens = closing if begun else f"{opening}\n{closing}"
     kind, text = (GrammarKind.REGEX, form) if form else (GrammarKind.ANY, "*")
     head, end = ids("" if begun else opening, tags), ids(closing, tags)
     output = [*head, *b"so, so", *end, *b"yes"]
     spent = len(head) + BUDGET
     for cut in range(len(output) + 1):
-        masks = masks_of(Grammar(kind, text, behind, BUDGET), tags, output, cut)
+        masks = masks_of(Grammar(kind, text, opens, BUDGET), tags, output, cut)
         for at, mask in enumerate(masks, cut):
             if spent <= at < spent + len(end):
                 assert [token for token in range(END + 1 + len(tags)) if allowed(mask, token)] == [output[at]]
@@ -45,7 +45,7 @@ def test_behind_the_budget_the_tag_is_forced(opening: str, closing: str, special
                 assert mask is None or allowed(mask, output[at])
             if len(head) <= at < spent:
                 assert mask is None or allowed(mask, ord("x"))
-    state = GrammarCompiler.of_bytes(tags).compile(Grammar(kind, text, behind, BUDGET))
+    state = GrammarCompiler.of_bytes(tags).compile(Grammar(kind, text, opens, BUDGET))
     assert state.forced(output[:spent], 100)[: len(end)] == tuple(end)
 
 

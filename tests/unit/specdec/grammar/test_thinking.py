@@ -26,8 +26,8 @@ def cases() -> Iterator[tuple[str, str, str, bool]]:
 @pytest.mark.parametrize("begun", [True, False])
 def test_the_thinking_may_end_inside_a_draft(name: str, opening: str, closing: str, special: bool, begun: bool) -> None:
     tags = [opening, closing] if special else []
-    behind = closing if begun else f"{opening}\n{closing}"
-    grammar = Grammar(FORMS[name].kind, FORMS[name].text, behind)
+    opens = closing if begun else f"{opening}\n{closing}"
+    grammar = Grammar(FORMS[name].kind, FORMS[name].text, opens)
     compiler = GrammarCompiler.of_bytes(tags)
     thought = ids(("" if begun else opening) + "maybe no", tags)
     output = [*thought, *ids(f"{closing}\n\n{ANSWERS[name]}", tags)]

@@ -88,7 +88,7 @@ async def test_cheap_masks_do_not_wait_behind_expensive_ones_and_of_these_the_ch
             grammar: Any = each.grammar
             grammar.on_masks = lambda name=each.kv_name: order.append(name)
             made.begin(each)
-        assert not made.soon, "nobody waits for these"
+        assert not made.soon, "no row waits for these"
         cheap = grammatical("cheap", WrittenGrammar(0.001))
         made.begin(cheap)
         await known(made, changed, cheap)

@@ -84,7 +84,7 @@ def test_a_round_is_explained_with_its_numbers_its_reason_and_its_times() -> Non
     console = Console(record=True, width=120, file=io.StringIO())
     show_report(console, REPORT)
     text = console.export_text()
-    assert "round behind 12 tokens: 1 of 2 drafts of model accepted" in text
+    assert "round after 12 tokens: 1 of 2 drafts of model accepted" in text
     assert "γ 2: the batch is expected to commit most tokens a second with it · α 0.75" in text
     assert "draft 2.0 ms · network 0.5 ms · queue 0.0 ms · pass 10.0 ms" in text
     rows = [line.split() for line in text.splitlines()]
