@@ -155,7 +155,7 @@ proto: proto-tools ## Generate the code of the protos.
 		--python_out=. --grpc_python_out=. --mypy_out=quiet:. --mypy_grpc_out=quiet:. protos/*/v1/*.proto
 
 docs: install-dev ## Write the pages that are made from the code.
-	$(BIN)/python docs/configuration.py && $(BIN)/python docs/chart.py && $(BIN)/python docs/peers_chart.py
+	$(BIN)/python docs/configuration.py && $(BIN)/python docs/chart.py && $(BIN)/python docs/peers_chart.py && $(BIN)/python docs/performance.py
 
 .PHONY: benchmark-clients tool-clients
 benchmark-clients: ## Install AIPerf and GuideLLM apart, for tests/benchmark_clients (gigabytes).
@@ -219,7 +219,7 @@ paper: install-dev ## Reproduce the tables and figures of Leviathan et al. and w
 
 # `make bench ARGS=peers` and others compare with vLLM, in environments of its own.
 PEERS := build/vllm/.venv/bin/vllm build/arctic/.installed
-bench: install-dev $(if $(filter peers one_core,$(ARGS)),$(PEERS)) $(if $(filter host_path,$(ARGS)),$(firstword $(PEERS))) ## Measure on this machine and write docs/performance.md (minutes); ARGS="--quick", "--resume", or section names.
+bench: install-dev $(if $(filter peers one_core,$(ARGS)),$(PEERS)) $(if $(filter host_path,$(ARGS)),$(firstword $(PEERS))) ## Measure on this machine and write benchmarks/RESULTS.md (minutes); ARGS="--quick", "--resume", or section names.
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks $(ARGS)
 
 .PHONY: gpu

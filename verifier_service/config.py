@@ -105,7 +105,7 @@ class VerifierSettings(Settings):
     model: ModelSettings
     """The target model."""
     backend: Literal["native", "vllm", "transformers"] = "native"
-    """Engine of the target: `native`; `vllm`, in an environment of its own; or `transformers`, which runs one sequence at
+    """Engine of the target: `native`; `vllm`, in its own environment; or `transformers`, which runs one sequence at
     a time, is slow, and supports encoder-decoders and decoders that `native` refuses."""
     vllm: VllmSettings = VllmSettings()
     address: Address = "127.0.0.1:50053"

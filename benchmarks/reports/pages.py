@@ -1,46 +1,40 @@
 """RESULTS.md, with a section for every command, and docs/performance.md, made from the newest run of each section."""
 
 import argparse
+import csv
+import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 from benchmarks.machine import ROOT
+from benchmarks.reports.markdown import QUICK, table
 from benchmarks.reports.plots import draw
 from benchmarks.reports.results import Line, Report, keep, lines, show
+from benchmarks.reports.summary import ORDER, performance
 
 _RESULTS = """\
 # Results
 
-Each section is written by the command it names and holds its newest run and a row of every run before; the whole of
-each is a line in `results/`. [Performance](../docs/performance.md) puts them together.
-"""
-_PERFORMANCE = """\
-# Performance
+Each section is written by the command it names. It has the newest run and a row for each run before; `results/` has
+all runs whole, a line of JSON each, and the long tables as CSV. [Performance](../docs/performance.md) is the summary.
 
-Written by `make bench`; `make bench ARGS=stack` measures one section again.
-
-Absolute times wander on shared machines, so a figure is a ratio of runs made in turn in one session: the median of
-the pairs, and the middle half of them in brackets. A peer is a process of its own. "HF" is `generate()` of
-`transformers` on the same weights in float32, "assisted" its own speculative decoding with the same drafter: at its
-defaults, with the threshold that adapts itself, or at five constant tokens. A process has one thread unless the row
-says two: the stack keeps two cores busy, one with the target and one with the drafter, which is why HF is shown with
-two as well. The stack is `specdec up --compile`: gateway, verifier, drafter and Redis as processes, called through
-gRPC; every request has a `cache_salt` of its own, so nothing is remembered from one to the next. Our models are
-compiled in process too, unless a row says otherwise, and `generate()` is as it comes. Output is greedy unless said.
+Absolute times vary on shared machines, so a figure is a ratio of runs made in turns in one session: the median of the
+pairs, and the middle half of them in brackets. A peer is a process of its own. "HF" is `generate()` of `transformers`
+on the same weights in float32; "assisted" is its own speculative decoding with the same drafter, at its defaults or
+at five constant tokens. A process has one thread unless the row says two: the stack keeps two cores busy, so HF is
+shown with two as well. The stack is `specdec up --compile`: gateway, verifier, drafter and Redis as processes, called
+through gRPC. Every request has a `cache_salt` of its own, so nothing is reused between requests. Our models are
+compiled in process too, unless a row says otherwise, and `generate()` runs as installed. Output is greedy unless the
+text says otherwise.
 """
-_QUICK = "**Made with `--quick`, which only shows that it runs: the figures mean nothing.**\n"
 _WIDE = 150
 """Columns that the widest table needs."""
-ORDER = (
-    "engine", "stack", "prompt", "concurrency", "capacity", "grid", "grid_stack", "shared_device", "host_path",
-    "controllers", "memory", "one_core", "passes", "peers", "pingpong", "rtt", "rules", "sources", "spec", "theory",
-    "trees", "verdicts", "gpu_tests", "gpu", "gpu_host", "gpu_stack", "gpu_vllm", "gpu_processes",
-)  # fmt: skip
+LONG = 12
+"""Number of rows above which a table is a CSV file instead of a part of the page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +70,24 @@ def publish(report: Report, command: str, places: Places = REPOSITORY, **about: 
     """Print a section, store it, and write it into the pages."""
     show(Console(width=max(Console().width, _WIDE)), report)
     keep(report, places.lines, command=command, **about)
-    known = places.results.read_text(encoding="utf-8") if places.results.exists() else _RESULTS
+    draw([lines(report.section, places.lines)[-1]], places.pictures)
+    write([report.section], places)
+
+
+def write(sections: Iterable[str], places: Places = REPOSITORY) -> None:
+    """Write stored sections into the page of results, their long tables, and the page of performance."""
     places.results.parent.mkdir(parents=True, exist_ok=True)
-    places.results.write_text(with_section(known, report.section, _section(lines(report.section, places.lines))))
-    if report.section in ORDER:
-        newest = {name: found[-1] for name in ORDER if (found := lines(name, places.lines))}
-        draw([newest[report.section]], places.pictures)
-        places.performance.write_text(performance(newest, places.pictures.name), encoding="utf-8")
+    page = places.results.read_text(encoding="utf-8") if places.results.exists() else _RESULTS
+    for name in sections:
+        runs = lines(name, places.lines)
+        for file, each in _long_tables(runs[-1]):
+            with (places.lines / file).open("w", encoding="utf-8", newline="") as out:
+                csv.writer(out, lineterminator="\n").writerows([each["head"], *each["rows"]])
+        page = with_section(page, name, section(runs, places))
+    places.results.write_text(page, encoding="utf-8")
+    newest = {name: found[-1] for name in ORDER if (found := lines(name, places.lines))}
+    link = os.path.relpath(places.results, places.performance.parent)
+    places.performance.write_text(performance(newest, link), encoding="utf-8")
 
 
 def with_section(page: str, name: str, body: str) -> str:
@@ -93,55 +98,33 @@ def with_section(page: str, name: str, body: str) -> str:
     return "\n".join([head.rstrip() + "\n", *bodies.values()])
 
 
-def performance(newest: Mapping[str, Line], pictures: str) -> str:
-    """Return the page of the newest run of every section, with a verdict for each goal."""
-    parts = [_PERFORMANCE]
-    if any(line.get("quick") for line in newest.values()):
-        parts.append(_QUICK)
-    parts += ["## To reach, and reached\n", *_goals(newest)]
-    for name, line in newest.items():
-        charts = (f"![{chart['x']}]({pictures}/{chart['name']}.png)\n" for chart in line["charts"])
-        parts += [f"## {name}\n", line["text"] + "\n", _made(line) + "\n", *_tables(line), *charts]
-    return "\n".join(parts)
-
-
-def _goals(newest: Mapping[str, Line]) -> Iterator[str]:
-    rows = [
-        (each["name"], each["goal"], each["value"], each["reached"], name)
-        for name, line in newest.items()
-        for each in line["figures"]
-        if each["goal"]
-    ]
-    yield _markdown(("what", "to reach", "measured", "reached", "section"), rows)
-    missing = [name for name in ORDER if name not in newest]
-    if missing:
-        yield f"Not measured yet: {', '.join(missing)}.\n"
-
-
-def _section(runs: Sequence[Line]) -> str:
+def section(runs: Sequence[Line], places: Places) -> str:
+    """Return the section of one command: its text, tables and charts of the newest run, and a row for every run."""
     newest = runs[-1]
-    quick = [_QUICK] if newest.get("quick") else []
+    quick = [QUICK] if newest.get("quick") else []
+    pictures = os.path.relpath(places.pictures, places.results.parent)
+    charts = [f"![{chart['x']}]({pictures}/{chart['name']}.png)\n" for chart in newest["charts"]]
     rows = [(run["date"], run["commit"], _machine(run), _headline(run)) for run in runs]
-    history = _markdown(("run of", "commit", "machine", "headline"), rows)
-    return "\n".join([f"`{newest['command']}`\n", newest["text"] + "\n", *quick, *_tables(newest), history])
+    history = table(("run of", "commit", "machine", "headline"), rows)
+    parts = [f"`{newest['command']}`\n", newest["text"] + "\n", *quick, *_tables(newest), *charts, history]
+    return "\n".join(parts)
 
 
 def _tables(line: Line) -> Iterator[str]:
     figures = [(each["name"], each["value"], each["goal"], each["reached"]) for each in line["figures"]]
     if figures:
-        yield _markdown(("what", "value", "to reach", "reached"), figures)
-    for table in line["tables"]:
-        yield _markdown(table["head"], table["rows"])
+        yield table(("what", "value", "to reach", "reached"), figures)
+    for each in line["tables"]:
+        if len(each["rows"]) <= LONG:
+            yield table(each["head"], each["rows"])
+    for file, each in _long_tables(line):
+        yield f"[{len(each['rows'])} rows](results/{file}): {' · '.join(each['head'])}.\n"
 
 
-def _markdown(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    ruled = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in ruled) + "\n"
-
-
-def _made(line: Line) -> str:
-    versions = f"torch {line['torch']}, transformers {line['transformers']}, scikit-learn {line['scikit-learn']}"
-    return f"{line['date']}, commit {line['commit']}, {_machine(line)}; {versions}."
+def _long_tables(line: Line) -> Iterator[tuple[str, Line]]:
+    for index, each in enumerate(line["tables"], 1):
+        if len(each["rows"]) > LONG:
+            yield f"{line['section']}-{index}.csv", each
 
 
 def _machine(line: Line) -> str:
@@ -150,5 +133,5 @@ def _machine(line: Line) -> str:
 
 
 def _headline(line: Line) -> str:
-    figures = [each for each in line["figures"] if each["goal"]] or line["figures"][:3]
-    return "; ".join(f"{each['name']} {each['value']}" for each in figures)
+    figures = [each for each in line["figures"] if each["goal"]] or line["figures"]
+    return "; ".join(f"{each['name']} {each['value']}" for each in figures[:2])

@@ -1,9 +1,12 @@
 """Generated pages match the code."""
 
 import runpy
+import shutil
 from pathlib import Path
 
 import pytest
+
+from benchmarks.reports.pages import REPOSITORY, Places, write
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -27,6 +30,19 @@ def test_every_setting_says_what_it_means(configuration: str) -> None:
 def test_the_readme_s_chart_is_that_of_the_last_run_of_the_benchmark() -> None:
     chart: str = runpy.run_path(str(DOCS / "peers_chart.py"))["chart"]()
     assert (DOCS / "readme" / "peers.svg").read_text(encoding="utf-8") == chart, "run `make docs`"
+
+
+def test_the_pages_of_results_are_fresh(tmp_path: Path) -> None:
+    folder, docs = tmp_path / "benchmarks", tmp_path / "docs"
+    docs.mkdir()
+    places = Places(folder / "results", folder / "RESULTS.md", docs / "performance.md", docs / "performance")
+    shutil.copytree(REPOSITORY.lines, places.lines)
+    shutil.copy(REPOSITORY.results, places.results)
+    tables = {file.name: file.read_text() for file in places.lines.glob("*.csv")}
+    write([file.stem for file in places.lines.glob("*.jsonl")], places)
+    assert places.results.read_text() == REPOSITORY.results.read_text(), "run `make docs`"
+    assert places.performance.read_text() == REPOSITORY.performance.read_text(), "run `make docs`"
+    assert {file.name: file.read_text() for file in places.lines.glob("*.csv")} == tables, "run `make docs`"
 
 
 def test_the_readme_is_short_enough_to_be_read() -> None:

@@ -26,29 +26,29 @@ class _GrammarKind:
 class _GrammarKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_GrammarKind.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     GRAMMAR_KIND_UNSPECIFIED: _GrammarKind.ValueType  # 0
-    """Not set."""
+    """Invalid; a grammar must name its kind."""
     GRAMMAR_KIND_JSON_SCHEMA: _GrammarKind.ValueType  # 1
-    """JSON Schema."""
+    """JSON Schema of the whole output."""
     GRAMMAR_KIND_REGEX: _GrammarKind.ValueType  # 2
     """A regular expression that the whole output must match."""
     GRAMMAR_KIND_LARK: _GrammarKind.ValueType  # 3
     """A context-free grammar in Lark's notation."""
     GRAMMAR_KIND_ANY: _GrammarKind.ValueType  # 4
-    """Any text: only the thinking before it is bound."""
+    """Any text; only the thinking before it is limited."""
 
 class GrammarKind(_GrammarKind, metaclass=_GrammarKindEnumTypeWrapper):
     """The language that a grammar's text is written in."""
 
 GRAMMAR_KIND_UNSPECIFIED: GrammarKind.ValueType  # 0
-"""Not set."""
+"""Invalid; a grammar must name its kind."""
 GRAMMAR_KIND_JSON_SCHEMA: GrammarKind.ValueType  # 1
-"""JSON Schema."""
+"""JSON Schema of the whole output."""
 GRAMMAR_KIND_REGEX: GrammarKind.ValueType  # 2
 """A regular expression that the whole output must match."""
 GRAMMAR_KIND_LARK: GrammarKind.ValueType  # 3
 """A context-free grammar in Lark's notation."""
 GRAMMAR_KIND_ANY: GrammarKind.ValueType  # 4
-"""Any text: only the thinking before it is bound."""
+"""Any text; only the thinking before it is limited."""
 Global___GrammarKind: _TypeAlias = GrammarKind  # noqa: Y015
 
 class _VerificationMode:
@@ -58,9 +58,9 @@ class _VerificationMode:
 class _VerificationModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_VerificationMode.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     VERIFICATION_MODE_UNSPECIFIED: _VerificationMode.ValueType  # 0
-    """Not set: the server's default."""
+    """Use the server's default mode."""
     VERIFICATION_MODE_OFF: _VerificationMode.ValueType  # 1
-    """Plain decoding: no drafts."""
+    """Decode without drafts."""
     VERIFICATION_MODE_REJECTION: _VerificationMode.ValueType  # 2
     """Accept with min(1, p/q), else draw from the residual (Leviathan et al., Algorithm 1)."""
     VERIFICATION_MODE_BLOCK: _VerificationMode.ValueType  # 3
@@ -72,9 +72,9 @@ class VerificationMode(_VerificationMode, metaclass=_VerificationModeEnumTypeWra
     """How drafts are verified."""
 
 VERIFICATION_MODE_UNSPECIFIED: VerificationMode.ValueType  # 0
-"""Not set: the server's default."""
+"""Use the server's default mode."""
 VERIFICATION_MODE_OFF: VerificationMode.ValueType  # 1
-"""Plain decoding: no drafts."""
+"""Decode without drafts."""
 VERIFICATION_MODE_REJECTION: VerificationMode.ValueType  # 2
 """Accept with min(1, p/q), else draw from the residual (Leviathan et al., Algorithm 1)."""
 VERIFICATION_MODE_BLOCK: VerificationMode.ValueType  # 3
@@ -90,25 +90,25 @@ class _GammaPolicyKind:
 class _GammaPolicyKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_GammaPolicyKind.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     GAMMA_POLICY_KIND_UNSPECIFIED: _GammaPolicyKind.ValueType  # 0
-    """Not set: auto."""
+    """Same as auto."""
     GAMMA_POLICY_KIND_AUTO: _GammaPolicyKind.ValueType  # 1
-    """The verifier, for its batch as a whole."""
+    """The verifier chooses for its batch as a whole."""
     GAMMA_POLICY_KIND_OPTIMAL: _GammaPolicyKind.ValueType  # 2
-    """The verifier, for this session alone."""
+    """The verifier chooses for this session alone."""
     GAMMA_POLICY_KIND_EGAG: _GammaPolicyKind.ValueType  # 3
-    """The drafter, by the entropy of its distributions."""
+    """The drafter chooses by the entropy of its distributions."""
 
 class GammaPolicyKind(_GammaPolicyKind, metaclass=_GammaPolicyKindEnumTypeWrapper):
-    """What chooses the draft length where it is not fixed."""
+    """Rule that chooses the draft length of requests without a fixed one."""
 
 GAMMA_POLICY_KIND_UNSPECIFIED: GammaPolicyKind.ValueType  # 0
-"""Not set: auto."""
+"""Same as auto."""
 GAMMA_POLICY_KIND_AUTO: GammaPolicyKind.ValueType  # 1
-"""The verifier, for its batch as a whole."""
+"""The verifier chooses for its batch as a whole."""
 GAMMA_POLICY_KIND_OPTIMAL: GammaPolicyKind.ValueType  # 2
-"""The verifier, for this session alone."""
+"""The verifier chooses for this session alone."""
 GAMMA_POLICY_KIND_EGAG: GammaPolicyKind.ValueType  # 3
-"""The drafter, by the entropy of its distributions."""
+"""The drafter chooses by the entropy of its distributions."""
 Global___GammaPolicyKind: _TypeAlias = GammaPolicyKind  # noqa: Y015
 
 class _TokenOrigin:
@@ -118,29 +118,29 @@ class _TokenOrigin:
 class _TokenOriginEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TokenOrigin.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     TOKEN_ORIGIN_UNSPECIFIED: _TokenOrigin.ValueType  # 0
-    """Not reported."""
+    """Origin was not reported."""
     TOKEN_ORIGIN_ACCEPTED: _TokenOrigin.ValueType  # 1
-    """Drafted and kept."""
+    """Drafted and accepted."""
     TOKEN_ORIGIN_RECOVERED: _TokenOrigin.ValueType  # 2
     """Drawn from the residual after a rejection."""
     TOKEN_ORIGIN_BONUS: _TokenOrigin.ValueType  # 3
     """Drawn from the target after a full acceptance."""
     TOKEN_ORIGIN_PLAIN: _TokenOrigin.ValueType  # 4
-    """No draft in this round."""
+    """Drawn in a round without a draft."""
 
 class TokenOrigin(_TokenOrigin, metaclass=_TokenOriginEnumTypeWrapper):
     """Where a committed token came from."""
 
 TOKEN_ORIGIN_UNSPECIFIED: TokenOrigin.ValueType  # 0
-"""Not reported."""
+"""Origin was not reported."""
 TOKEN_ORIGIN_ACCEPTED: TokenOrigin.ValueType  # 1
-"""Drafted and kept."""
+"""Drafted and accepted."""
 TOKEN_ORIGIN_RECOVERED: TokenOrigin.ValueType  # 2
 """Drawn from the residual after a rejection."""
 TOKEN_ORIGIN_BONUS: TokenOrigin.ValueType  # 3
 """Drawn from the target after a full acceptance."""
 TOKEN_ORIGIN_PLAIN: TokenOrigin.ValueType  # 4
-"""No draft in this round."""
+"""Drawn in a round without a draft."""
 Global___TokenOrigin: _TypeAlias = TokenOrigin  # noqa: Y015
 
 class _PriorityClass:
@@ -150,25 +150,25 @@ class _PriorityClass:
 class _PriorityClassEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PriorityClass.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     PRIORITY_CLASS_UNSPECIFIED: _PriorityClass.ValueType  # 0
-    """Not set: default."""
+    """Same as default."""
     PRIORITY_CLASS_FLEX: _PriorityClass.ValueType  # 1
-    """After the others."""
+    """Served after the other classes."""
     PRIORITY_CLASS_DEFAULT: _PriorityClass.ValueType  # 2
-    """Usual."""
+    """Served between the other two."""
     PRIORITY_CLASS_PRIORITY: _PriorityClass.ValueType  # 3
-    """Before the others."""
+    """Served before the other classes."""
 
 class PriorityClass(_PriorityClass, metaclass=_PriorityClassEnumTypeWrapper):
-    """Who goes first when there is more to do than can be done; nobody waits forever."""
+    """Order in which waiting requests are served. Waiting time counts, so no class starves."""
 
 PRIORITY_CLASS_UNSPECIFIED: PriorityClass.ValueType  # 0
-"""Not set: default."""
+"""Same as default."""
 PRIORITY_CLASS_FLEX: PriorityClass.ValueType  # 1
-"""After the others."""
+"""Served after the other classes."""
 PRIORITY_CLASS_DEFAULT: PriorityClass.ValueType  # 2
-"""Usual."""
+"""Served between the other two."""
 PRIORITY_CLASS_PRIORITY: PriorityClass.ValueType  # 3
-"""Before the others."""
+"""Served before the other classes."""
 Global___PriorityClass: _TypeAlias = PriorityClass  # noqa: Y015
 
 class _FinishReason:
@@ -178,7 +178,7 @@ class _FinishReason:
 class _FinishReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FinishReason.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     FINISH_REASON_UNSPECIFIED: _FinishReason.ValueType  # 0
-    """Still running."""
+    """The generation is still running."""
     FINISH_REASON_STOP: _FinishReason.ValueType  # 1
     """An end token or a stop string."""
     FINISH_REASON_LENGTH: _FinishReason.ValueType  # 2
@@ -188,7 +188,7 @@ class FinishReason(_FinishReason, metaclass=_FinishReasonEnumTypeWrapper):
     """Why a generation ended."""
 
 FINISH_REASON_UNSPECIFIED: FinishReason.ValueType  # 0
-"""Still running."""
+"""The generation is still running."""
 FINISH_REASON_STOP: FinishReason.ValueType  # 1
 """An end token or a stop string."""
 FINISH_REASON_LENGTH: FinishReason.ValueType  # 2
@@ -245,7 +245,7 @@ class SamplingParams(_message.Message):
     min_p: _builtins.float
     """Least probability relative to the most likely token, in [0, 1]; 0 is off."""
     seed: _builtins.int
-    """Keys every random number of the generation."""
+    """Key of every random number of the generation."""
     presence_penalty: _builtins.float
     """Subtracted once from the logit of each token already in the output, in [-2, 2]."""
     frequency_penalty: _builtins.float
@@ -260,11 +260,11 @@ class SamplingParams(_message.Message):
 
     @_builtins.property
     def end_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The ids that min_tokens masks."""
+        """Ids that min_tokens masks."""
 
     @_builtins.property
     def allowed_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The only ids that may be drawn; none is all."""
+        """Ids that may be drawn; an empty list allows all."""
 
     @_builtins.property
     def banned_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -272,7 +272,7 @@ class SamplingParams(_message.Message):
 
     @_builtins.property
     def grammar(self) -> Global___Grammar:
-        """What the output must be a sentence of; unset allows any text."""
+        """Grammar that the output must match; unset allows any text."""
 
     @_builtins.property
     def bad_words(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenSequence]:
@@ -307,14 +307,14 @@ Global___SamplingParams: _TypeAlias = SamplingParams  # noqa: Y015
 
 @_typing.final
 class TokenSequence(_message.Message):
-    """Consecutive tokens."""
+    """Token ids that follow each other."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """At least one."""
+        """At least one id."""
 
     def __init__(
         self,
@@ -331,7 +331,7 @@ Global___TokenSequence: _TypeAlias = TokenSequence  # noqa: Y015
 
 @_typing.final
 class Grammar(_message.Message):
-    """A language over text."""
+    """A formal language that output text must belong to."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -341,18 +341,18 @@ class Grammar(_message.Message):
     BEHIND_FIELD_NUMBER: _builtins.int
     BUDGET_FIELD_NUMBER: _builtins.int
     kind: Global___GrammarKind.ValueType
-    """What the text is written in."""
+    """Language that `text` is written in."""
     text: _builtins.str
-    """At most 65536 bytes."""
+    """The grammar, at most 65536 bytes."""
     digest: _builtins.str
-    """SHA-256 in hex of kind, text, behind and budget: a service that reads another grammar than was written refuses it."""
+    """SHA-256 in hex of kind, text, behind and budget. A service that computes another digest refuses the grammar."""
     behind: _builtins.str
-    """The tag behind which the grammar begins, or on two lines those around what may stand before it; empty for the
-    beginning of the output. Before it any text is allowed, and no end. On a third line is what stands before the
-    grammar where nothing is thought.
+    """Closing tag after which the grammar starts, or the opening and the closing tag on two lines. A third line is the
+    text before the grammar when the model does not think. Empty starts the grammar with the output. Before the closing
+    tag any text is allowed, but no end of the output.
     """
     budget: _builtins.int
-    """Most tokens of thinking, behind which the tag is forced; unset sets no bound."""
+    """Largest number of thinking tokens, after which the closing tag is forced; unset sets no bound."""
     def __init__(
         self,
         *,
@@ -374,7 +374,7 @@ Global___Grammar: _TypeAlias = Grammar  # noqa: Y015
 
 @_typing.final
 class GammaPolicy(_message.Message):
-    """How the draft length is chosen where it is not fixed, and where drafts end before."""
+    """How the draft length is chosen when it is not fixed, and when a draft ends early."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -384,15 +384,15 @@ class GammaPolicy(_message.Message):
     EMA_FIELD_NUMBER: _builtins.int
     MIN_CONFIDENCE_FIELD_NUMBER: _builtins.int
     policy: Global___GammaPolicyKind.ValueType
-    """What chooses."""
+    """Rule that chooses the draft length."""
     min: _builtins.int
-    """Fewest drafts, for egag; default 1."""
+    """Smallest draft length, for egag; default 1."""
     max: _builtins.int
-    """Most drafts; unset is the verifier's limit."""
+    """Largest draft length; unset is the verifier's limit."""
     ema: _builtins.float
-    """Weight of earlier entropies in their average, in [0, 1), for egag; default 0.5; 0 averages nothing."""
+    """Weight of earlier entropies in their moving average, in [0, 1), for egag; default 0.5; 0 averages nothing."""
     min_confidence: _builtins.float
-    """A draft ends behind a token that was drawn with less probability, in [0, 1]; 0 ends none."""
+    """A draft ends after a token drawn with a probability below this, in [0, 1]; 0 ends no draft early."""
     def __init__(
         self,
         *,
@@ -423,7 +423,7 @@ Global___GammaPolicy: _TypeAlias = GammaPolicy  # noqa: Y015
 
 @_typing.final
 class TreeOptions(_message.Message):
-    """How trees of drafts are made."""
+    """Shape of draft trees."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -433,16 +433,18 @@ class TreeOptions(_message.Message):
     REPLACEMENT_FIELD_NUMBER: _builtins.int
     DRAFTERS_FIELD_NUMBER: _builtins.int
     nodes: _builtins.int
-    """Most drafted tokens in a round, 1..64."""
+    """Largest number of drafted tokens in a round, 1..64."""
     width: _builtins.int
-    """Most children of a node that one drafter proposes, 1..64."""
+    """Largest number of children of a node that one drafter proposes, 1..64."""
     depth: _builtins.int
-    """Most drafted tokens on a path, 1..32."""
+    """Largest number of drafted tokens on a path, 1..32."""
     replacement: _builtins.bool
-    """Whether siblings are drawn independently; without it, none is drawn twice."""
+    """True to draw siblings independently; false never draws the same sibling twice."""
     @_builtins.property
     def drafters(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Names of what drafts, at most 4: each makes a tree of its own, and they are judged as one. None is the one drafter."""
+        """Names of drafters or sources, at most 4. Each makes a tree, and the trees are verified together. Empty uses one
+        drafter.
+        """
 
     def __init__(
         self,

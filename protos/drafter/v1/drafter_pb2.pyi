@@ -36,7 +36,7 @@ class DraftRequest(_message.Message):
     """CRC-32 of the bytes before this field, the last; sent where the call declares it."""
     @_builtins.property
     def hello(self) -> Global___Hello:
-        """First frame only."""
+        """Handshake; set on the first frame only."""
 
     @_builtins.property
     def opens(self) -> _containers.RepeatedCompositeFieldContainer[Global___Open]:
@@ -44,7 +44,7 @@ class DraftRequest(_message.Message):
 
     @_builtins.property
     def commits(self) -> _containers.RepeatedCompositeFieldContainer[Global___Commit]:
-        """Verdicts; each asks for the next draft."""
+        """Verdicts. Each asks for the next draft of its session."""
 
     @_builtins.property
     def closes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Close]:
@@ -52,7 +52,7 @@ class DraftRequest(_message.Message):
 
     @_builtins.property
     def ping(self) -> Global___Ping:
-        """Answered by a Pong with the same nonce."""
+        """Keep-alive; answered by a Pong with the same nonce."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class DraftResponse(_message.Message):
     """CRC-32 of the bytes before this field, the last; sent where the call declares it."""
     @_builtins.property
     def hello_ack(self) -> Global___HelloAck:
-        """First frame only."""
+        """Handshake; set on the first frame only."""
 
     @_builtins.property
     def drafts(self) -> _containers.RepeatedCompositeFieldContainer[Global___DraftTokens]:
@@ -101,11 +101,11 @@ class DraftResponse(_message.Message):
 
     @_builtins.property
     def nacks(self) -> _containers.RepeatedCompositeFieldContainer[Global___Nack]:
-        """Refusals."""
+        """Sessions that the drafter refuses, each with its reason."""
 
     @_builtins.property
     def load(self) -> Global___Load:
-        """How busy the drafter is."""
+        """Current load of the drafter."""
 
     @_builtins.property
     def pong(self) -> Global___Pong:
@@ -132,7 +132,7 @@ Global___DraftResponse: _TypeAlias = DraftResponse  # noqa: Y015
 
 @_typing.final
 class Hello(_message.Message):
-    """Opens the conversation."""
+    """First frame of the verifier."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -143,12 +143,12 @@ class Hello(_message.Message):
     protocol: _builtins.int
     """Version of this protocol; a drafter refuses one it does not speak."""
     verifier_id: _builtins.str
-    """Names the verifier in the drafter's logs."""
+    """Name of the verifier in the drafter's logs."""
     tokenizer_hash: _builtins.str
     """Fingerprint of the target's tokenizer."""
     @_builtins.property
     def vocabulary(self) -> Global___Vocabulary:
-        """The target's vocabulary, where a drafter with another tokenizer is to translate; without it such a drafter refuses."""
+        """The target's vocabulary, for a drafter with another tokenizer to translate; without it such a drafter refuses."""
 
     def __init__(
         self,
@@ -176,11 +176,11 @@ class Vocabulary(_message.Message):
     SPECIAL_IDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """Entry i holds the bytes of id i, of a special token its name; empty where no text is written with the id."""
+        """Entry i holds the bytes of id i, or the name of a special token; empty if no text is written with the id."""
 
     @_builtins.property
     def special_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Ids of the special tokens, which are no text."""
+        """Ids of the special tokens, which have no text."""
 
     def __init__(
         self,
@@ -198,7 +198,7 @@ Global___Vocabulary: _TypeAlias = Vocabulary  # noqa: Y015
 
 @_typing.final
 class HelloAck(_message.Message):
-    """Accepts the conversation."""
+    """First frame of the drafter."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -210,19 +210,19 @@ class HelloAck(_message.Message):
     OUTCOMES_FIELD_NUMBER: _builtins.int
     ENCODER_DECODER_FIELD_NUMBER: _builtins.int
     model: _builtins.str
-    """Model the drafts come from."""
+    """Name of the draft model."""
     tokenizer_hash: _builtins.str
     """Fingerprint of the drafter's tokenizer."""
     step_seconds: _builtins.float
     """Seconds of one draft step, measured at load."""
     kind: _builtins.str
-    """What drafts: "model", "counts", "ngram" and so on."""
+    """Kind of the drafter: "model", "counts", "ngram" and so on."""
     overlap: _builtins.float
-    """Where the tokenizers differ and drafts are translated, the share of the smaller vocabulary that both have."""
+    """Share of the smaller vocabulary that both tokenizers have, if drafts are translated."""
     outcomes: _builtins.int
-    """Most outcomes of a verdict that chains are pushed for, unasked, of each session; 0 pushes none."""
+    """Largest number of verdict outcomes of a session that chains are pushed for without a request; 0 pushes none."""
     encoder_decoder: _builtins.bool
-    """Whether a language model drafts whose encoder reads the prompt; it drafts for targets of the same kind alone."""
+    """Whether the draft model has an encoder for the prompt; it drafts only for targets of the same kind."""
     def __init__(
         self,
         *,
@@ -262,7 +262,7 @@ class Open(_message.Message):
     TREE_FIELD_NUMBER: _builtins.int
     OUTCOMES_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
-    """Session."""
+    """Id of the session in all messages about it."""
     epoch: _builtins.int
     """Fencing number of the session's owner."""
     tokens: _builtins.bytes
@@ -270,28 +270,28 @@ class Open(_message.Message):
     prompt_len: _builtins.int
     """How many of the tokens are prompt."""
     mode: _common_pb2.VerificationMode.ValueType
-    """Chooses the draft rule."""
+    """Verification mode, which decides how drafts are drawn."""
     gamma: _builtins.int
-    """Drafts wanted beyond the prefix."""
+    """Number of tokens to draft beyond the prefix."""
     max_len: _builtins.int
-    """Length the session may reach."""
+    """Largest length of the sequence in tokens."""
     cache_salt: _builtins.str
-    """Only sessions of one salt share what has been computed of a common prefix."""
+    """Only sessions with the same salt share the KV of a common prefix."""
     traceparent: _builtins.str
-    """The span that the drafts belong to, in the form of W3C Trace Context; empty for none."""
+    """Parent span of the drafts, as W3C Trace Context; empty for none."""
     outcomes: _builtins.int
-    """Most outcomes of the verdict under way that chains are to be pushed for; 0 wants none."""
+    """Largest number of outcomes of the running verdict to push chains for; 0 asks for none."""
     @_builtins.property
     def sampling(self) -> _common_pb2.SamplingParams:
         """The request's sampling, used for q exactly as the target uses it for p."""
 
     @_builtins.property
     def policy(self) -> _common_pb2.GammaPolicy:
-        """Where drafts end before gamma."""
+        """How the draft length is chosen, and when a draft ends before gamma."""
 
     @_builtins.property
     def tree(self) -> Global___TreePlan:
-        """Asks for one tree a round instead of a chain; gamma is the most nodes of the next one."""
+        """Ask for one tree a round instead of a chain; gamma is the largest number of nodes of the next tree."""
 
     def __init__(
         self,
@@ -320,7 +320,7 @@ Global___Open: _TypeAlias = Open  # noqa: Y015
 
 @_typing.final
 class TreePlan(_message.Message):
-    """How a session's trees are drafted."""
+    """Shape of a session's draft trees."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -329,13 +329,13 @@ class TreePlan(_message.Message):
     REPLACEMENT_FIELD_NUMBER: _builtins.int
     FIRST_PLACE_FIELD_NUMBER: _builtins.int
     width: _builtins.int
-    """Most children of a node."""
+    """Largest number of children of a node."""
     depth: _builtins.int
-    """Most nodes on a path."""
+    """Largest number of nodes on a path."""
     replacement: _builtins.bool
-    """Whether siblings are drawn independently; without it, none is drawn twice. Mode coupled draws none."""
+    """True to draw siblings independently; false, and mode coupled, never draw the same sibling twice."""
     first_place: _builtins.int
-    """Index of the first number that siblings are drawn by: drafters of one session must not share any."""
+    """Index of the first random number for siblings. Drafters of one session must not share any."""
     def __init__(
         self,
         *,
@@ -354,7 +354,7 @@ Global___TreePlan: _TypeAlias = TreePlan  # noqa: Y015
 
 @_typing.final
 class Commit(_message.Message):
-    """What the target committed. A diverging commit is the cancel of the running draft."""
+    """Tokens that the target committed. A commit that differs from the running draft cancels it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -364,15 +364,15 @@ class Commit(_message.Message):
     TOKENS_FIELD_NUMBER: _builtins.int
     GAMMA_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
-    """Session."""
+    """Id from the Open of the session."""
     epoch: _builtins.int
-    """Fencing number."""
+    """Fencing number of the session's owner."""
     base_len: _builtins.int
     """Committed length before these tokens."""
     tokens: _builtins.bytes
     """New committed tokens, int32 little-endian."""
     gamma: _builtins.int
-    """Drafts wanted beyond the new prefix."""
+    """Number of tokens to draft beyond the new prefix."""
     def __init__(
         self,
         *,
@@ -399,9 +399,9 @@ class Close(_message.Message):
     SESSION_ID_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
-    """Session."""
+    """Id from the Open of the session."""
     epoch: _builtins.int
-    """Fencing number."""
+    """Fencing number of the session's owner."""
     def __init__(
         self,
         *,
@@ -424,7 +424,7 @@ class Ping(_message.Message):
 
     NONCE_FIELD_NUMBER: _builtins.int
     nonce: _builtins.int
-    """Echoed."""
+    """Any number; the Pong repeats it."""
     def __init__(
         self,
         *,
@@ -456,35 +456,35 @@ class DraftTokens(_message.Message):
     ENTROPIES_FIELD_NUMBER: _builtins.int
     GAMMAS_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
-    """Session."""
+    """Id from the Open of the session."""
     epoch: _builtins.int
-    """Fencing number of the Open these answer."""
+    """Fencing number of the Open that this answers."""
     base_len: _builtins.int
-    """Tokens before the first one here: committed, then drafted."""
+    """Number of committed and drafted tokens before the first one here."""
     prefix_hash: _builtins.int
-    """Hash of those base_len tokens. A draft counts only on the prefix it was drawn for."""
+    """Hash of those base_len tokens. A draft is valid only for the prefix it was drawn for."""
     tokens: _builtins.bytes
     """Token ids, int32 little-endian."""
     support_ids: _builtins.bytes
-    """Supports one after the other, int32 little-endian."""
+    """Token ids of all supports, concatenated, int32 little-endian."""
     support_weights: _builtins.bytes
     """Integer weights over the supports, uint16 little-endian; q(x) = weight(x) / sum of the support's weights."""
     entropies: _builtins.bytes
-    """Where gamma is chosen by entropy (egag): H_norm of each token's distribution, float32 little-endian, NaN for a token
-    that no model drafted; else empty.
+    """With policy egag: H_norm of each token's distribution, float32 little-endian, NaN for a token that no model
+    drafted. Empty otherwise.
     """
     gammas: _builtins.bytes
-    """Beside `entropies`: gamma after each step, uint16 little-endian."""
+    """With policy egag: gamma after each draft step, uint16 little-endian."""
     @_builtins.property
     def support_sizes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Support size of each token's distribution; empty for a mode that needs none. Of a tree: those of the root's children,
-        then of each node's, 0 for a leaf.
+        """Support size of each token's distribution; empty for a mode that needs none. For a tree: the sizes of the root's
+        children, then of each node's children, 0 for a leaf.
         """
 
     @_builtins.property
     def parents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Of a tree, the index of each token's parent among the tokens, -1 for the root: levels from the root down, siblings in
-        the order of the draw. Empty for a chain.
+        """For a tree, the index of each token's parent among the tokens, -1 for the root: levels from the root down, siblings
+        in the order of the draw. Empty for a chain.
         """
 
     def __init__(
@@ -520,11 +520,11 @@ class DraftEnd(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     BASE_LEN_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
-    """Session."""
+    """Id from the Open of the session."""
     epoch: _builtins.int
-    """Fencing number."""
+    """Fencing number of the session's owner."""
     base_len: _builtins.int
-    """Length of the prefix, committed and drafted."""
+    """Length of the prefix: committed and drafted tokens."""
     def __init__(
         self,
         *,
@@ -542,7 +542,7 @@ Global___DraftEnd: _TypeAlias = DraftEnd  # noqa: Y015
 
 @_typing.final
 class Nack(_message.Message):
-    """A session cannot be served."""
+    """Refusal of a session."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -553,46 +553,46 @@ class Nack(_message.Message):
     class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[Nack._Reason.ValueType], _builtins.type):
         DESCRIPTOR: _descriptor.EnumDescriptor
         REASON_UNSPECIFIED: Nack._Reason.ValueType  # 0
-        """Not set."""
+        """Invalid; a refusal must name its cause."""
         REASON_UNKNOWN: Nack._Reason.ValueType  # 1
-        """Never opened here, or forgotten: open it again."""
+        """The session was never opened here, or was forgotten. Open it again."""
         REASON_STALE: Nack._Reason.ValueType  # 2
-        """Older epoch, or a gap in the committed tokens."""
+        """The epoch is old, or committed tokens are missing."""
         REASON_OVERLOADED: Nack._Reason.ValueType  # 3
-        """No room: draft elsewhere or not at all."""
+        """The drafter has no room. Draft elsewhere or not at all."""
         REASON_MALFORMED: Nack._Reason.ValueType  # 4
-        """The message does not make sense; only this session is affected."""
+        """The message is invalid. Only this session is affected."""
         REASON_INTERNAL: Nack._Reason.ValueType  # 5
-        """The drafter failed, and has forgotten the session: draft elsewhere, or here later."""
+        """The drafter failed and forgot the session. Draft elsewhere, or here later."""
 
     class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper):
-        """Why a session is refused."""
+        """Cause of a refusal."""
 
     REASON_UNSPECIFIED: Nack.Reason.ValueType  # 0
-    """Not set."""
+    """Invalid; a refusal must name its cause."""
     REASON_UNKNOWN: Nack.Reason.ValueType  # 1
-    """Never opened here, or forgotten: open it again."""
+    """The session was never opened here, or was forgotten. Open it again."""
     REASON_STALE: Nack.Reason.ValueType  # 2
-    """Older epoch, or a gap in the committed tokens."""
+    """The epoch is old, or committed tokens are missing."""
     REASON_OVERLOADED: Nack.Reason.ValueType  # 3
-    """No room: draft elsewhere or not at all."""
+    """The drafter has no room. Draft elsewhere or not at all."""
     REASON_MALFORMED: Nack.Reason.ValueType  # 4
-    """The message does not make sense; only this session is affected."""
+    """The message is invalid. Only this session is affected."""
     REASON_INTERNAL: Nack.Reason.ValueType  # 5
-    """The drafter failed, and has forgotten the session: draft elsewhere, or here later."""
+    """The drafter failed and forgot the session. Draft elsewhere, or here later."""
 
     SESSION_ID_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
-    """Session."""
+    """Id of the refused session."""
     epoch: _builtins.int
     """Fencing number of the refused message."""
     reason: Global___Nack.Reason.ValueType
-    """Why."""
+    """Cause of the refusal, for the verifier."""
     detail: _builtins.str
-    """For the log."""
+    """Cause of the refusal as text, for the log."""
     def __init__(
         self,
         *,
@@ -611,16 +611,16 @@ Global___Nack: _TypeAlias = Nack  # noqa: Y015
 
 @_typing.final
 class Load(_message.Message):
-    """How busy the drafter is."""
+    """Current load of the drafter."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     SESSIONS_FIELD_NUMBER: _builtins.int
     STEP_SECONDS_FIELD_NUMBER: _builtins.int
     sessions: _builtins.int
-    """Open sessions."""
+    """Number of open sessions."""
     step_seconds: _builtins.float
-    """Expected seconds of a step that drafts one token for each session of a batch of recent size and reads none."""
+    """Expected seconds of a step that drafts one token for each session of a batch of recent size, without prefill."""
     def __init__(
         self,
         *,
@@ -643,7 +643,7 @@ class Pong(_message.Message):
 
     NONCE_FIELD_NUMBER: _builtins.int
     nonce: _builtins.int
-    """From the Ping."""
+    """The nonce of the Ping."""
     def __init__(
         self,
         *,

@@ -27,25 +27,25 @@ class _ToolChoiceMode:
 class _ToolChoiceModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ToolChoiceMode.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     TOOL_CHOICE_MODE_UNSPECIFIED: _ToolChoiceMode.ValueType  # 0
-    """Not set: auto."""
+    """Same as auto."""
     TOOL_CHOICE_MODE_NONE: _ToolChoiceMode.ValueType  # 1
-    """None is called, and the model sees none."""
+    """The model sees no tools and calls none."""
     TOOL_CHOICE_MODE_AUTO: _ToolChoiceMode.ValueType  # 2
-    """The model speaks or calls."""
+    """The model decides whether to call tools."""
     TOOL_CHOICE_MODE_REQUIRED: _ToolChoiceMode.ValueType  # 3
-    """At least one is called."""
+    """The model calls at least one tool."""
 
 class ToolChoiceMode(_ToolChoiceMode, metaclass=_ToolChoiceModeEnumTypeWrapper):
-    """Whether tools are called."""
+    """Whether the model may or must call tools."""
 
 TOOL_CHOICE_MODE_UNSPECIFIED: ToolChoiceMode.ValueType  # 0
-"""Not set: auto."""
+"""Same as auto."""
 TOOL_CHOICE_MODE_NONE: ToolChoiceMode.ValueType  # 1
-"""None is called, and the model sees none."""
+"""The model sees no tools and calls none."""
 TOOL_CHOICE_MODE_AUTO: ToolChoiceMode.ValueType  # 2
-"""The model speaks or calls."""
+"""The model decides whether to call tools."""
 TOOL_CHOICE_MODE_REQUIRED: ToolChoiceMode.ValueType  # 3
-"""At least one is called."""
+"""The model calls at least one tool."""
 Global___ToolChoiceMode: _TypeAlias = ToolChoiceMode  # noqa: Y015
 
 @_typing.final
@@ -63,16 +63,16 @@ class ChatMessage(_message.Message):
     role: _builtins.str
     """"system", "user", "assistant" or "tool"."""
     content: _builtins.str
-    """Text."""
+    """Text of the message."""
     tool_call_id: _builtins.str
-    """Of a tool: the call that it answers."""
+    """Id of the call that a tool message answers."""
     name: _builtins.str
-    """Who speaks, or the tool that answers, for chat templates that print it."""
+    """Name of the speaker or of the tool, for chat templates that print it."""
     reasoning: _builtins.str
-    """Of an assistant: its thinking before the content, for chat templates that print it."""
+    """Thinking before the content of an assistant message, for chat templates that print it."""
     @_builtins.property
     def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCall]:
-        """Of an assistant: the calls that it asked for."""
+        """Tool calls of an assistant message."""
 
     def __init__(
         self,
@@ -105,11 +105,11 @@ class Tool(_message.Message):
     name: _builtins.str
     """At most 128 letters, digits, underscores, dots, colons, slashes and hyphens."""
     description: _builtins.str
-    """What it does."""
+    """Purpose of the tool, for the model."""
     parameters: _builtins.str
-    """JSON Schema of its arguments; empty for none."""
+    """JSON Schema of the arguments; empty for none."""
     strict: _builtins.bool
-    """Whether the arguments of a call must be of the schema."""
+    """Whether the arguments of a call must match the schema."""
     def __init__(
         self,
         *,
@@ -136,11 +136,11 @@ class ToolCall(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     ARGUMENTS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """The name of the call, which the answer to it repeats."""
+    """Id of the call. The message with the tool's answer repeats it."""
     name: _builtins.str
-    """The tool."""
+    """Name of the tool to call."""
     arguments: _builtins.str
-    """A JSON object as the model wrote it; incomplete where the output was cut."""
+    """A JSON object as the model wrote it; incomplete if the output was cut."""
     def __init__(
         self,
         *,
@@ -158,16 +158,16 @@ Global___ToolCall: _TypeAlias = ToolCall  # noqa: Y015
 
 @_typing.final
 class ToolChoice(_message.Message):
-    """Which tools are called."""
+    """Which tools the model may or must call."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     MODE_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     mode: Global___ToolChoiceMode.ValueType
-    """Whether any."""
+    """Whether the model may or must call any of the tools."""
     name: _builtins.str
-    """This one, once."""
+    """Name of the one tool to call, once."""
     def __init__(
         self,
         *,
@@ -186,7 +186,7 @@ Global___ToolChoice: _TypeAlias = ToolChoice  # noqa: Y015
 
 @_typing.final
 class MessageDelta(_message.Message):
-    """What more of a message is known where tools were offered: parts of its text and of its calls."""
+    """Part of a message that was read for tool calls."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -194,12 +194,12 @@ class MessageDelta(_message.Message):
     TOOL_CALLS_FIELD_NUMBER: _builtins.int
     REASONING_FIELD_NUMBER: _builtins.int
     content: _builtins.str
-    """The next characters of the text around the calls."""
+    """Next characters of the text around the calls."""
     reasoning: _builtins.str
-    """The next characters of what the model thinks before its answer."""
+    """Next characters of the thinking before the answer."""
     @_builtins.property
     def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCallDelta]:
-        """The next parts of calls."""
+        """Next parts of calls."""
 
     def __init__(
         self,
@@ -218,7 +218,7 @@ Global___MessageDelta: _TypeAlias = MessageDelta  # noqa: Y015
 
 @_typing.final
 class ToolCallDelta(_message.Message):
-    """A part of a call."""
+    """Part of a tool call."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -227,13 +227,13 @@ class ToolCallDelta(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     ARGUMENTS_FIELD_NUMBER: _builtins.int
     index: _builtins.int
-    """Place of the call in its message; the parts of one are joined."""
+    """Index of the call in its message. Join the parts of one index."""
     id: _builtins.str
-    """The name of the call; only in its first part."""
+    """Id of the call; only in its first part."""
     name: _builtins.str
-    """The tool; only in the first part."""
+    """Name of the tool; only in the first part."""
     arguments: _builtins.str
-    """The next characters of the arguments."""
+    """Next characters of the arguments."""
     def __init__(
         self,
         *,
@@ -252,7 +252,7 @@ Global___ToolCallDelta: _TypeAlias = ToolCallDelta  # noqa: Y015
 
 @_typing.final
 class AssistantMessage(_message.Message):
-    """A message that was read for calls because tools were offered."""
+    """A message read for tool calls because the request offered tools."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -260,12 +260,12 @@ class AssistantMessage(_message.Message):
     TOOL_CALLS_FIELD_NUMBER: _builtins.int
     REASONING_FIELD_NUMBER: _builtins.int
     content: _builtins.str
-    """The text around the calls."""
+    """Text around the calls."""
     reasoning: _builtins.str
-    """What the model thought before its answer."""
+    """Thinking before the answer."""
     @_builtins.property
     def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCall]:
-        """The calls."""
+        """Tool calls in the order of the message."""
 
     def __init__(
         self,
@@ -284,7 +284,7 @@ Global___AssistantMessage: _TypeAlias = AssistantMessage  # noqa: Y015
 
 @_typing.final
 class ChatPrompt(_message.Message):
-    """A conversation, put through the model's chat template."""
+    """A conversation, rendered by the model's chat template."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -296,20 +296,22 @@ class ChatPrompt(_message.Message):
     ENABLE_THINKING_FIELD_NUMBER: _builtins.int
     THINKING_TOKEN_BUDGET_FIELD_NUMBER: _builtins.int
     add_generation_prompt: _builtins.bool
-    """Whether the assistant's next message is opened. Default true."""
+    """Whether to open the assistant's next message. Default true."""
     continue_final_message: _builtins.bool
-    """Whether the last message, which is the assistant's, is the beginning of the answer."""
+    """Whether the output continues the last message, which must be the assistant's."""
     chat_template_kwargs: _builtins.str
-    """What the chat template takes beside the messages: a JSON object. Empty is none."""
+    """Further variables of the chat template, a JSON object. Empty is none."""
     reasoning_effort: _builtins.str
     """"none", "minimal", "low", "medium", "high" or "xhigh", for chat templates that read it; empty is not set."""
     enable_thinking: _builtins.bool
     """Whether the model thinks, for chat templates that read it."""
     thinking_token_budget: _builtins.int
-    """Most tokens of thinking: the tag that closes it is forced behind them. Only where it is known how the model thinks."""
+    """Largest number of thinking tokens, after which the closing tag is forced. Only for models whose thinking format is
+    known.
+    """
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChatMessage]:
-        """At least one."""
+        """At least one message."""
 
     def __init__(
         self,
@@ -350,7 +352,7 @@ class TokenPrompt(_message.Message):
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """At least one."""
+        """At least one id."""
 
     def __init__(
         self,
@@ -408,13 +410,12 @@ class SamplingOptions(_message.Message):
     top_p: _builtins.float
     """Default 1. Range [0, 1]; 0 is greedy."""
     top_k: _builtins.int
-    """Default 0, off."""
+    """Number of most likely tokens kept. Default 0, off."""
     min_p: _builtins.float
     """Default 0. Range [0, 1]."""
     seed: _builtins.int
-    """Default, as for -1: drawn at random and returned.
-    Mode coupled gives the same tokens for it whatever the drafter does; the other modes only while no draft is late
-    and no pass budget cuts one.
+    """Default and -1: drawn at random and returned. In mode coupled, one seed always gives the same tokens. In the other
+    modes it does so only while no draft is late or shortened by a pass budget.
     """
     presence_penalty: _builtins.float
     """Default 0. Range [-2, 2]."""
@@ -428,7 +429,7 @@ class SamplingOptions(_message.Message):
 
     @_builtins.property
     def allowed_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The only ids that may be drawn; none is all."""
+        """Ids that may be drawn; an empty list allows all."""
 
     @_builtins.property
     def banned_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -436,7 +437,7 @@ class SamplingOptions(_message.Message):
 
     @_builtins.property
     def bad_words(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """At most 256 texts whose tokens never appear one after the other."""
+        """At most 256 texts whose token sequences never appear in the output."""
 
     def __init__(
         self,
@@ -495,7 +496,7 @@ Global___SamplingOptions: _TypeAlias = SamplingOptions  # noqa: Y015
 
 @_typing.final
 class StopOptions(_message.Message):
-    """When a generation ends."""
+    """Conditions that end a generation."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -506,11 +507,11 @@ class StopOptions(_message.Message):
     IGNORE_EOS_FIELD_NUMBER: _builtins.int
     INCLUDE_STOP_STR_IN_OUTPUT_FIELD_NUMBER: _builtins.int
     max_tokens: _builtins.int
-    """Default: the room left in the context, to which the gateway lowers what is over it, unless it is set to refuse."""
+    """Default: the room left in the context. The gateway lowers a larger value to that, unless it is set to refuse."""
     min_tokens: _builtins.int
-    """Default 0."""
+    """Number of output tokens before which no end token is drawn. Default 0."""
     ignore_eos: _builtins.bool
-    """Go on past the model's end ids."""
+    """Continue after the model's end ids."""
     include_stop_str_in_output: _builtins.bool
     """Whether the text ends with the stop string that ended it."""
     @_builtins.property
@@ -548,7 +549,7 @@ Global___StopOptions: _TypeAlias = StopOptions  # noqa: Y015
 
 @_typing.final
 class SpeculationOptions(_message.Message):
-    """What speculation may do for this request."""
+    """Speculation settings of a request."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -562,22 +563,22 @@ class SpeculationOptions(_message.Message):
     mode: _common_pb2.VerificationMode.ValueType
     """Default: the server's, or coupled for a request with a seed."""
     gamma: _builtins.int
-    """Draft length; unset is automatic."""
+    """Draft length; unset is chosen automatically."""
     lenience: _builtins.float
-    """In (0, 1], for mode rejection. Default: the server's, which is 1, exact, unless it is set; less keeps more drafts and
-    is lossy.
+    """In (0, 1], for mode rejection. Default: the server's, which is 1 (exact) unless set. A lower value accepts more
+    drafts and is lossy.
     """
     drafter: _builtins.str
-    """What drafts: a source, or a drafter by its kind, model or address. Default: the server's choice."""
+    """A source, or a drafter by its kind, model or address. Default: the server's choice."""
     detail: _builtins.bool
-    """Whether every round comes with a report; that changes no token."""
+    """Whether to report every round; this changes no token."""
     @_builtins.property
     def policy(self) -> _common_pb2.GammaPolicy:
-        """How the draft length is chosen where gamma is not set, and where drafts end before."""
+        """How the draft length is chosen when gamma is unset, and when a draft ends early."""
 
     @_builtins.property
     def tree(self) -> _common_pb2.TreeOptions:
-        """Drafts trees in modes rejection and coupled. Default: chains, or the server's trees for greedy requests."""
+        """Draft trees, in modes rejection and coupled. Default: chains, or the server's trees for greedy requests."""
 
     def __init__(
         self,
@@ -607,7 +608,7 @@ Global___SpeculationOptions: _TypeAlias = SpeculationOptions  # noqa: Y015
 
 @_typing.final
 class StructuredOutput(_message.Message):
-    """The form that the output must have. At the token limit it may be the beginning of such a text."""
+    """Required form of the output. An output cut by the token limit is a prefix of such a text."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -618,18 +619,18 @@ class StructuredOutput(_message.Message):
     GRAMMAR_FIELD_NUMBER: _builtins.int
     DISABLE_ANY_WHITESPACE_FIELD_NUMBER: _builtins.int
     json_schema: _builtins.str
-    """A value of this JSON Schema."""
+    """A JSON value that matches this JSON Schema."""
     json_object: _builtins.bool
     """Any JSON object."""
     regex: _builtins.str
-    """A text that this regular expression matches as a whole."""
+    """Text that this regular expression matches as a whole."""
     grammar: _builtins.str
-    """A sentence of this grammar, in the notation of Lark or GBNF."""
+    """Text that matches this grammar, in the notation of Lark or GBNF."""
     disable_any_whitespace: _builtins.bool
-    """JSON without white space between its tokens."""
+    """Write JSON without white space between its tokens."""
     @_builtins.property
     def choice(self) -> Global___Choices:
-        """One of these texts."""
+        """One of the given texts."""
 
     def __init__(
         self,
@@ -653,14 +654,14 @@ Global___StructuredOutput: _TypeAlias = StructuredOutput  # noqa: Y015
 
 @_typing.final
 class Choices(_message.Message):
-    """The texts to choose from."""
+    """Texts to choose from."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     TEXTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def texts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """At least one."""
+        """At least one text."""
 
     def __init__(
         self,
@@ -677,7 +678,7 @@ Global___Choices: _TypeAlias = Choices  # noqa: Y015
 
 @_typing.final
 class GenerateRequest(_message.Message):
-    """Asks for one generation."""
+    """Request for one generation."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -708,66 +709,68 @@ class GenerateRequest(_message.Message):
     model: _builtins.str
     """Model name; the only model when empty."""
     text: _builtins.str
-    """Raw text."""
+    """Raw text, tokenized by the gateway."""
     request_id: _builtins.str
-    """Chosen by the caller: the same one with the same request attaches to the generation it began. Empty is a new one."""
+    """Id chosen by the caller. A repeated request with the same id attaches to the running generation. Empty starts a new
+    one.
+    """
     logprobs: _builtins.int
-    """Report log probabilities: of each token, and of this many (0..20) most likely ones at its position."""
+    """Report the log probability of each token, and of this many (0..20) most likely ones at its position."""
     prompt_logprobs: _builtins.int
-    """Report log probabilities of the prompt: of each token but the first, and of this many (0..20) most likely ones."""
+    """Report the log probability of each prompt token but the first, and of this many (0..20) most likely ones."""
     skip_special_tokens: _builtins.bool
-    """Whether special tokens are left out of texts; default true."""
+    """Whether texts leave out special tokens; default true."""
     add_special_tokens: _builtins.bool
-    """Whether the tokens that a text begins with, such as BOS, are added; for text alone. Default true."""
+    """Whether to add the tokens that a text begins with, such as BOS; for `text` only. Default true."""
     truncate_prompt_tokens: _builtins.int
-    """How many of the prompt's last tokens are used, -1 for as many as there is room for; unset uses all."""
+    """Number of the prompt's last tokens to keep, -1 for as many as fit; unset keeps all."""
     user: _builtins.str
-    """On whose behalf; what is one user's is not there for another."""
+    """User on whose behalf the request is made. Generations and sessions of one user are invisible to others."""
     session: _builtins.str
-    """Session to continue: the prompt is what is new. Empty for a generation of its own."""
+    """Session to continue: the prompt holds only what is new. Empty for a generation without a session."""
     expect_turn: _builtins.int
-    """Refuse unless the session has had this many turns."""
+    """Refuse the request unless the session has had this many turns."""
     priority: _common_pb2.PriorityClass.ValueType
-    """Who goes first."""
+    """Class in the queues of gateway and verifier."""
     cache_salt: _builtins.str
-    """Narrows who shares what has been computed of a common prefix, within the user; at most 256 characters."""
+    """Restricts sharing of a common prefix's KV to requests of the same user and salt; at most 256 characters."""
     n: _builtins.int
-    """Number of choices, 1..16; default 1. The one at index i has the tokens of the seed i higher."""
+    """Number of choices, 1..16; default 1. Choice i has the tokens of seed + i."""
     prediction: _builtins.str
-    """Text that much of the output is expected to repeat: it is drafted from. Empty is none."""
+    """Text that the output is expected to repeat in large part; it is a source of drafts. Empty is none."""
     parallel_tool_calls: _builtins.bool
-    """Whether there may be several calls; default true."""
+    """Whether the model may make several calls; default true."""
     @_builtins.property
     def tokens(self) -> Global___TokenPrompt:
-        """Ids."""
+        """Token ids, used as given."""
 
     @_builtins.property
     def chat(self) -> Global___ChatPrompt:
-        """Chat."""
+        """A conversation, rendered by the chat template."""
 
     @_builtins.property
     def sampling(self) -> Global___SamplingOptions:
-        """Sampling."""
+        """How tokens are drawn; unset fields take their defaults."""
 
     @_builtins.property
     def stop(self) -> Global___StopOptions:
-        """Ends."""
+        """When the output ends; unset fields take their defaults."""
 
     @_builtins.property
     def speculation(self) -> Global___SpeculationOptions:
-        """Speculation."""
+        """How the output is drafted and verified; unset fields take their defaults."""
 
     @_builtins.property
     def structured_output(self) -> Global___StructuredOutput:
-        """Unset allows any text."""
+        """Required form of the output; unset allows any text."""
 
     @_builtins.property
     def tools(self) -> _containers.RepeatedCompositeFieldContainer[Global___Tool]:
-        """What the model may call; only for a chat, at most 128."""
+        """Tools that the model may call; only for a chat, at most 128."""
 
     @_builtins.property
     def tool_choice(self) -> Global___ToolChoice:
-        """Unset is auto."""
+        """Which tools are called; unset is auto."""
 
     def __init__(
         self,
@@ -862,48 +865,48 @@ class GenerateResponse(_message.Message):
     PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """The generation's name."""
+    """Id of the generation."""
     model: _builtins.str
     """Model that answered."""
     text: _builtins.str
-    """Text."""
+    """Text of the first choice."""
     finish_reason: _common_pb2.FinishReason.ValueType
-    """Why it ended."""
+    """Why the first choice ended."""
     seed: _builtins.int
     """The seed used."""
     session: _builtins.str
-    """The session the request named."""
+    """Session that the request named."""
     turn: _builtins.int
-    """Turns its session has now."""
+    """Number of turns that the session has now."""
     priority: _common_pb2.PriorityClass.ValueType
-    """The class used."""
+    """Priority class used."""
     @_builtins.property
     def tokens(self) -> _containers.RepeatedCompositeFieldContainer[Global___CommittedToken]:
-        """Every committed token."""
+        """Every committed token of the first choice."""
 
     @_builtins.property
     def usage(self) -> Global___Usage:
-        """Counts."""
+        """Token counts of the request."""
 
     @_builtins.property
     def speculation(self) -> Global___SpeculationSummary:
-        """What speculation did."""
+        """Speculation statistics of all choices."""
 
     @_builtins.property
     def choices(self) -> _containers.RepeatedCompositeFieldContainer[Global___Choice]:
-        """Every choice where more than one was asked for; text, tokens, finish_reason and message are those of the first."""
+        """All choices, if more than one was requested; text, tokens, finish_reason and message are those of the first."""
 
     @_builtins.property
     def rounds(self) -> _containers.RepeatedCompositeFieldContainer[Global___RoundReport]:
-        """The rounds of the first choice, when the request asks for them."""
+        """Rounds of the first choice, if the request asks for them."""
 
     @_builtins.property
     def prompt_logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprobs]:
-        """Of the tokens of the first choice's prompt but the first, when the request asks for them."""
+        """Log probabilities of the prompt's tokens but the first, if the request asks for them."""
 
     @_builtins.property
     def message(self) -> Global___AssistantMessage:
-        """The text read for calls, where tools were offered."""
+        """Text and tool calls of the first choice, if tools were offered."""
 
     def __init__(
         self,
@@ -946,9 +949,9 @@ class Choice(_message.Message):
     PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     text: _builtins.str
-    """Text."""
+    """Text of this choice."""
     finish_reason: _common_pb2.FinishReason.ValueType
-    """Why it ended."""
+    """Why the choice ended."""
     matched_stop: _builtins.str
     """The stop string that matched, or empty."""
     @_builtins.property
@@ -957,15 +960,15 @@ class Choice(_message.Message):
 
     @_builtins.property
     def rounds(self) -> _containers.RepeatedCompositeFieldContainer[Global___RoundReport]:
-        """Its rounds, when the request asks for them."""
+        """Rounds of the choice, if the request asks for them."""
 
     @_builtins.property
     def prompt_logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprobs]:
-        """Of the tokens of its prompt but the first, when the request asks for them."""
+        """Log probabilities of the prompt's tokens but the first, if the request asks for them."""
 
     @_builtins.property
     def message(self) -> Global___AssistantMessage:
-        """The text read for calls, where tools were offered."""
+        """Text and tool calls of the choice, if tools were offered."""
 
     def __init__(
         self,
@@ -988,19 +991,19 @@ Global___Choice: _TypeAlias = Choice  # noqa: Y015
 
 @_typing.final
 class StreamGenerateRequest(_message.Message):
-    """Asks for a stream."""
+    """Request for a stream."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     REQUEST_FIELD_NUMBER: _builtins.int
     RESUMABLE_FIELD_NUMBER: _builtins.int
     resumable: _builtins.bool
-    """Go on for a while when the caller has left, so that it can come back with ResumeGeneration. A request with a
-    request_id or a session can be resumed in any case; any other ends with its caller.
+    """Continue for a while after the caller disconnects, so that ResumeGeneration can attach. A request with a request_id
+    or a session can always be resumed; any other ends with its caller.
     """
     @_builtins.property
     def request(self) -> Global___GenerateRequest:
-        """The request."""
+        """What to generate."""
 
     def __init__(
         self,
@@ -1027,7 +1030,7 @@ class StreamGenerateResponse(_message.Message):
     FINISHED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def started(self) -> Global___Started:
-        """First."""
+        """First event of the stream."""
 
     @_builtins.property
     def round(self) -> Global___Round:
@@ -1035,7 +1038,7 @@ class StreamGenerateResponse(_message.Message):
 
     @_builtins.property
     def finished(self) -> Global___Finished:
-        """Last."""
+        """Last event of a choice."""
 
     def __init__(
         self,
@@ -1056,7 +1059,7 @@ Global___StreamGenerateResponse: _TypeAlias = StreamGenerateResponse  # noqa: Y0
 
 @_typing.final
 class Started(_message.Message):
-    """First event."""
+    """Start of a generation."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1069,19 +1072,19 @@ class Started(_message.Message):
     TURN_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """The generation's name."""
+    """Id of the generation."""
     model: _builtins.str
     """Model that answers."""
     seed: _builtins.int
     """The seed used."""
     system_fingerprint: _builtins.str
-    """Outputs of one seed agree under one value."""
+    """Fingerprint of the deployment. Outputs of one seed agree under one value."""
     session: _builtins.str
-    """The session the request named."""
+    """Session that the request named."""
     turn: _builtins.int
-    """Turns its session has now."""
+    """Number of turns that the session has now."""
     priority: _common_pb2.PriorityClass.ValueType
-    """The class used."""
+    """Priority class used."""
     @_builtins.property
     def prompt_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The prompt's ids, as the target sees them."""
@@ -1126,28 +1129,28 @@ class Round(_message.Message):
     drafted: _builtins.int
     """Draft length of the round."""
     accepted: _builtins.int
-    """How many were accepted."""
+    """Number of drafted tokens that were accepted."""
     choice: _builtins.int
-    """Index of its choice."""
+    """Index of the choice."""
     @_builtins.property
     def tokens(self) -> _containers.RepeatedCompositeFieldContainer[Global___CommittedToken]:
-        """The tokens of that text."""
+        """Tokens of that text."""
 
     @_builtins.property
     def rejected(self) -> _containers.RepeatedCompositeFieldContainer[Global___RejectedToken]:
-        """Drafts that were not kept, in order."""
+        """Drafted tokens that were rejected, in order."""
 
     @_builtins.property
     def report(self) -> Global___RoundReport:
-        """Set when the request asks for it."""
+        """Report on the round, if the request asks for it."""
 
     @_builtins.property
     def message(self) -> Global___MessageDelta:
-        """What more of the message is known by these tokens, where tools were offered."""
+        """New parts of the message, if tools were offered."""
 
     @_builtins.property
     def prompt_logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprobs]:
-        """On the first round of a choice: of the tokens of its prompt but the first, when the request asks for them."""
+        """On the first round of a choice: log probabilities of the prompt's tokens but the first, if requested."""
 
     def __init__(
         self,
@@ -1172,7 +1175,7 @@ Global___Round: _TypeAlias = Round  # noqa: Y015
 
 @_typing.final
 class RoundReport(_message.Message):
-    """What is known of one round. One that is read back from the session store has no numbers, times and reasons."""
+    """Details of one round. A round read back from the session store has no numbers, times and reasons."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1195,38 +1198,38 @@ class RoundReport(_message.Message):
     base_len: _builtins.int
     """Tokens of prompt and output before the round."""
     accepted: _builtins.int
-    """How many of the draft are part of the output."""
+    """Number of drafted tokens that became output."""
     drafter: _builtins.str
-    """Kind of what drafted; empty in a round without a draft."""
+    """Kind of the drafter or source; empty in a round without a draft."""
     fallback: _builtins.str
     """Why a round that may speculate had no draft; else empty."""
     gamma: _builtins.int
-    """Drafts that the round asked for."""
+    """Number of drafted tokens that the round asked for."""
     gamma_reason: _builtins.str
-    """Why: "fixed", "optimal", "egag", "goodput", "trial", "room" or "source"."""
+    """Reason of that number: "fixed", "optimal", "egag", "goodput", "trial", "room" or "source"."""
     alpha: _builtins.float
-    """The chance, as estimated before the round, that its next draft is accepted."""
+    """Estimate, before the round, of the probability that its next draft is accepted."""
     survival: _builtins.float
-    """With "goodput": drafts that survive less likely than this were not worth their time."""
+    """With "goodput": a draft that survives with a probability below this does not pay."""
     predicted_speedup: _builtins.float
-    """Tokens a second of the verifier's batch with drafts over those without, as expected; 0 while unknown."""
+    """Expected tokens per second of the verifier's batch with drafts, divided by those without; 0 while unknown."""
     measured_speedup: _builtins.float
-    """The same as measured; 0 before the first measurement."""
+    """Measured value of predicted_speedup; 0 before the first measurement."""
     draft_seconds: _builtins.float
-    """Seconds of waiting for the draft, without the way to the drafter and back."""
+    """Seconds of waiting for the draft, without the network."""
     network_seconds: _builtins.float
-    """Seconds of the way to the drafter and back, as far as the round waited for it."""
+    """Seconds of waiting for the network to the drafter and back."""
     queue_seconds: _builtins.float
     """Seconds of waiting for a place in a batch."""
     pass_seconds: _builtins.float
-    """Seconds of target pass and verdict of the batch."""
+    """Seconds of the target pass and the verdicts of the batch."""
     @_builtins.property
     def tokens(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReportedToken]:
-        """The output tokens whose text is final with this round."""
+        """Output tokens whose text is final with this round."""
 
     @_builtins.property
     def drafted(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReportedDraft]:
-        """The draft."""
+        """Drafted tokens of the round, in order."""
 
     def __init__(
         self,
@@ -1258,7 +1261,7 @@ Global___RoundReport: _TypeAlias = RoundReport  # noqa: Y015
 
 @_typing.final
 class ReportedToken(_message.Message):
-    """A token of the output, and where it came from."""
+    """A token of the output, with its origin."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1266,11 +1269,11 @@ class ReportedToken(_message.Message):
     TEXT_FIELD_NUMBER: _builtins.int
     ORIGIN_FIELD_NUMBER: _builtins.int
     id: _builtins.int
-    """Id."""
+    """Token id in the target's vocabulary."""
     text: _builtins.str
-    """Its share of the text."""
+    """Characters of the output text that this token completes."""
     origin: _common_pb2.TokenOrigin.ValueType
-    """Where it came from."""
+    """Origin of the token."""
     def __init__(
         self,
         *,
@@ -1288,7 +1291,7 @@ Global___ReportedToken: _TypeAlias = ReportedToken  # noqa: Y015
 
 @_typing.final
 class ReportedDraft(_message.Message):
-    """A token of a draft; a number that the mode does not have is not set."""
+    """A drafted token. Numbers that the mode does not use are unset."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1303,25 +1306,25 @@ class ReportedDraft(_message.Message):
     H_NORM_FIELD_NUMBER: _builtins.int
     GAMMA_FIELD_NUMBER: _builtins.int
     id: _builtins.int
-    """Id."""
+    """Token id in the target's vocabulary."""
     text: _builtins.str
-    """Text on its own."""
+    """Text of the token by itself."""
     accepted: _builtins.bool
-    """Whether it is part of the output."""
+    """Whether the token became output."""
     source: _builtins.str
-    """What guessed it: the kind of a drafter or source, or "grammar" for a token that the grammar forced."""
+    """Kind of the drafter or source, or "grammar" for a token that the grammar forced."""
     p: _builtins.float
-    """Its probability under the target."""
+    """Probability of the token under the target."""
     q: _builtins.float
-    """Its probability under the distribution that it was drawn from."""
+    """Probability of the token under the distribution that it was drawn from."""
     u: _builtins.float
-    """The uniform number of its position."""
+    """Uniform random number of the position."""
     threshold: _builtins.float
-    """What u must be below to keep it."""
+    """The token is accepted if u is below this."""
     h_norm: _builtins.float
-    """Where gamma is chosen by entropy (egag): H_norm of the drafter's distribution, in [0, 1]."""
+    """With policy egag: H_norm of the drafter's distribution, in [0, 1]."""
     gamma: _builtins.int
-    """Where gamma is chosen by entropy (egag): gamma after this draft step."""
+    """With policy egag: gamma after this draft step."""
     def __init__(
         self,
         *,
@@ -1378,14 +1381,14 @@ class CommittedToken(_message.Message):
     ORIGIN_FIELD_NUMBER: _builtins.int
     LOGPROBS_FIELD_NUMBER: _builtins.int
     id: _builtins.int
-    """Id."""
+    """Token id in the target's vocabulary."""
     text: _builtins.str
-    """Its share of the text; empty while a character is incomplete."""
+    """Characters of the output text that this token completes; empty while a character is incomplete."""
     origin: _common_pb2.TokenOrigin.ValueType
-    """Where it came from."""
+    """Origin of the token."""
     @_builtins.property
     def logprobs(self) -> Global___TokenLogprobs:
-        """Set when the request asks for it."""
+        """Log probabilities of the token, if the request asks for them."""
 
     def __init__(
         self,
@@ -1405,7 +1408,7 @@ Global___CommittedToken: _TypeAlias = CommittedToken  # noqa: Y015
 
 @_typing.final
 class TokenLogprobs(_message.Message):
-    """Natural logarithms of probabilities under the target's logits as the model gives them."""
+    """Natural logarithms of probabilities under the target's unmodified logits."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1414,13 +1417,13 @@ class TokenLogprobs(_message.Message):
     TOP_LOGPROBS_FIELD_NUMBER: _builtins.int
     RANK_FIELD_NUMBER: _builtins.int
     logprob: _builtins.float
-    """Of the token."""
+    """Log probability of the token."""
     top_ids: _builtins.bytes
-    """The most likely ids at its position, most likely first, int32 little-endian."""
+    """Most likely ids at the position, most likely first, int32 little-endian."""
     top_logprobs: _builtins.bytes
-    """Their log probabilities, float32 little-endian."""
+    """Log probabilities of top_ids, float32 little-endian."""
     rank: _builtins.int
-    """Place of the token among all ids, from 1 on; only of a token of the prompt."""
+    """Rank of the token among all ids, from 1; only for tokens of the prompt."""
     def __init__(
         self,
         *,
@@ -1439,16 +1442,16 @@ Global___TokenLogprobs: _TypeAlias = TokenLogprobs  # noqa: Y015
 
 @_typing.final
 class RejectedToken(_message.Message):
-    """One draft that was not kept."""
+    """A drafted token that was rejected."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     ID_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
     id: _builtins.int
-    """Id."""
+    """Token id in the target's vocabulary."""
     text: _builtins.str
-    """Text on its own."""
+    """Text of the token by itself."""
     def __init__(
         self,
         *,
@@ -1465,7 +1468,7 @@ Global___RejectedToken: _TypeAlias = RejectedToken  # noqa: Y015
 
 @_typing.final
 class Finished(_message.Message):
-    """Last event."""
+    """End of a choice."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1476,22 +1479,22 @@ class Finished(_message.Message):
     CHOICE_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     finish_reason: _common_pb2.FinishReason.ValueType
-    """Why."""
+    """Why the choice ended."""
     matched_stop: _builtins.str
     """The stop string that matched, or empty."""
     choice: _builtins.int
-    """Index of its choice."""
+    """Index of the choice."""
     @_builtins.property
     def usage(self) -> Global___Usage:
-        """Counts."""
+        """Token counts; completion_tokens counts this choice alone."""
 
     @_builtins.property
     def speculation(self) -> Global___SpeculationSummary:
-        """What speculation did."""
+        """Speculation statistics of the choice."""
 
     @_builtins.property
     def message(self) -> Global___MessageDelta:
-        """What was left of the message, where tools were offered."""
+        """Last part of the message, if tools were offered."""
 
     def __init__(
         self,
@@ -1513,7 +1516,7 @@ Global___Finished: _TypeAlias = Finished  # noqa: Y015
 
 @_typing.final
 class Usage(_message.Message):
-    """Token counts."""
+    """Token counts of a request."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1523,15 +1526,15 @@ class Usage(_message.Message):
     ACCEPTED_PREDICTION_TOKENS_FIELD_NUMBER: _builtins.int
     REJECTED_PREDICTION_TOKENS_FIELD_NUMBER: _builtins.int
     prompt_tokens: _builtins.int
-    """Prompt."""
+    """Number of tokens in the prompt."""
     completion_tokens: _builtins.int
-    """Output."""
+    """Number of tokens in the output."""
     cached_tokens: _builtins.int
-    """Prompt tokens that were not computed anew."""
+    """Number of prompt tokens whose KV was cached."""
     accepted_prediction_tokens: _builtins.int
-    """Tokens drafted from the prediction that are part of the output."""
+    """Number of tokens drafted from the prediction that became output."""
     rejected_prediction_tokens: _builtins.int
-    """Tokens drafted from the prediction that are not."""
+    """Number of tokens drafted from the prediction that did not become output."""
     def __init__(
         self,
         *,
@@ -1551,7 +1554,7 @@ Global___Usage: _TypeAlias = Usage  # noqa: Y015
 
 @_typing.final
 class SpeculationSummary(_message.Message):
-    """What speculation did, with vLLM's names."""
+    """Speculation statistics of a request, with vLLM's names."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1612,40 +1615,40 @@ class SpeculationSummary(_message.Message):
     PREDICTED_SPEEDUP_FIELD_NUMBER: _builtins.int
     MEASURED_SPEEDUP_FIELD_NUMBER: _builtins.int
     mode: _common_pb2.VerificationMode.ValueType
-    """Rule used."""
+    """Verification mode used."""
     num_spec_steps: _builtins.int
-    """Rounds that had a draft."""
+    """Number of rounds with a draft."""
     num_spec_tokens: _builtins.int
-    """Longest draft."""
+    """Length of the longest draft."""
     num_draft_tokens: _builtins.int
-    """Drafted."""
+    """Number of drafted tokens."""
     num_accepted_draft_tokens: _builtins.int
-    """Of these, accepted."""
+    """Number of drafted tokens that were accepted."""
     draft_acceptance_rate: _builtins.float
-    """Accepted / drafted."""
+    """num_accepted_draft_tokens / num_draft_tokens."""
     mean_acceptance_length: _builtins.float
-    """1 + accepted / rounds with a draft."""
+    """1 + num_accepted_draft_tokens / num_spec_steps."""
     num_plain_steps: _builtins.int
-    """Rounds without a draft."""
+    """Number of rounds without a draft."""
     lenience: _builtins.float
-    """The lenience in force; 1 is exact."""
+    """Lenience in force; 1 is exact."""
     lossy: _builtins.bool
-    """Whether the output may differ in distribution from the target's: lenience is below 1."""
+    """Whether the output's distribution may differ from the target's: lenience is below 1."""
     predicted_speedup: _builtins.float
-    """Tokens a second with drafts over those without, as the verifier expected; 0 where it did not choose gamma."""
+    """Expected tokens per second with drafts, divided by those without; 0 if the verifier did not choose gamma."""
     measured_speedup: _builtins.float
-    """The same as the verifier measured it; 0 while unknown."""
+    """Measured value of predicted_speedup; 0 while unknown."""
     @_builtins.property
     def acceptance_histogram(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Entry j counts the rounds that accepted exactly j; num_spec_tokens + 1 entries."""
+        """Entry j counts the rounds that accepted exactly j tokens; num_spec_tokens + 1 entries."""
 
     @_builtins.property
     def fallbacks(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
-        """Why a round that might have speculated did not: reason to number of rounds."""
+        """Number of rounds without a draft that might have had one, by reason."""
 
     @_builtins.property
     def drafters(self) -> _containers.MessageMap[_builtins.str, Global___DrafterSummary]:
-        """By what drafted."""
+        """Statistics by the kind of drafter or source."""
 
     def __init__(
         self,
@@ -1676,7 +1679,7 @@ Global___SpeculationSummary: _TypeAlias = SpeculationSummary  # noqa: Y015
 
 @_typing.final
 class DrafterSummary(_message.Message):
-    """The rounds that one drafter drafted for."""
+    """Statistics of the rounds of one drafter or source."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1686,15 +1689,15 @@ class DrafterSummary(_message.Message):
     ALPHA_FIELD_NUMBER: _builtins.int
     C_FIELD_NUMBER: _builtins.int
     num_spec_steps: _builtins.int
-    """Rounds."""
+    """Number of rounds with a draft of this drafter."""
     num_draft_tokens: _builtins.int
-    """Drafted."""
+    """Number of drafted tokens."""
     num_accepted_draft_tokens: _builtins.int
-    """Of these, accepted."""
+    """Number of drafted tokens that were accepted."""
     alpha: _builtins.float
-    """Chance that a draft token is accepted: accepted / (accepted + rejected)."""
+    """Acceptance rate: accepted / (accepted + rejected)."""
     c: _builtins.float
-    """Time that rounds waited for one of its tokens, in target passes; 0 while unknown."""
+    """Waiting time of a drafted token, in target passes; 0 while unknown."""
     def __init__(
         self,
         *,
@@ -1714,7 +1717,7 @@ Global___DrafterSummary: _TypeAlias = DrafterSummary  # noqa: Y015
 
 @_typing.final
 class ResumeGenerationRequest(_message.Message):
-    """Asks for a generation again."""
+    """Request for the rest of a generation."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1723,14 +1726,14 @@ class ResumeGenerationRequest(_message.Message):
     RECEIVED_FIELD_NUMBER: _builtins.int
     RECEIVED_OF_CHOICES_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """The generation's name, from Started."""
+    """Id of the generation, from Started."""
     user: _builtins.str
-    """As in the request that began it."""
+    """User of the request that started it."""
     received: _builtins.int
-    """Output tokens received so far: they are left out."""
+    """Number of output tokens received so far, which are left out."""
     @_builtins.property
     def received_of_choices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The same for a generation of several choices, one number for each; in place of received."""
+        """Number of output tokens received of each choice, in place of `received`."""
 
     def __init__(
         self,
@@ -1759,7 +1762,7 @@ class ResumeGenerationResponse(_message.Message):
     FINISHED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def started(self) -> Global___Started:
-        """First."""
+        """First event of the stream."""
 
     @_builtins.property
     def round(self) -> Global___Round:
@@ -1767,7 +1770,7 @@ class ResumeGenerationResponse(_message.Message):
 
     @_builtins.property
     def finished(self) -> Global___Finished:
-        """Last."""
+        """Last event of a choice."""
 
     def __init__(
         self,
@@ -1788,16 +1791,16 @@ Global___ResumeGenerationResponse: _TypeAlias = ResumeGenerationResponse  # noqa
 
 @_typing.final
 class CancelGenerationRequest(_message.Message):
-    """Asks for the end of a generation."""
+    """Request to end a generation."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     ID_FIELD_NUMBER: _builtins.int
     USER_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """The generation's name, from Started."""
+    """Id of the generation, from Started."""
     user: _builtins.str
-    """As in the request that began it."""
+    """User of the request that started it."""
     def __init__(
         self,
         *,
@@ -1814,13 +1817,13 @@ Global___CancelGenerationRequest: _TypeAlias = CancelGenerationRequest  # noqa: 
 
 @_typing.final
 class CancelGenerationResponse(_message.Message):
-    """What came of it."""
+    """Result of CancelGeneration."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     CANCELLED_FIELD_NUMBER: _builtins.int
     cancelled: _builtins.bool
-    """False when the generation had ended by itself."""
+    """False if the generation had already ended."""
     def __init__(
         self,
         *,
@@ -1836,7 +1839,7 @@ Global___CancelGenerationResponse: _TypeAlias = CancelGenerationResponse  # noqa
 
 @_typing.final
 class Session(_message.Message):
-    """A conversation that is kept."""
+    """A stored conversation."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1847,17 +1850,17 @@ class Session(_message.Message):
     GENERATING_FIELD_NUMBER: _builtins.int
     EXPIRES_IN_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """Name; cannot be guessed."""
+    """Id of the session, which cannot be guessed."""
     model: _builtins.str
-    """Model it speaks with."""
+    """Model that the session uses."""
     turn: _builtins.int
-    """Turns begun: what the next request may expect."""
+    """Number of turns begun: the expect_turn of the next request."""
     tokens: _builtins.int
-    """Committed tokens of all turns."""
+    """Number of committed tokens of all turns."""
     generating: _builtins.bool
-    """Whether its last turn is still being generated."""
+    """Whether the last turn is still being generated."""
     expires_in: _builtins.float
-    """Seconds until it is gone, unless it is used."""
+    """Seconds until the session expires, unless it is used."""
     def __init__(
         self,
         *,
@@ -1878,7 +1881,7 @@ Global___Session: _TypeAlias = Session  # noqa: Y015
 
 @_typing.final
 class CreateSessionRequest(_message.Message):
-    """Asks for a session."""
+    """Request for a new session."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1889,11 +1892,11 @@ class CreateSessionRequest(_message.Message):
     model: _builtins.str
     """Model name; the only model when empty."""
     user: _builtins.str
-    """On whose behalf."""
+    """User who owns the session."""
     ttl: _builtins.float
-    """Seconds it lives after its last use; unset takes the server's."""
+    """Seconds that the session lives after its last use; unset takes the server's."""
     request_id: _builtins.str
-    """The same one makes the same session; made up when empty."""
+    """Id chosen by the caller. A repeated request with the same id gets the same session. Empty creates a new one."""
     def __init__(
         self,
         *,
@@ -1914,14 +1917,14 @@ Global___CreateSessionRequest: _TypeAlias = CreateSessionRequest  # noqa: Y015
 
 @_typing.final
 class CreateSessionResponse(_message.Message):
-    """The session."""
+    """Result of CreateSession."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     SESSION_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def session(self) -> Global___Session:
-        """New, or made before by the same request."""
+        """The new session, or the one that the same request_id created before."""
 
     def __init__(
         self,
@@ -1938,16 +1941,16 @@ Global___CreateSessionResponse: _TypeAlias = CreateSessionResponse  # noqa: Y015
 
 @_typing.final
 class GetSessionRequest(_message.Message):
-    """Asks for one session."""
+    """Request for one session."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     ID_FIELD_NUMBER: _builtins.int
     USER_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """Name."""
+    """Id of the session."""
     user: _builtins.str
-    """On whose behalf."""
+    """User who owns the session."""
     def __init__(
         self,
         *,
@@ -1964,14 +1967,14 @@ Global___GetSessionRequest: _TypeAlias = GetSessionRequest  # noqa: Y015
 
 @_typing.final
 class GetSessionResponse(_message.Message):
-    """The session."""
+    """Result of GetSession."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     SESSION_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def session(self) -> Global___Session:
-        """As it is now."""
+        """Current state of the session."""
 
     def __init__(
         self,
@@ -1988,7 +1991,7 @@ Global___GetSessionResponse: _TypeAlias = GetSessionResponse  # noqa: Y015
 
 @_typing.final
 class ListSessionsRequest(_message.Message):
-    """Asks for the sessions of a user."""
+    """Request for the sessions of a user."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1996,11 +1999,11 @@ class ListSessionsRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     user: _builtins.str
-    """On whose behalf."""
+    """User who owns the sessions."""
     page_size: _builtins.int
-    """At most this many, up to 100; 20 when unset."""
+    """Largest number of sessions in a page, up to 100; 20 when unset."""
     page_token: _builtins.str
-    """From the page before; empty for the first."""
+    """next_page_token of the page before; empty for the first page."""
     def __init__(
         self,
         *,
@@ -2025,10 +2028,10 @@ class ListSessionsResponse(_message.Message):
     SESSIONS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """For the next page; empty when this is the last."""
+    """page_token of the next page; empty on the last page."""
     @_builtins.property
     def sessions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Session]:
-        """Newest first."""
+        """Sessions, newest first."""
 
     def __init__(
         self,
@@ -2046,16 +2049,16 @@ Global___ListSessionsResponse: _TypeAlias = ListSessionsResponse  # noqa: Y015
 
 @_typing.final
 class DeleteSessionRequest(_message.Message):
-    """Asks to forget a session."""
+    """Request to delete a session."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     ID_FIELD_NUMBER: _builtins.int
     USER_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """Name."""
+    """Id of the session."""
     user: _builtins.str
-    """On whose behalf."""
+    """User who owns the session."""
     def __init__(
         self,
         *,
@@ -2072,7 +2075,7 @@ Global___DeleteSessionRequest: _TypeAlias = DeleteSessionRequest  # noqa: Y015
 
 @_typing.final
 class DeleteSessionResponse(_message.Message):
-    """It is gone."""
+    """Result of DeleteSession: the session is deleted."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2089,7 +2092,7 @@ Global___DeleteSessionResponse: _TypeAlias = DeleteSessionResponse  # noqa: Y015
 
 @_typing.final
 class TokenizeRequest(_message.Message):
-    """Asks for tokens."""
+    """Request to tokenize text or a chat."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2099,10 +2102,10 @@ class TokenizeRequest(_message.Message):
     model: _builtins.str
     """Model name; the only model when empty."""
     text: _builtins.str
-    """Text."""
+    """Raw text to tokenize."""
     @_builtins.property
     def chat(self) -> Global___ChatPrompt:
-        """Chat, put through the template."""
+        """Conversation to render by the chat template and tokenize."""
 
     def __init__(
         self,
@@ -2123,17 +2126,17 @@ Global___TokenizeRequest: _TypeAlias = TokenizeRequest  # noqa: Y015
 
 @_typing.final
 class TokenizeResponse(_message.Message):
-    """Tokens."""
+    """Result of Tokenize."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     CONTEXT_LENGTH_FIELD_NUMBER: _builtins.int
     context_length: _builtins.int
-    """Longest sequence of the model."""
+    """Longest sequence of the model, in tokens."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Ids."""
+        """Token ids, as the target receives them."""
 
     def __init__(
         self,
@@ -2151,7 +2154,7 @@ Global___TokenizeResponse: _TypeAlias = TokenizeResponse  # noqa: Y015
 
 @_typing.final
 class DetokenizeRequest(_message.Message):
-    """Asks for text."""
+    """Request to convert ids to text."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2161,7 +2164,7 @@ class DetokenizeRequest(_message.Message):
     """Model name; the only model when empty."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Ids."""
+        """Token ids to convert."""
 
     def __init__(
         self,
@@ -2179,13 +2182,13 @@ Global___DetokenizeRequest: _TypeAlias = DetokenizeRequest  # noqa: Y015
 
 @_typing.final
 class DetokenizeResponse(_message.Message):
-    """Text."""
+    """Result of Detokenize."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     TEXT_FIELD_NUMBER: _builtins.int
     text: _builtins.str
-    """Text."""
+    """Text of the ids."""
     def __init__(
         self,
         *,
@@ -2201,7 +2204,7 @@ Global___DetokenizeResponse: _TypeAlias = DetokenizeResponse  # noqa: Y015
 
 @_typing.final
 class ListModelsRequest(_message.Message):
-    """Asks for the models."""
+    """Request for the list of models."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2218,14 +2221,14 @@ Global___ListModelsRequest: _TypeAlias = ListModelsRequest  # noqa: Y015
 
 @_typing.final
 class ListModelsResponse(_message.Message):
-    """The models."""
+    """Result of ListModels."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     MODELS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def models(self) -> _containers.RepeatedCompositeFieldContainer[Global___Model]:
-        """One."""
+        """The one model that the gateway serves."""
 
     def __init__(
         self,
@@ -2242,13 +2245,13 @@ Global___ListModelsResponse: _TypeAlias = ListModelsResponse  # noqa: Y015
 
 @_typing.final
 class GetModelRequest(_message.Message):
-    """Asks for one model."""
+    """Request for one model."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     MODEL_FIELD_NUMBER: _builtins.int
     model: _builtins.str
-    """Model name."""
+    """Name of the model."""
     def __init__(
         self,
         *,
@@ -2264,14 +2267,14 @@ Global___GetModelRequest: _TypeAlias = GetModelRequest  # noqa: Y015
 
 @_typing.final
 class GetModelResponse(_message.Message):
-    """One model."""
+    """Result of GetModel."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     MODEL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def model(self) -> Global___Model:
-        """The model."""
+        """The model and its limits."""
 
     def __init__(
         self,
@@ -2298,9 +2301,9 @@ class Model(_message.Message):
     GAMMA_MAX_FIELD_NUMBER: _builtins.int
     TOKENIZER_HASH_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """Name."""
+    """Name of the model."""
     context_length: _builtins.int
-    """Longest sequence."""
+    """Longest sequence, in tokens."""
     vocab_size: _builtins.int
     """Ids below this are valid."""
     gamma_max: _builtins.int

@@ -38,13 +38,13 @@ class GenerationServiceStub:
     StreamGenerate: _grpc.UnaryStreamMultiCallable[_gateway_pb2.StreamGenerateRequest, _gateway_pb2.StreamGenerateResponse]
     """Streams one event per round."""
     ResumeGeneration: _grpc.UnaryStreamMultiCallable[_gateway_pb2.ResumeGenerationRequest, _gateway_pb2.ResumeGenerationResponse]
-    """Streams the events of a generation again, from where the caller stopped reading; it goes on if it had stopped."""
+    """Streams the events of a generation from where the caller stopped reading, and continues a stopped generation."""
     CancelGeneration: _grpc.UnaryUnaryMultiCallable[_gateway_pb2.CancelGenerationRequest, _gateway_pb2.CancelGenerationResponse]
-    """Ends a generation with what is committed."""
+    """Ends a generation and keeps its committed tokens."""
     Tokenize: _grpc.UnaryUnaryMultiCallable[_gateway_pb2.TokenizeRequest, _gateway_pb2.TokenizeResponse]
-    """Shows tokens without generating."""
+    """Tokenizes text or a chat without generating."""
     Detokenize: _grpc.UnaryUnaryMultiCallable[_gateway_pb2.DetokenizeRequest, _gateway_pb2.DetokenizeResponse]
-    """Turns ids back to text."""
+    """Converts ids to text."""
 
 @_typing.type_check_only
 class GenerationServiceAsyncStub(GenerationServiceStub):
@@ -56,13 +56,13 @@ class GenerationServiceAsyncStub(GenerationServiceStub):
     StreamGenerate: _aio.UnaryStreamMultiCallable[_gateway_pb2.StreamGenerateRequest, _gateway_pb2.StreamGenerateResponse]  # type: ignore[assignment]
     """Streams one event per round."""
     ResumeGeneration: _aio.UnaryStreamMultiCallable[_gateway_pb2.ResumeGenerationRequest, _gateway_pb2.ResumeGenerationResponse]  # type: ignore[assignment]
-    """Streams the events of a generation again, from where the caller stopped reading; it goes on if it had stopped."""
+    """Streams the events of a generation from where the caller stopped reading, and continues a stopped generation."""
     CancelGeneration: _aio.UnaryUnaryMultiCallable[_gateway_pb2.CancelGenerationRequest, _gateway_pb2.CancelGenerationResponse]  # type: ignore[assignment]
-    """Ends a generation with what is committed."""
+    """Ends a generation and keeps its committed tokens."""
     Tokenize: _aio.UnaryUnaryMultiCallable[_gateway_pb2.TokenizeRequest, _gateway_pb2.TokenizeResponse]  # type: ignore[assignment]
-    """Shows tokens without generating."""
+    """Tokenizes text or a chat without generating."""
     Detokenize: _aio.UnaryUnaryMultiCallable[_gateway_pb2.DetokenizeRequest, _gateway_pb2.DetokenizeResponse]  # type: ignore[assignment]
-    """Turns ids back to text."""
+    """Converts ids to text."""
 
 class GenerationServiceServicer(metaclass=_abc_1.ABCMeta):
     """Generates with the target's distribution, drafting when it helps."""
@@ -89,7 +89,7 @@ class GenerationServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _gateway_pb2.ResumeGenerationRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_gateway_pb2.ResumeGenerationResponse], _abc.AsyncIterator[_gateway_pb2.ResumeGenerationResponse]]:
-        """Streams the events of a generation again, from where the caller stopped reading; it goes on if it had stopped."""
+        """Streams the events of a generation from where the caller stopped reading, and continues a stopped generation."""
 
     @_abc_1.abstractmethod
     def CancelGeneration(
@@ -97,7 +97,7 @@ class GenerationServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _gateway_pb2.CancelGenerationRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_gateway_pb2.CancelGenerationResponse, _abc.Awaitable[_gateway_pb2.CancelGenerationResponse]]:
-        """Ends a generation with what is committed."""
+        """Ends a generation and keeps its committed tokens."""
 
     @_abc_1.abstractmethod
     def Tokenize(
@@ -105,7 +105,7 @@ class GenerationServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _gateway_pb2.TokenizeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_gateway_pb2.TokenizeResponse, _abc.Awaitable[_gateway_pb2.TokenizeResponse]]:
-        """Shows tokens without generating."""
+        """Tokenizes text or a chat without generating."""
 
     @_abc_1.abstractmethod
     def Detokenize(
@@ -113,7 +113,7 @@ class GenerationServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _gateway_pb2.DetokenizeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_gateway_pb2.DetokenizeResponse, _abc.Awaitable[_gateway_pb2.DetokenizeResponse]]:
-        """Turns ids back to text."""
+        """Converts ids to text."""
 
 def add_GenerationServiceServicer_to_server(servicer: GenerationServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
@@ -174,7 +174,7 @@ class SessionServiceStub:
     ListSessions: _grpc.UnaryUnaryMultiCallable[_gateway_pb2.ListSessionsRequest, _gateway_pb2.ListSessionsResponse]
     """Lists the sessions of a user, newest first."""
     DeleteSession: _grpc.UnaryUnaryMultiCallable[_gateway_pb2.DeleteSessionRequest, _gateway_pb2.DeleteSessionResponse]
-    """Forgets a session."""
+    """Deletes a session."""
 
 @_typing.type_check_only
 class SessionServiceAsyncStub(SessionServiceStub):
@@ -188,7 +188,7 @@ class SessionServiceAsyncStub(SessionServiceStub):
     ListSessions: _aio.UnaryUnaryMultiCallable[_gateway_pb2.ListSessionsRequest, _gateway_pb2.ListSessionsResponse]  # type: ignore[assignment]
     """Lists the sessions of a user, newest first."""
     DeleteSession: _aio.UnaryUnaryMultiCallable[_gateway_pb2.DeleteSessionRequest, _gateway_pb2.DeleteSessionResponse]  # type: ignore[assignment]
-    """Forgets a session."""
+    """Deletes a session."""
 
 class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
     """Keeps conversations, so that a request sends only what is new."""
@@ -223,6 +223,6 @@ class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _gateway_pb2.DeleteSessionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_gateway_pb2.DeleteSessionResponse, _abc.Awaitable[_gateway_pb2.DeleteSessionResponse]]:
-        """Forgets a session."""
+        """Deletes a session."""
 
 def add_SessionServiceServicer_to_server(servicer: SessionServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -40,9 +40,9 @@ class GenerateRequest(_message.Message):
     HEARTBEATS_FIELD_NUMBER: _builtins.int
     CHECKSUM_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
-    """Session."""
+    """Id of the session, chosen by the gateway."""
     epoch: _builtins.int
-    """Fencing number: a lower one than seen before is refused."""
+    """Fencing number. A number below the highest one seen is refused."""
     tokens: _builtins.bytes
     """Prompt and committed output, int32 little-endian."""
     prompt_len: _builtins.int
@@ -50,22 +50,24 @@ class GenerateRequest(_message.Message):
     max_tokens: _builtins.int
     """Output length, committed tokens included, at which the generation ends."""
     logprobs: _builtins.int
-    """How many of the most likely tokens are reported beside each committed one; unset is no logprobs at all."""
+    """Number of most likely tokens to report beside each committed one; unset reports no log probabilities."""
     prompt_logprobs: _builtins.int
-    """How many of the most likely tokens are reported beside each token of the prompt; unset reports nothing of it. The
-    prompt is computed anew then.
+    """Number of most likely tokens to report beside each token of the prompt; unset reports none. A prompt with reported
+    log probabilities is always computed anew.
     """
     priority: _builtins.int
-    """Place in the queue: 0 is usual, less goes first, more goes last; it counts as time waited, so nobody starves."""
+    """Offset in the queue: 0 is usual, lower is served earlier, higher later. Waiting time counts against it, so no
+    request starves.
+    """
     cache_salt: _builtins.str
-    """Only generations of one salt share what has been computed of a common prefix."""
+    """Only generations with the same salt share the KV of a common prefix."""
     heartbeats: _builtins.bool
-    """Whether the stream has a heartbeat whenever nothing else was sent for five seconds."""
+    """Whether to send a heartbeat when nothing else was sent for five seconds."""
     checksum: _builtins.int
     """CRC-32 of the bytes before this field, the last; sent where the call declares it."""
     @_builtins.property
     def sampling(self) -> _common_pb2.SamplingParams:
-        """Sampling."""
+        """How tokens are drawn, with every field resolved."""
 
     @_builtins.property
     def stop_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -73,7 +75,7 @@ class GenerateRequest(_message.Message):
 
     @_builtins.property
     def speculation(self) -> Global___Speculation:
-        """Speculation."""
+        """How the output is drafted and verified."""
 
     def __init__(
         self,
@@ -110,7 +112,7 @@ Global___GenerateRequest: _TypeAlias = GenerateRequest  # noqa: Y015
 
 @_typing.final
 class Speculation(_message.Message):
-    """What speculation may do."""
+    """Speculation settings of a generation."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -123,24 +125,24 @@ class Speculation(_message.Message):
     POLICY_FIELD_NUMBER: _builtins.int
     TREE_FIELD_NUMBER: _builtins.int
     mode: _common_pb2.VerificationMode.ValueType
-    """Rule."""
+    """Verification mode of this generation."""
     gamma: _builtins.int
     """Draft length; unset lets the verifier choose."""
     lenience: _builtins.float
-    """Below 1, drafts are kept more often than the target's distribution allows; unset is 1, exact."""
+    """Below 1, drafts are accepted more often than exact verification allows; unset is 1, exact."""
     drafter: _builtins.str
-    """What drafts: a source, or a drafter by its kind, model or address; empty is the verifier's own choice."""
+    """A source, or a drafter by its kind, model or address; empty is the verifier's choice."""
     prediction: _builtins.bytes
-    """The output that the caller expects, int32 little-endian; it is drafted from before anything else."""
+    """Expected output, int32 little-endian; the first source of drafts."""
     detail: _builtins.bool
-    """Whether every round has its detail; that changes no token."""
+    """Whether to report the details of every round; this changes no token."""
     @_builtins.property
     def policy(self) -> _common_pb2.GammaPolicy:
-        """How the draft length is chosen where gamma is not set, and where drafts end before."""
+        """How the draft length is chosen when gamma is unset, and when a draft ends early."""
 
     @_builtins.property
     def tree(self) -> _common_pb2.TreeOptions:
-        """How trees are drafted; unset drafts chains."""
+        """Shape of draft trees; unset drafts chains."""
 
     def __init__(
         self,
@@ -171,7 +173,7 @@ Global___Speculation: _TypeAlias = Speculation  # noqa: Y015
 
 @_typing.final
 class GenerateResponse(_message.Message):
-    """One round."""
+    """One round of a generation."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -197,46 +199,46 @@ class GenerateResponse(_message.Message):
     tokens: _builtins.bytes
     """Tokens committed by this round, int32 little-endian."""
     draft_tokens: _builtins.bytes
-    """The draft of this round, int32 little-endian; empty in a plain round. Of a tree, the accepted path comes first."""
+    """Draft of this round, int32 little-endian; empty in a plain round. In a tree, the accepted path comes first."""
     accepted: _builtins.int
-    """How many of the draft were accepted and kept."""
+    """Number of drafted tokens that were accepted."""
     finish_reason: _common_pb2.FinishReason.ValueType
     """Set on the last round."""
     fallback_reason: _builtins.str
     """Why a round that may speculate had no draft; empty otherwise."""
     drafter: _builtins.str
-    """What made the draft; empty in a plain round."""
+    """Name of the drafter or source; empty in a plain round."""
     cached_tokens: _builtins.int
-    """On the first round: tokens of the prompt whose keys and values were here already."""
+    """On the first round: number of prompt tokens whose KV was cached."""
     forced: _builtins.int
-    """How many of the draft's last tokens a grammar forced behind what the drafter drafted."""
+    """Number of tokens at the end of the draft that a grammar forced after the drafter's tokens."""
     heartbeat: _builtins.bool
-    """This is no round: it says that the generation goes on. Sent where the call asks for it."""
+    """Whether this message is a heartbeat and not a round. Only sent if the request asks for heartbeats."""
     checksum: _builtins.int
     """CRC-32 of the bytes before this field, the last; sent where the call declares it."""
     @_builtins.property
     def origins(self) -> _containers.RepeatedScalarFieldContainer[_common_pb2.TokenOrigin.ValueType]:
-        """Where each came from."""
+        """Origin of each token."""
 
     @_builtins.property
     def timing(self) -> Global___RoundTiming:
-        """Where the time went."""
+        """Duration of the round's parts."""
 
     @_builtins.property
     def logprobs(self) -> Global___Logprobs:
-        """Of this round's tokens; set when the request asks for it."""
+        """Log probabilities of this round's tokens, if the request asks for them."""
 
     @_builtins.property
     def speedup(self) -> Global___Speedup:
-        """What drafts bring the batch of this round; not set where gamma is fixed."""
+        """Gain of drafts in the batch of this round; unset if gamma is fixed."""
 
     @_builtins.property
     def detail(self) -> Global___RoundDetail:
-        """What the round rests on; set when the request asks for it."""
+        """Details of the round, if the request asks for them."""
 
     @_builtins.property
     def prompt_logprobs(self) -> Global___Logprobs:
-        """On the first round: of the prompt's tokens but the first; set when the request asks for it."""
+        """On the first round: log probabilities of the prompt's tokens but the first, if the request asks for them."""
 
     def __init__(
         self,
@@ -269,8 +271,8 @@ Global___GenerateResponse: _TypeAlias = GenerateResponse  # noqa: Y015
 
 @_typing.final
 class ServeRequest(_message.Message):
-    """Orders for the generations of one stream, applied in the order opens, cancels, credits. A slot is a number that the
-    gateway chooses for a generation; it may be used again after the generation has ended.
+    """Commands for the generations of one stream, applied in the order opens, cancels, credits. A slot is a number that the
+    gateway chooses for a generation. It may be reused after the generation has ended.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -281,11 +283,11 @@ class ServeRequest(_message.Message):
     CREDITS_FIELD_NUMBER: _builtins.int
     CHECKSUM_FIELD_NUMBER: _builtins.int
     cancels: _builtins.bytes
-    """Slots of generations to end now, int32 little-endian. Passes that are under way may still have rounds of them."""
+    """Slots of generations to end now, int32 little-endian. Running passes may still return rounds of them."""
     credit_slots: _builtins.bytes
     """Slots whose credit changes, int32 little-endian."""
     credits: _builtins.bytes
-    """The new credit of each: the sequence length that it may reach, int32 little-endian."""
+    """New credit of each: the sequence length that it may reach, int32 little-endian."""
     checksum: _builtins.int
     """CRC-32 of the bytes before this field, the last; sent where the call declares it."""
     @_builtins.property
@@ -311,7 +313,7 @@ Global___ServeRequest: _TypeAlias = ServeRequest  # noqa: Y015
 
 @_typing.final
 class Open(_message.Message):
-    """One generation to begin."""
+    """A generation to begin."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -341,16 +343,16 @@ class Open(_message.Message):
     TIMEOUT_FIELD_NUMBER: _builtins.int
     METADATA_FIELD_NUMBER: _builtins.int
     slot: _builtins.int
-    """Its slot, at least 0, which no running generation of the stream has."""
+    """Slot of the generation, at least 0, not used by a running generation of the stream."""
     credit: _builtins.int
-    """Sequence length in tokens, prompt included, that the generation may reach before more credit comes. Without credit
-    it stays out of passes and keeps its place.
+    """Sequence length in tokens, prompt included, that the generation may reach before more credit arrives. Without
+    credit it takes part in no pass and keeps its place.
     """
     timeout: _builtins.float
-    """Seconds from now after which the generation ends with DEADLINE_EXCEEDED; unset is never."""
+    """Seconds from now after which the generation ends with DEADLINE_EXCEEDED; unset sets no deadline."""
     @_builtins.property
     def call(self) -> Global___GenerateRequest:
-        """What to generate; `heartbeats` and `checksum` are not set."""
+        """Generation to begin; `heartbeats` and `checksum` are unset."""
 
     @_builtins.property
     def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
@@ -405,7 +407,7 @@ class ServeResponse(_message.Message):
     ENDED_FIELD_NUMBER: _builtins.int
     CHECKSUM_FIELD_NUMBER: _builtins.int
     slots: _builtins.bytes
-    """int32 [n]."""
+    """Slot of each round, int32 [n]."""
     base_lens: _builtins.bytes
     """Committed length of each sequence before the round, int32 [n]."""
     counts: _builtins.bytes
@@ -413,11 +415,11 @@ class ServeResponse(_message.Message):
     tokens: _builtins.bytes
     """The tokens, round after round, int32 [sum of counts]."""
     origins: _builtins.bytes
-    """Where each token came from, uint8 [sum of counts], as TokenOrigin."""
+    """Origin of each token, uint8 [sum of counts], as TokenOrigin."""
     drafted: _builtins.bytes
     """Length of each round's draft, uint16 [n]."""
     draft_tokens: _builtins.bytes
-    """The drafts, round after round, int32 [sum of drafted]. Of a tree, the accepted path comes first."""
+    """Drafts, round after round, int32 [sum of drafted]. In a tree, the accepted path comes first."""
     accepted: _builtins.bytes
     """Drafted tokens that were accepted and kept, uint16 [n]."""
     forced: _builtins.bytes
@@ -425,7 +427,7 @@ class ServeResponse(_message.Message):
     finishes: _builtins.bytes
     """0 while the generation goes on, uint8 [n], as FinishReason."""
     drafters: _builtins.bytes
-    """Index of the name of what made the draft, uint8 [n]; 0 in a plain round."""
+    """Index of the name of the drafter or source, uint8 [n]; 0 in a plain round."""
     fallbacks: _builtins.bytes
     """Index of the reason for which a round that may speculate had no draft, uint8 [n]; 0 otherwise."""
     draft_seconds: _builtins.bytes
@@ -440,19 +442,19 @@ class ServeResponse(_message.Message):
     """CRC-32 of the bytes before this field, the last; sent where the call declares it."""
     @_builtins.property
     def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The names that `drafters` and `fallbacks` refer to; the first is empty."""
+        """Names that `drafters` and `fallbacks` refer to; the first is empty."""
 
     @_builtins.property
     def speedup(self) -> Global___Speedup:
-        """What drafts bring the batch."""
+        """Gain of drafts in this batch."""
 
     @_builtins.property
     def extras(self) -> _containers.RepeatedCompositeFieldContainer[Global___RoundExtra]:
-        """What only some rounds have."""
+        """Further values of the rounds that have any."""
 
     @_builtins.property
     def ended(self) -> _containers.RepeatedCompositeFieldContainer[Global___Ended]:
-        """Generations that have failed or were refused. Those that finish have a finish reason."""
+        """Generations that failed or were refused. Finished generations have a finish reason instead."""
 
     def __init__(
         self,
@@ -489,7 +491,7 @@ Global___ServeResponse: _TypeAlias = ServeResponse  # noqa: Y015
 
 @_typing.final
 class RoundExtra(_message.Message):
-    """What a round has beside its columns."""
+    """Values of a round that have no column."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -499,20 +501,20 @@ class RoundExtra(_message.Message):
     CACHED_TOKENS_FIELD_NUMBER: _builtins.int
     PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
     row: _builtins.int
-    """Place of the round in the columns."""
+    """Index of the round in the columns."""
     cached_tokens: _builtins.int
-    """On the first round: tokens of the prompt whose keys and values were here already."""
+    """On the first round: number of prompt tokens whose KV was cached."""
     @_builtins.property
     def logprobs(self) -> Global___Logprobs:
-        """Of the round's tokens; set when the request asks for it."""
+        """Log probabilities of the round's tokens, if the request asks for them."""
 
     @_builtins.property
     def detail(self) -> Global___RoundDetail:
-        """What the round rests on; set when the request asks for it."""
+        """Details of the round, if the request asks for them."""
 
     @_builtins.property
     def prompt_logprobs(self) -> Global___Logprobs:
-        """On the first round: of the prompt's tokens but the first; set when the request asks for it."""
+        """On the first round: log probabilities of the prompt's tokens but the first, if the request asks for them."""
 
     def __init__(
         self,
@@ -533,14 +535,14 @@ Global___RoundExtra: _TypeAlias = RoundExtra  # noqa: Y015
 
 @_typing.final
 class Ended(_message.Message):
-    """The end of a generation with an error."""
+    """End of a generation with an error."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     SLOT_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
     slot: _builtins.int
-    """Of the generation."""
+    """Slot of the generation."""
     status: _builtins.bytes
     """google.rpc.Status with its details, serialized, as a call that fails carries it."""
     def __init__(
@@ -559,7 +561,7 @@ Global___Ended: _TypeAlias = Ended  # noqa: Y015
 
 @_typing.final
 class RoundDetail(_message.Message):
-    """What the verifier knows of a round beside its verdict."""
+    """Values that the draft and the verdict of a round were based on."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -570,18 +572,18 @@ class RoundDetail(_message.Message):
     NETWORK_FIELD_NUMBER: _builtins.int
     JUDGED_FIELD_NUMBER: _builtins.int
     gamma: _builtins.int
-    """Drafts that the round asked for."""
+    """Number of drafted tokens that the round asked for."""
     reason: _builtins.str
-    """Why: "fixed", "optimal", "egag", "goodput", "trial", "room" or "source"."""
+    """Reason of that number: "fixed", "optimal", "egag", "goodput", "trial", "room" or "source"."""
     alpha: _builtins.float
-    """The chance, as estimated before the round, that its next draft is accepted."""
+    """Estimate, before the round, of the probability that its next draft is accepted."""
     survival: _builtins.float
-    """Drafts that survive less likely than this were not worth their time; 0 where gamma is not chosen for the batch."""
+    """A draft that survives with a probability below this does not pay; 0 if gamma is not chosen for the batch."""
     network: _builtins.float
-    """Of the seconds that the round waited for its draft, those of the way to the drafter and back."""
+    """Seconds of the wait for the draft that were spent on the network to the drafter and back."""
     @_builtins.property
     def judged(self) -> _containers.RepeatedCompositeFieldContainer[Global___JudgedToken]:
-        """One for each draft token of a chain."""
+        """One entry for each token of a draft chain."""
 
     def __init__(
         self,
@@ -603,7 +605,7 @@ Global___RoundDetail: _TypeAlias = RoundDetail  # noqa: Y015
 
 @_typing.final
 class JudgedToken(_message.Message):
-    """The numbers that the verdict on one draft token rests on; those that the mode does not have are not set."""
+    """Numbers that led to the verdict on one drafted token. Numbers that the mode does not use are unset."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -614,17 +616,17 @@ class JudgedToken(_message.Message):
     H_NORM_FIELD_NUMBER: _builtins.int
     GAMMA_FIELD_NUMBER: _builtins.int
     p: _builtins.float
-    """Its probability under the target."""
+    """Probability of the token under the target."""
     q: _builtins.float
-    """Its probability under the distribution that it was drawn from."""
+    """Probability of the token under the distribution that it was drawn from."""
     u: _builtins.float
-    """The uniform number of its position."""
+    """Uniform random number of the position."""
     threshold: _builtins.float
-    """What u must be below."""
+    """The token is accepted if u is below this."""
     h_norm: _builtins.float
-    """Where gamma is chosen by entropy (egag): H_norm of the drafter's distribution, in [0, 1]."""
+    """With policy egag: H_norm of the drafter's distribution, in [0, 1]."""
     gamma: _builtins.int
-    """Where gamma is chosen by entropy (egag): gamma after this draft step."""
+    """With policy egag: gamma after this draft step."""
     def __init__(
         self,
         *,
@@ -664,16 +666,16 @@ Global___JudgedToken: _TypeAlias = JudgedToken  # noqa: Y015
 
 @_typing.final
 class Speedup(_message.Message):
-    """Tokens a second with drafts over those without; 0 while unknown."""
+    """Tokens per second with drafts, divided by those without; 0 while unknown."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     PREDICTED_FIELD_NUMBER: _builtins.int
     MEASURED_FIELD_NUMBER: _builtins.int
     predicted: _builtins.float
-    """As expected."""
+    """Value expected by the model of costs."""
     measured: _builtins.float
-    """As measured in trials of both."""
+    """Value measured in trials with and without drafts."""
     def __init__(
         self,
         *,
@@ -690,7 +692,7 @@ Global___Speedup: _TypeAlias = Speedup  # noqa: Y015
 
 @_typing.final
 class Logprobs(_message.Message):
-    """Log probabilities under the target's logits as the model gives them, k most likely tokens a position."""
+    """Log probabilities under the target's unmodified logits, with the k most likely tokens of each position."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -699,13 +701,13 @@ class Logprobs(_message.Message):
     TOP_LOGPROBS_FIELD_NUMBER: _builtins.int
     RANKS_FIELD_NUMBER: _builtins.int
     tokens: _builtins.bytes
-    """Of each token, float32 little-endian."""
+    """Log probability of each token, float32 little-endian."""
     top_ids: _builtins.bytes
     """The k most likely ids of each position, most likely first, int32 little-endian."""
     top_logprobs: _builtins.bytes
-    """Their log probabilities, float32 little-endian."""
+    """Log probabilities of top_ids, float32 little-endian."""
     ranks: _builtins.bytes
-    """Place of each token among all ids, from 1 on, int32 little-endian; empty where it is not known."""
+    """Rank of each token among all ids, from 1, int32 little-endian; empty if unknown."""
     def __init__(
         self,
         *,
@@ -724,7 +726,7 @@ Global___Logprobs: _TypeAlias = Logprobs  # noqa: Y015
 
 @_typing.final
 class RoundTiming(_message.Message):
-    """Seconds of one round."""
+    """Duration of the parts of one round, in seconds."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -732,11 +734,11 @@ class RoundTiming(_message.Message):
     QUEUE_FIELD_NUMBER: _builtins.int
     VERIFY_FIELD_NUMBER: _builtins.int
     draft: _builtins.float
-    """Waiting for the draft."""
+    """Seconds of waiting for the draft."""
     queue: _builtins.float
-    """Waiting for a place in a batch."""
+    """Seconds of waiting for a place in a batch."""
     verify: _builtins.float
-    """Target pass and verdict of the batch this round was in."""
+    """Seconds of the target pass and the verdicts of the batch."""
     def __init__(
         self,
         *,
@@ -754,7 +756,7 @@ Global___RoundTiming: _TypeAlias = RoundTiming  # noqa: Y015
 
 @_typing.final
 class GetVerifierInfoRequest(_message.Message):
-    """No parameters."""
+    """Request without parameters."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -800,9 +802,9 @@ class GetVerifierInfoResponse(_message.Message):
     BAD_WORDS_FIELD_NUMBER: _builtins.int
     CHECKSUM_FIELD_NUMBER: _builtins.int
     model: _builtins.str
-    """Model name."""
+    """Name of the target model."""
     tokenizer_hash: _builtins.str
-    """Fingerprint of its tokenizer."""
+    """Fingerprint of the target's tokenizer."""
     vocab_size: _builtins.int
     """Ids below this are valid."""
     context_length: _builtins.int
@@ -810,23 +812,23 @@ class GetVerifierInfoResponse(_message.Message):
     gamma_max: _builtins.int
     """Largest draft length."""
     system_fingerprint: _builtins.str
-    """Fingerprint of weights, dtype and code: outputs of one seed agree under one value."""
+    """Fingerprint of weights, dtype and code. Outputs of one seed agree under one value."""
     prefill_rate: _builtins.float
-    """Prompt tokens computed in a second, as measured; 0 until there was a prompt."""
+    """Measured prefill speed in tokens per second; 0 before the first prompt."""
     grammars: _builtins.bool
-    """Whether generations may have a grammar; a verifier that does not say so would ignore it."""
+    """Whether grammars are supported. A verifier that leaves this unset ignores them."""
     trees: _builtins.bool
-    """Whether drafts may be trees; a verifier that does not say so would ignore the wish."""
+    """Whether draft trees are supported. A verifier that leaves this unset ignores the request for them."""
     heartbeats: _builtins.bool
-    """Whether generations have heartbeats; a verifier that does not say so sends none."""
+    """Whether generations have heartbeats. A verifier that leaves this unset sends none."""
     passes: _builtins.bool
-    """Whether the verifier answers Serve; without it, gateways call Generate."""
+    """Whether the verifier implements Serve. Otherwise gateways call Generate."""
     lenience: _builtins.float
-    """Lenience of requests in mode rejection that do not choose; unset is 1, exact."""
+    """Default lenience of requests in mode rejection; unset is 1, exact."""
     prompt_logprobs: _builtins.bool
-    """Whether log probabilities of prompts are reported; a verifier that does not say so would ignore the wish."""
+    """Whether log probabilities of prompts are supported. A verifier that leaves this unset ignores the request for them."""
     bad_words: _builtins.bool
-    """Whether bad words are kept out; a verifier that does not say so would ignore them."""
+    """Whether bad words are supported. A verifier that leaves this unset ignores them."""
     checksum: _builtins.int
     """CRC-32 of the bytes before this field, the last; sent where the call declares it."""
     @_builtins.property
@@ -835,15 +837,15 @@ class GetVerifierInfoResponse(_message.Message):
 
     @_builtins.property
     def drafters(self) -> _containers.RepeatedCompositeFieldContainer[Global___DrafterState]:
-        """Drafters and their state."""
+        """Drafters and their states."""
 
     @_builtins.property
     def drafter_names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What a request may name as its drafter."""
+        """Names that a request may give as its drafter."""
 
     @_builtins.property
     def tree(self) -> _common_pb2.TreeOptions:
-        """Trees of greedy requests that do not choose; unset drafts chains."""
+        """Default tree shape of greedy requests; unset drafts chains."""
 
     def __init__(
         self,
@@ -880,7 +882,7 @@ Global___GetVerifierInfoResponse: _TypeAlias = GetVerifierInfoResponse  # noqa: 
 
 @_typing.final
 class DrafterState(_message.Message):
-    """One drafter as this verifier sees it."""
+    """A drafter as this verifier sees it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -890,15 +892,15 @@ class DrafterState(_message.Message):
     KIND_FIELD_NUMBER: _builtins.int
     OVERLAP_FIELD_NUMBER: _builtins.int
     address: _builtins.str
-    """Address."""
+    """Address as configured or discovered."""
     state: _builtins.str
-    """"ready", "connecting", "refused: ..." ."""
+    """"ready", "connecting", or "refused: " and the cause."""
     model: _builtins.str
-    """Model name, once known."""
+    """Name of the draft model, once known."""
     kind: _builtins.str
-    """What drafts there, once known."""
+    """Kind of the drafter, once known."""
     overlap: _builtins.float
-    """Share of the smaller vocabulary that target and drafter have in common, once known; 1 where both have one tokenizer."""
+    """Share of the smaller vocabulary that both tokenizers have, once known; 1 if the tokenizers are the same."""
     def __init__(
         self,
         *,
@@ -918,7 +920,7 @@ Global___DrafterState: _TypeAlias = DrafterState  # noqa: Y015
 
 @_typing.final
 class FindKvRequest(_message.Message):
-    """Which sequence."""
+    """Request for the cached length of a sequence."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -928,7 +930,7 @@ class FindKvRequest(_message.Message):
     tokens: _builtins.bytes
     """Token ids, int32 little-endian."""
     cache_salt: _builtins.str
-    """As in GenerateRequest."""
+    """Same meaning as in GenerateRequest."""
     checksum: _builtins.int
     """CRC-32 of the bytes before this field, the last; sent where the call declares it."""
     def __init__(
@@ -948,14 +950,14 @@ Global___FindKvRequest: _TypeAlias = FindKvRequest  # noqa: Y015
 
 @_typing.final
 class FindKvResponse(_message.Message):
-    """How much of it."""
+    """Result of FindKv."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     HELD_FIELD_NUMBER: _builtins.int
     CHECKSUM_FIELD_NUMBER: _builtins.int
     held: _builtins.int
-    """Tokens of its beginning that have keys and values here."""
+    """Number of tokens of the sequence's prefix whose keys and values are in memory."""
     checksum: _builtins.int
     """CRC-32 of the bytes before this field, the last; sent where the call declares it."""
     def __init__(
@@ -974,7 +976,7 @@ Global___FindKvResponse: _TypeAlias = FindKvResponse  # noqa: Y015
 
 @_typing.final
 class ExportKvRequest(_message.Message):
-    """The last block of a sequence."""
+    """Request for the keys and values of the last block of a sequence."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -985,9 +987,9 @@ class ExportKvRequest(_message.Message):
     tokens: _builtins.bytes
     """The sequence up to the end of the block, int32 little-endian."""
     cache_salt: _builtins.str
-    """As in GenerateRequest."""
+    """Same meaning as in GenerateRequest."""
     start: _builtins.int
-    """Where the block begins in it."""
+    """Position in the sequence where the block begins."""
     checksum: _builtins.int
     """CRC-32 of the bytes before this field, the last; sent where the call declares it."""
     def __init__(
@@ -1008,14 +1010,14 @@ Global___ExportKvRequest: _TypeAlias = ExportKvRequest  # noqa: Y015
 
 @_typing.final
 class ExportKvResponse(_message.Message):
-    """A piece of the value."""
+    """A piece of the exported value."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     DATA_FIELD_NUMBER: _builtins.int
     CHECKSUM_FIELD_NUMBER: _builtins.int
     data: _builtins.bytes
-    """Follows the piece before it."""
+    """Bytes that follow those of the piece before."""
     checksum: _builtins.int
     """CRC-32 of the bytes before this field, the last; sent where the call declares it."""
     def __init__(
@@ -1034,7 +1036,7 @@ Global___ExportKvResponse: _TypeAlias = ExportKvResponse  # noqa: Y015
 
 @_typing.final
 class RestoreKvRequest(_message.Message):
-    """A piece of one value after the other."""
+    """A piece of the values to restore, one value after the other."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1043,14 +1045,14 @@ class RestoreKvRequest(_message.Message):
     ENDS_BLOCK_FIELD_NUMBER: _builtins.int
     CHECKSUM_FIELD_NUMBER: _builtins.int
     data: _builtins.bytes
-    """Follows the piece before it."""
+    """Bytes that follow those of the piece before."""
     ends_block: _builtins.bool
-    """Whether it is the last piece of its value."""
+    """Whether this is the last piece of its value."""
     checksum: _builtins.int
     """CRC-32 of the bytes before this field, the last; sent where the call declares it."""
     @_builtins.property
     def span(self) -> Global___KvSpan:
-        """On the first message: whose keys and values they are."""
+        """On the first message: the blocks to restore."""
 
     def __init__(
         self,
@@ -1081,11 +1083,11 @@ class KvSpan(_message.Message):
     tokens: _builtins.bytes
     """The sequence up to the end of the last block, int32 little-endian."""
     cache_salt: _builtins.str
-    """As in GenerateRequest."""
+    """Same meaning as in GenerateRequest."""
     start: _builtins.int
-    """Where the first block begins in it."""
+    """Position in the sequence where the first block begins."""
     block_tokens: _builtins.int
-    """Tokens of a block."""
+    """Number of tokens in a block."""
     def __init__(
         self,
         *,
@@ -1104,7 +1106,7 @@ Global___KvSpan: _TypeAlias = KvSpan  # noqa: Y015
 
 @_typing.final
 class RestoreKvResponse(_message.Message):
-    """What came of it."""
+    """Result of RestoreKv."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1112,9 +1114,9 @@ class RestoreKvResponse(_message.Message):
     MISS_FIELD_NUMBER: _builtins.int
     CHECKSUM_FIELD_NUMBER: _builtins.int
     held: _builtins.int
-    """Tokens of the sequence's beginning that have keys and values here now."""
+    """Number of tokens of the sequence's prefix whose keys and values are in memory now."""
     miss: _builtins.str
-    """Why no more: "short", "corrupt", "foreign" or "no_room"; empty when every value was taken."""
+    """Why not all values were loaded: "short", "corrupt", "foreign" or "no_room"; empty if all were."""
     checksum: _builtins.int
     """CRC-32 of the bytes before this field, the last; sent where the call declares it."""
     def __init__(

@@ -94,21 +94,21 @@ class VerifierServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def FindKv(self, request, context):
-        """Says for how much of a sequence the keys and values are here.
+        """Returns the length of the sequence's prefix whose keys and values are in memory.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ExportKv(self, request, context):
-        """Gives the keys and values of a block as one framed value, in pieces; in none when they are not here any more.
+        """Streams the keys and values of a block as one framed value, in pieces; the stream is empty if they were evicted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RestoreKv(self, request_iterator, context):
-        """Takes framed values of consecutive blocks; what is no good ends it and is named in the answer.
+        """Loads framed values of consecutive blocks. The first invalid value ends the call and is named in the answer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -42,11 +42,11 @@ class VerifierServiceStub:
     GetVerifierInfo: _grpc.UnaryUnaryMultiCallable[_verifier_pb2.GetVerifierInfoRequest, _verifier_pb2.GetVerifierInfoResponse]
     """Describes the model and its limits."""
     FindKv: _grpc.UnaryUnaryMultiCallable[_verifier_pb2.FindKvRequest, _verifier_pb2.FindKvResponse]
-    """Says for how much of a sequence the keys and values are here."""
+    """Returns the length of the sequence's prefix whose keys and values are in memory."""
     ExportKv: _grpc.UnaryStreamMultiCallable[_verifier_pb2.ExportKvRequest, _verifier_pb2.ExportKvResponse]
-    """Gives the keys and values of a block as one framed value, in pieces; in none when they are not here any more."""
+    """Streams the keys and values of a block as one framed value, in pieces; the stream is empty if they were evicted."""
     RestoreKv: _grpc.StreamUnaryMultiCallable[_verifier_pb2.RestoreKvRequest, _verifier_pb2.RestoreKvResponse]
-    """Takes framed values of consecutive blocks; what is no good ends it and is named in the answer."""
+    """Loads framed values of consecutive blocks. The first invalid value ends the call and is named in the answer."""
 
 @_typing.type_check_only
 class VerifierServiceAsyncStub(VerifierServiceStub):
@@ -62,11 +62,11 @@ class VerifierServiceAsyncStub(VerifierServiceStub):
     GetVerifierInfo: _aio.UnaryUnaryMultiCallable[_verifier_pb2.GetVerifierInfoRequest, _verifier_pb2.GetVerifierInfoResponse]  # type: ignore[assignment]
     """Describes the model and its limits."""
     FindKv: _aio.UnaryUnaryMultiCallable[_verifier_pb2.FindKvRequest, _verifier_pb2.FindKvResponse]  # type: ignore[assignment]
-    """Says for how much of a sequence the keys and values are here."""
+    """Returns the length of the sequence's prefix whose keys and values are in memory."""
     ExportKv: _aio.UnaryStreamMultiCallable[_verifier_pb2.ExportKvRequest, _verifier_pb2.ExportKvResponse]  # type: ignore[assignment]
-    """Gives the keys and values of a block as one framed value, in pieces; in none when they are not here any more."""
+    """Streams the keys and values of a block as one framed value, in pieces; the stream is empty if they were evicted."""
     RestoreKv: _aio.StreamUnaryMultiCallable[_verifier_pb2.RestoreKvRequest, _verifier_pb2.RestoreKvResponse]  # type: ignore[assignment]
-    """Takes framed values of consecutive blocks; what is no good ends it and is named in the answer."""
+    """Loads framed values of consecutive blocks. The first invalid value ends the call and is named in the answer."""
 
 class VerifierServiceServicer(metaclass=_abc_1.ABCMeta):
     """Hosts the target model."""
@@ -103,7 +103,7 @@ class VerifierServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _verifier_pb2.FindKvRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_verifier_pb2.FindKvResponse, _abc.Awaitable[_verifier_pb2.FindKvResponse]]:
-        """Says for how much of a sequence the keys and values are here."""
+        """Returns the length of the sequence's prefix whose keys and values are in memory."""
 
     @_abc_1.abstractmethod
     def ExportKv(
@@ -111,7 +111,7 @@ class VerifierServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _verifier_pb2.ExportKvRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_verifier_pb2.ExportKvResponse], _abc.AsyncIterator[_verifier_pb2.ExportKvResponse]]:
-        """Gives the keys and values of a block as one framed value, in pieces; in none when they are not here any more."""
+        """Streams the keys and values of a block as one framed value, in pieces; the stream is empty if they were evicted."""
 
     @_abc_1.abstractmethod
     def RestoreKv(
@@ -119,6 +119,6 @@ class VerifierServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_verifier_pb2.RestoreKvRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_verifier_pb2.RestoreKvResponse, _abc.Awaitable[_verifier_pb2.RestoreKvResponse]]:
-        """Takes framed values of consecutive blocks; what is no good ends it and is named in the answer."""
+        """Loads framed values of consecutive blocks. The first invalid value ends the call and is named in the answer."""
 
 def add_VerifierServiceServicer_to_server(servicer: VerifierServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.reports.pages import Places, publish, with_section
+from benchmarks.reports.pages import LONG, Places, publish, with_section
 from benchmarks.reports.results import Chart, Figure, Goal, Report, Table, figure, lines, same_tokens
 from benchmarks.reports.statistics import Ratio
+from benchmarks.reports.summary import SHOWN
 
 GOAL = Goal(1.0, aim=1.3)
 
@@ -31,7 +32,7 @@ def test_a_command_replaces_its_own_section_alone() -> None:
     assert with_section(again, "one", "new") == again
 
 
-def test_a_section_that_was_not_there_comes_behind_the_others() -> None:
+def test_a_new_section_is_appended() -> None:
     assert with_section("# Results\n\n## one\n\n### part\n", "two", "new").endswith("### part\n\n## two\n\nnew\n")
 
 
@@ -46,15 +47,34 @@ def test_every_run_stays_as_a_dated_row(places: Places) -> None:
     assert "bytes 7" in page
 
 
-def test_the_page_says_what_was_reached_and_what_was_not_measured(places: Places) -> None:
+def test_the_page_names_each_missed_goal_and_each_section_without_a_run(places: Places) -> None:
     publish(_report("engine", 1.4), "", places, load="0.1")
     publish(_report("stack", 0.9), "", places, load="0.1")
     page = places.performance.read_text()
-    assert "| ours / theirs | ≥ 1, aim 1.3 | 1.40 (0.50..2.00) | yes, the aim too | engine |" in page
-    assert "| ours / theirs | ≥ 1, aim 1.3 | 0.90 (0.50..2.00) | no | stack |" in page
+    assert "| ours / theirs | ≥ 1, aim 1.3 | 0.90 (0.50..2.00) | [stack](RESULTS.md#stack) |" in page
+    assert "[engine](RESULTS.md#engine)" not in page
     assert "Not measured yet: prompt, concurrency, capacity," in page
     assert "mean nothing" not in page
+    assert "| ours / theirs | 1.40 (0.50..2.00) | ≥ 1, aim 1.3 | yes, the aim too |" in places.results.read_text()
+    assert "![sessions](performance/speed.png)" in places.results.read_text()
     assert (places.pictures / "speed.png").stat().st_size
+
+
+def test_the_page_begins_with_the_figures_that_readers_decide_by(places: Places) -> None:
+    load, peer, section, name = SHOWN[0]
+    publish(Report(section, "", [Figure(name, "2.5"), Figure("else", "7")]), "", places, load="0.1")
+    page = places.performance.read_text()
+    assert f"| {load} | {peer} | 2.5 |" in page
+    assert "| 7 |" not in page
+
+
+def test_a_long_table_is_a_file_and_a_short_one_is_not(places: Places) -> None:
+    short, long = (Table(("peer", "ms"), [(f"p{row}", "1")] * count) for row, count in enumerate((LONG, LONG + 1)))
+    publish(Report("wire", "Bytes.", [Figure("bytes", "7")], [short, long]), "", places, load="0.1")
+    page = places.results.read_text()
+    assert ("| p0 | 1 |" in page, "| p1 | 1 |" in page) == (True, False)
+    assert f"[{LONG + 1} rows](results/wire-2.csv): peer · ms." in page
+    assert (places.lines / "wire-2.csv").read_text() == "peer,ms\n" + "p1,1\n" * (LONG + 1)
 
 
 def test_a_quick_run_cannot_be_taken_for_a_result(places: Places) -> None:
@@ -73,5 +93,5 @@ def test_a_limit_from_above_is_reached_from_below() -> None:
     assert (str(limit), limit.verdict(1.4), limit.verdict(1.6)) == ("≤ 1.5", "yes", "no")
 
 
-def test_different_texts_are_told() -> None:
+def test_a_comparison_with_other_texts_is_not_reached() -> None:
     assert same_tokens(3, 4) == Figure("greedy tokens identical", "3 of 4", "all", "no")
