@@ -18,6 +18,8 @@ from verifier_service.config import VerifierSettings
 
 CHART = Path(__file__).parents[1] / "helm"
 TABLE = "<!-- values -->"
+TIERS = ("drafter", "verifier", "gateway")
+"""Parts of the chart that have many values alike."""
 
 Schema = dict[str, Any]
 
@@ -292,8 +294,19 @@ def readme(old: str) -> str:
     """The README with a fresh table."""
     before, _, rest = old.partition(TABLE)
     _, _, after = rest.partition(TABLE)
-    rows = "\n".join(f"| `{path}` | {_code(value)} | {_cell(words)} |" for path, (value, words) in comments().items())
+    rows = "\n".join(f"| {names} | {_code(value)} | {_cell(words)} |" for names, value, words in _rows(comments()))
     return f"{before}{TABLE}\n\n| value | default | meaning |\n|---|---|---|\n{rows}\n\n{TABLE}{after}"
+
+
+def _rows(values: Mapping[str, tuple[Any, str]]) -> Iterator[tuple[str, Any, str]]:
+    """Yield names, default and meaning of each row; a value that several tiers have alike is one row."""
+    done = set[str]()
+    for path, (value, words) in values.items():
+        tier, _, name = path.partition(".")
+        tiers = [each for each in TIERS if values.get(f"{each}.{name}") == (value, words)] if tier in TIERS else [tier]
+        if path not in done:
+            done |= {f"{each}.{name}" for each in tiers}
+            yield f"`{'`, `'.join(tiers)}`: `{name}`" if len(tiers) > 1 else f"`{path}`", value, words
 
 
 def _code(default: Any) -> str:
