@@ -18,17 +18,32 @@ WHY_NOT: Mapping[str, str] = {
     "s3": "its model is in a bucket",
     "vllm": "its verifiers have accelerators",
 }
+STORED = ("minimal-cpu",)
+"""Files with a claim, which a default StorageClass provides for."""
+
+
+def _small(memory: str, limit: str) -> Mapping[str, object]:
+    resources = {"requests": {"cpu": "50m", "memory": memory}, "limits": {"memory": limit}}
+    return {"resources": resources, "tmpSize": "256Mi"}
+
+
 SMALL: Mapping[str, object] = {
-    "drafter": {"resources": {"requests": {"cpu": "50m", "memory": "512Mi"}, "limits": {"memory": "1Gi"}}},
-    "verifier": {"resources": {"requests": {"cpu": "50m", "memory": "512Mi"}, "limits": {"memory": "1Gi"}}},
-    "gateway": {"resources": {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"memory": "512Mi"}}},
+    "drafter": _small("512Mi", "1Gi"),
+    "verifier": _small("512Mi", "1Gi"),
+    "gateway": _small("256Mi", "512Mi"),
 }
-"""Overrides for each file, so that one node has room for all of it."""
+"""Overrides for each file, so that one node has room for all of it and for the pods of a rollout."""
+
+
+def _probe(path: str, period: int, failures: int) -> Mapping[str, object]:
+    asked = {"path": path, "port": "http"}
+    return {"httpGet": asked, "timeoutSeconds": 5, "periodSeconds": period, "failureThreshold": failures}
+
 
 _PROBES: Mapping[str, object] = {
-    "startup": {"httpGet": {"path": "/livez", "port": "http"}, "periodSeconds": 5, "failureThreshold": 60},
-    "readiness": {"httpGet": {"path": "/readyz", "port": "http"}, "periodSeconds": 5, "failureThreshold": 2},
-    "liveness": {"httpGet": {"path": "/livez", "port": "http"}, "periodSeconds": 10, "failureThreshold": 6},
+    "startup": _probe("/livez", 5, 60),
+    "readiness": _probe("/readyz", 5, 2),
+    "liveness": _probe("/livez", 10, 6),
 }
 OLDER: Mapping[str, object] = {
     tier: {"probes": _PROBES, "drain": {"preStop": "exec"}} for tier in ("drafter", "verifier", "gateway")

@@ -1,21 +1,25 @@
 """Objects for the cluster are valid, checked without a cluster: the tests' pods and the values of installs."""
 
+import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import kubernetes_validate
 import pytest
 
-from tests.cluster.cluster import PREFIX, RELEASE, Cluster, store
+from tests.cluster.cluster import PREFIX, RELEASE
 from tests.cluster.fits import BY_CPU, FITTING, OLDER, SMALL, by_ratio, over
+from tests.cluster.images import LOADED, load_command
+from tests.cluster.pods import GATEWAY_IMAGE, STORE_IMAGE, namespace, python_pod, store
 from tests.helm.cases import values_of
 from tests.helm.engine import CHART, find_helm, manifests
 from tests.helm.objects import TIERS, of_kind
 
 
 def test_the_pods_and_the_store_are_valid() -> None:
-    pod = Cluster("namespace").pod("traffic", "python", "-c", "pass", GATEWAY="http://gateway")
-    for each in (pod, *store()):
+    pod = python_pod("traffic", ("python", "-c", "pass"), {"GATEWAY": "http://gateway"})
+    for each in (namespace("trial"), pod, *store()):
         kubernetes_validate.validate(each, "1.37", strict=True)
 
 
@@ -37,3 +41,19 @@ def test_a_file_is_rendered_with_the_values_of_the_tests(case: str, values: Mapp
     names = {each["metadata"]["name"] for each in of_kind(objects, "Deployment")}
     wanted = TIERS[1:] if case == "plain" else TIERS
     assert {f"{PREFIX}-{tier}" for tier in wanted} <= names
+
+
+def test_the_images_of_the_tests_are_those_that_are_loaded() -> None:
+    assert {f"docker.io/{image}" for image in (GATEWAY_IMAGE, STORE_IMAGE)} <= set(LOADED)
+
+
+def test_a_registry_of_ones_own_has_every_image() -> None:
+    registry, helm = "localhost:5000", find_helm()
+    if helm is None:
+        pytest.skip("neither helm-python-sdk nor a helm on PATH")
+    command = load_command("podman push IMAGE TARGET", LOADED[0], registry)
+    assert command == "podman push docker.io/specdec/gateway:0.1.0 localhost:5000/specdec/gateway:0.1.0"
+    values = over(values_of("minimal-cpu"), {"global": {"imageRegistry": registry}})
+    pushed = {load_command("TARGET", image, registry) for image in LOADED}
+    rendered = json.dumps([*manifests(helm.render(CHART, values)), python_pod("p", (), {}, registry), *store(registry)])
+    assert set(re.findall(r'"image": "([^"]+)"', rendered)) == pushed

@@ -53,7 +53,7 @@ def _report(reply: Callable[[int], tuple[int, str]]) -> dict[str, object]:
             assert enough.wait(60)
             process.send_signal(signal.SIGTERM)
             printed, _ = process.communicate(timeout=60)
-    report: dict[str, object] = json.loads(printed)
+    report: dict[str, object] = json.loads(printed.splitlines()[-1])
     return report
 
 

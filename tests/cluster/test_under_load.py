@@ -13,6 +13,8 @@ TIERS = ("drafter", "verifier", "gateway")
 REFUSALS = ("503", "refused")
 """Valid results of a request to gateways without a verifier: a refusal, or no connection if no gateway is ready."""
 TWO = {tier: {"replicas": 2} for tier in ("verifier", "gateway")}
+SERVED = "import ssl; print(ssl.get_server_certificate(('127.0.0.1', 50053)), end='')"
+"""Script that prints the certificate of new connections to a verifier."""
 
 
 @pytest.fixture(scope="module")
@@ -29,17 +31,18 @@ def _all_answered(report: dict[str, Any]) -> None:
 
 
 def test_an_upgrade_of_every_tier(installed: Cluster) -> None:
+    before = {tier: installed.pods(tier) for tier in TIERS}
     changed = {tier: {"podAnnotations": {"changed": "yes"}, **TWO.get(tier, {})} for tier in TIERS}
     with installed.traffic() as report:
         installed.install("default", **changed)
+    assert [tier for tier in TIERS if set(installed.pods(tier)) & set(before[tier])] == []
     _all_answered(report)
 
 
 @pytest.mark.parametrize("tier", TIERS)
 def test_a_pod_that_is_deleted(installed: Cluster, tier: str) -> None:
-    pod = installed.objects("pods", "--selector", f"app.kubernetes.io/component={tier}")[0]["metadata"]["name"]
     with installed.traffic() as report:
-        installed.kubectl("delete", "pod", pod, "--timeout", "180s")
+        installed.kubectl("delete", "pod", installed.pods(tier)[0], "--timeout", "180s")
         installed.kubectl("rollout", "status", f"deployment/{PREFIX}-{tier}", "--timeout", "300s")
     _all_answered(report)
 
@@ -47,9 +50,11 @@ def test_a_pod_that_is_deleted(installed: Cluster, tier: str) -> None:
 def test_drafters_that_go_to_zero_and_come_back(installed: Cluster) -> None:
     deployment = f"deployment/{PREFIX}-drafter"
     with installed.traffic() as report:
-        for replicas in (0, 1):
-            installed.kubectl("scale", deployment, f"--replicas={replicas}")
-            installed.kubectl("rollout", "status", deployment, "--timeout", "300s")
+        installed.kubectl("scale", deployment, "--replicas=0")
+        wait(lambda: not installed.objects("pods", "--selector", "app.kubernetes.io/component=drafter"))
+        time.sleep(10)  # requests without any drafter
+        installed.kubectl("scale", deployment, "--replicas=1")
+        installed.kubectl("rollout", "status", deployment, "--timeout", "300s")
     _all_answered(report)
     assert "drafted tokens" in installed.test()
 
@@ -76,16 +81,16 @@ def test_a_certificate_that_is_renewed(installed: Cluster) -> None:
     secret = f"{PREFIX}-verifier-tls"
 
     def certificate() -> str:
-        return installed.kubectl("get", "secret", secret, "--output", "jsonpath={.data.tls\\.crt}")
+        found = installed.kubectl("get", "secret", secret, "--output", "jsonpath={.data.tls\\.crt}")
+        return base64.b64decode(found).decode()
 
     before = certificate()
     with installed.traffic() as report:
         installed.kubectl("delete", "secret", secret)
         installed.upgrade_unchanged()  # the chart's Job makes the missing Secret
-        after = base64.b64decode(certificate()).decode()
-        verifiers = installed.objects("pods", "--selector", "app.kubernetes.io/component=verifier")
-        for name in (each["metadata"]["name"] for each in verifiers):
-            wait(lambda name=name: installed.kubectl("exec", name, "--", "cat", "/tls/tls.crt") == after)
-        time.sleep(30)  # requests meet servers with the new one
-    assert base64.b64decode(before).decode() != after
+        after = certificate()
+        for name in installed.pods("verifier"):  # the kubelet brings it within two minutes
+            wait(lambda name=name: installed.kubectl("exec", name, "--", "python", "-c", SERVED) == after)
+        time.sleep(10)  # requests meet servers with the new one
+    assert before != after
     _all_answered(report)

@@ -1,7 +1,8 @@
 """A constant load from inside the cluster and its report, run as a pod's script until the pod is terminated.
 
-The script uses only the standard library. GATEWAY is the address, CALLERS the number of concurrent callers. At the end
-it prints one JSON object with `answered`, `failed` (the errors) and `texts` (the distinct greedy texts).
+The script uses only the standard library. GATEWAY is the address, CALLERS the number of concurrent callers. It prints a
+line after the first answer or failure. At the end it prints one JSON object with `answered`, `failed` (the errors) and
+`texts` (the distinct greedy texts).
 """
 
 import json
@@ -23,6 +24,7 @@ class Traffic:
             f"{gateway}/v1/completions", json.dumps(BODY).encode(), {"Content-Type": "application/json"}
         )
         self._ended = threading.Event()
+        self._begun = threading.Event()
         self._lock = threading.Lock()
         self._answered = 0
         self._failed: list[str] = []
@@ -37,11 +39,17 @@ class Traffic:
             except (URLError, OSError, ValueError, KeyError) as error:
                 with self._lock:
                     self._failed.append(repr(error))
+                self._begun.set()
                 self._ended.wait(0.5)
             else:
                 with self._lock:
                     self._answered += 1
                     self._texts.add(text)
+                self._begun.set()
+
+    def wait_for_first(self) -> None:
+        """Wait until a request is answered or has failed."""
+        self._begun.wait()
 
     def end(self) -> None:
         """Stop sending requests. Requests in progress finish."""
@@ -58,6 +66,8 @@ if __name__ == "__main__":
     callers = [threading.Thread(target=traffic.call) for _ in range(int(os.environ.get("CALLERS", "4")))]
     for caller in callers:
         caller.start()
+    traffic.wait_for_first()
+    sys.stdout.write("The first request is answered or has failed.\n")
     for caller in callers:
         caller.join()
     sys.stdout.write(traffic.report() + "\n")
