@@ -150,9 +150,8 @@ release-protos: breaking ## Keep the protos of a release, for those to come to b
 
 proto-tools: .venv-proto/.installed
 
-proto: proto-tools ## Generate the code of the protos.
-	PATH=$(CURDIR)/.venv-proto/bin:$$PATH .venv-proto/bin/python -m grpc_tools.protoc -I. \
-		--python_out=. --grpc_python_out=. --mypy_out=quiet:. --mypy_grpc_out=quiet:. protos/*/v1/*.proto
+proto: proto-tools ## Generate the code of the protos, the package specdec.protos.
+	.venv-proto/bin/python protos/generate.py .
 
 docs: install-dev ## Write the pages that are made from the code.
 	$(BIN)/python docs/configuration.py && $(BIN)/python docs/chart.py && $(BIN)/python docs/peers_chart.py && $(BIN)/python docs/performance.py

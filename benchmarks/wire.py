@@ -19,8 +19,8 @@ from benchmarks.reports.pages import add_out, publish
 from benchmarks.reports.results import Figure, Report, Table
 from drafter_service.app import drafter
 from drafter_service.config import DrafterSettings
-from protos.verifier.v1 import verifier_pb2 as pb
-from protos.verifier.v1.verifier_pb2_grpc import VerifierServiceStub
+from specdec.protos.verifier.v1 import verifier_pb2 as pb
+from specdec.protos.verifier.v1.verifier_pb2_grpc import VerifierServiceStub
 from specdec.rules.speculation import Mode
 from specdec.sampling.params import SamplingParams
 from specdec.serving.rpc.channel import open_channel

@@ -12,9 +12,9 @@ from drafter_service.metrics import DrafterMetrics
 from drafter_service.sessions.connection import Connection, Requests
 from drafter_service.sessions.drafter import DrafterInfo
 from drafter_service.sessions.worker import Worker
-from protos.drafter.v1 import drafter_pb2 as pb
-from protos.drafter.v1 import drafter_pb2_grpc as pb_grpc
 from specdec.errors import DrafterMismatch, Draining, FieldRequired, ProtocolMismatch, TokenizerMismatch
+from specdec.protos.drafter.v1 import drafter_pb2 as pb
+from specdec.protos.drafter.v1 import drafter_pb2_grpc as pb_grpc
 from specdec.wire.draft import PROTOCOL
 from specdec.wire.session import VOCABULARY
 

@@ -8,9 +8,9 @@ from typing import Any
 import grpc.aio
 from typing_extensions import override
 
-from protos.verifier.v1 import verifier_pb2 as pb
-from protos.verifier.v1 import verifier_pb2_grpc
 from specdec.errors import Draining, NoVerifier
+from specdec.protos.verifier.v1 import verifier_pb2 as pb
+from specdec.protos.verifier.v1 import verifier_pb2_grpc
 from specdec.wire.generation import HEARTBEAT, VerifierInfo, call_from_pb, info_to_pb, round_to_pb
 from specdec.wire.kv import pieces, span_from_pb, values_from_pb
 from specdec.wire.passes import orders_from_pb, pass_to_pb

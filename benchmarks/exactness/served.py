@@ -16,10 +16,10 @@ import grpc
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.exactness.pair import DRAFTER, TARGET
-from protos.verifier.v1 import verifier_pb2 as pb
-from protos.verifier.v1 import verifier_pb2_grpc
 from specdec.cli.local.ports import free
 from specdec.cli.local.processes import ChildCommand, Children
+from specdec.protos.verifier.v1 import verifier_pb2 as pb
+from specdec.protos.verifier.v1 import verifier_pb2_grpc
 from specdec.rules.speculation import Mode
 from specdec.sampling.params import SamplingParams
 from specdec.serving.rpc.channel import open_channel

@@ -17,12 +17,12 @@ from benchmarks.pair import Pair
 from benchmarks.run import Ask, call_of, pace
 from benchmarks.systems.delay import DelayingProxy
 from benchmarks.systems.steady import steady_rate
-from protos.verifier.v1 import verifier_pb2 as pb
-from protos.verifier.v1 import verifier_pb2_grpc
 from specdec.cli.local.plan import PRELOAD
 from specdec.cli.local.ports import Wanted, allot
 from specdec.cli.local.processes import Child, ChildCommand, Children
 from specdec.errors import InternalError
+from specdec.protos.verifier.v1 import verifier_pb2 as pb
+from specdec.protos.verifier.v1 import verifier_pb2_grpc
 from specdec.serving.rpc.channel import open_channel
 from specdec.wire.generation import Round, call_to_pb, info_from_pb, round_from_pb
 

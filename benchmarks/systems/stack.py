@@ -21,10 +21,10 @@ from benchmarks.machine import ROOT, environment, resident_bytes
 from benchmarks.pair import Pair
 from benchmarks.run import Ask, Run, gaps_of
 from benchmarks.systems.steady import steady_rate
-from protos.gateway.v1 import gateway_pb2 as pb
-from protos.gateway.v1 import gateway_pb2_grpc
 from specdec.cli.local import tether
 from specdec.errors import InternalError
+from specdec.protos.gateway.v1 import gateway_pb2 as pb
+from specdec.protos.gateway.v1 import gateway_pb2_grpc
 from specdec.rules.speculation import Mode
 from specdec.serving.rpc.channel import open_channel
 from specdec.wire.params import GAMMA_POLICY, mode_to_pb

@@ -8,8 +8,8 @@ from typing import Any, Generic, TypeVar
 from drafter_service.metrics import DrafterMetrics
 from drafter_service.sessions.stream import MalformedMessage, Message, Reply
 from drafter_service.sessions.worker import Worker
-from protos.drafter.v1 import drafter_pb2 as pb
 from specdec.errors import FieldInvalid, RequestError, SpecdecError
+from specdec.protos.drafter.v1 import drafter_pb2 as pb
 from specdec.wire.draft import DraftTokens, draft_to_pb
 from specdec.wire.session import CLOSE, COMMIT, END, LOAD, NACK, OPEN, DraftEnd
 

@@ -8,8 +8,8 @@ from gateway.rpc.tools import delta_to_pb, read_to_pb
 from gateway.text.output import OutputToken, text_of
 from gateway.turns.events import Event, Finished, Output, OutputRound, Started
 from gateway.turns.statistics import Summary, total
-from protos.common.v1 import common_pb2
-from protos.gateway.v1 import gateway_pb2 as pb
+from specdec.protos.common.v1 import common_pb2
+from specdec.protos.gateway.v1 import gateway_pb2 as pb
 from specdec.sampling.logprobs import TokenLogprobs
 from specdec.wire.codec import EnumCodec
 from specdec.wire.logprobs import floats_to_bytes

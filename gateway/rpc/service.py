@@ -36,10 +36,10 @@ from gateway.turns.events import Started, collect
 from gateway.turns.generation import Generator
 from gateway.turns.services import Services
 from gateway.turns.sessions import UserSessions
-from protos.common.v1 import common_pb2
-from protos.gateway.v1 import gateway_pb2 as pb
-from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from specdec.errors import FieldInvalid, FieldRequired
+from specdec.protos.common.v1 import common_pb2
+from specdec.protos.gateway.v1 import gateway_pb2 as pb
+from specdec.protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from specdec.sampling.params import SamplingParams
 from specdec.wire.params import GAMMA_POLICY, mode_from_pb, tree_from_pb
 

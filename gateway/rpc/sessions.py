@@ -8,8 +8,8 @@ import grpc.aio
 from gateway.callers.caller import calling_tenant, check_name
 from gateway.turns.services import Services
 from gateway.turns.sessions import DEFAULT_PAGE, SessionInfo, UserSessions
-from protos.gateway.v1 import gateway_pb2 as pb
-from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
+from specdec.protos.gateway.v1 import gateway_pb2 as pb
+from specdec.protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 
 Context = grpc.aio.ServicerContext[Any, Any]
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from gateway.tools.json_bounds import MAX_BRACKETS, MAX_COMMAS
-from protos.gateway.v1 import gateway_pb2 as pb
 from specdec.errors import ContextLengthExceeded, FieldInvalid
+from specdec.protos.gateway.v1 import gateway_pb2 as pb
 
 MAX_MESSAGES = 8192
 """Most messages and calls of a conversation; each costs some microseconds of this process."""

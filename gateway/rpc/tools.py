@@ -11,8 +11,8 @@ from gateway.tools.json_bounds import check_nesting
 from gateway.tools.message_reader import ReadMessage
 from gateway.tools.thinking import template_arguments
 from gateway.tools.values import MAX_TOOLS, Message, MessageDelta, Tool, ToolCall
-from protos.gateway.v1 import gateway_pb2 as pb
 from specdec.errors import FieldInvalid, FieldRequired
+from specdec.protos.gateway.v1 import gateway_pb2 as pb
 from specdec.sampling.grammar import Grammar
 
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")

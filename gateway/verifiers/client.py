@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import grpc.aio
 
-from protos.verifier.v1 import verifier_pb2 as pb
-from protos.verifier.v1.verifier_pb2_grpc import VerifierServiceStub
 from specdec.errors import DeadlineExceeded, Draining, MessageCorrupted, NoVerifier, SpecdecError
+from specdec.protos.verifier.v1 import verifier_pb2 as pb
+from specdec.protos.verifier.v1.verifier_pb2_grpc import VerifierServiceStub
 from specdec.serving.rpc.access import UNGUARDED, Access
 from specdec.serving.rpc.channel import open_channel
 from specdec.serving.rpc.checksum import received

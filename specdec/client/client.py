@@ -11,13 +11,13 @@ from typing import Self
 
 import grpc
 
-from protos.gateway.v1 import gateway_pb2 as pb
-from protos.gateway.v1 import gateway_pb2_grpc
 from specdec.client.collect import collect
 from specdec.client.connection import GatewayConnection
 from specdec.client.events import Event, GenerationResult, PromptRequest, RoundEvent, StartedEvent
 from specdec.client.messages import event_from_pb, request_to_pb
 from specdec.errors import DeadlineExceeded, InternalError, NoVerifier, QueueFull, SpecdecError
+from specdec.protos.gateway.v1 import gateway_pb2 as pb
+from specdec.protos.gateway.v1 import gateway_pb2_grpc
 from specdec.serving.rpc.status import from_rpc_error
 
 

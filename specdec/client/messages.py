@@ -1,9 +1,9 @@
 """Translation between the client's values and the messages of the gateway's gRPC API."""
 
-from protos.gateway.v1 import gateway_pb2
 from specdec.client.events import Event, FinishedEvent, PromptRequest, RoundEvent, StartedEvent, Token
 from specdec.errors import InternalError
 from specdec.planning.gamma_policy import GammaPolicy
+from specdec.protos.gateway.v1 import gateway_pb2
 from specdec.wire.params import GAMMA_POLICY, TREE, finish_from_pb, mode_to_pb, origin_from_pb
 from specdec.wire.report import report_from_pb
 

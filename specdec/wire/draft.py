@@ -9,8 +9,8 @@ import torch
 from numpy.typing import DTypeLike
 from torch import Tensor
 
-from protos.drafter.v1 import drafter_pb2 as pb
 from specdec.errors import FieldInvalid
+from specdec.protos.drafter.v1 import drafter_pb2 as pb
 from specdec.rules.draft import Draft, DraftStep, SparseProbs
 from specdec.rules.padding import NO_PROBS
 from specdec.trees.tree import Tree, TreeDraft

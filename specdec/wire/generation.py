@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from protos.verifier.v1 import verifier_pb2 as pb
+from specdec.protos.verifier.v1 import verifier_pb2 as pb
 from specdec.rules.judged import JudgedToken
 from specdec.rules.speculation import Origin, Speculation, TreeOptions
 from specdec.sampling.logprobs import TokenLogprobs

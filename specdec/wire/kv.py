@@ -3,8 +3,8 @@
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 
-from protos.verifier.v1 import verifier_pb2 as pb
 from specdec.errors import FieldInvalid
+from specdec.protos.verifier.v1 import verifier_pb2 as pb
 from specdec.rules.blocks import BLOCK_TOKENS
 from specdec.wire.codec import Codec
 from specdec.wire.tokens import TOKENS

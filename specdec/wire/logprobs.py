@@ -3,8 +3,8 @@
 from array import array
 from collections.abc import Iterable, Sequence
 
-from protos.verifier.v1 import verifier_pb2 as pb
 from specdec.errors import FieldInvalid
+from specdec.protos.verifier.v1 import verifier_pb2 as pb
 from specdec.sampling.logprobs import TokenLogprobs
 from specdec.wire.tokens import tokens_from_bytes, tokens_to_bytes
 

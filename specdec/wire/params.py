@@ -1,8 +1,8 @@
 """Translation of sampling parameters, modes, token origins and finish reasons to and from protobuf."""
 
-from protos.common.v1 import common_pb2 as pb
 from specdec.errors import FieldInvalid
 from specdec.planning.gamma_policy import GammaPolicy, PolicyKind
+from specdec.protos.common.v1 import common_pb2 as pb
 from specdec.rules.speculation import Mode, Origin, TreeOptions
 from specdec.sampling.grammar import Grammar, GrammarKind
 from specdec.sampling.params import FinishReason, SamplingParams

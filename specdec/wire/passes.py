@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate, chain, pairwise
 from typing import TypeVar
 
-from protos.verifier.v1 import verifier_pb2 as pb
 from specdec.errors import FieldInvalid, SpecdecError
+from specdec.protos.verifier.v1 import verifier_pb2 as pb
 from specdec.rules.speculation import Origin
 from specdec.wire.generation import DETAIL, SPEEDUP, GenerationCall, Round, Speedup, Timing, call_from_pb, call_to_pb
 from specdec.wire.logprobs import floats_from_bytes, floats_to_bytes, logprobs_from_pb, logprobs_to_pb

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from protos.gateway.v1 import gateway_pb2 as pb
+from specdec.protos.gateway.v1 import gateway_pb2 as pb
 from specdec.rules.speculation import Origin
 from specdec.wire.codec import Codec, each
 from specdec.wire.params import ORIGIN

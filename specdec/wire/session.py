@@ -7,8 +7,8 @@ Each value is defined here once, with its protobuf translation. Both services us
 from dataclasses import dataclass
 from enum import StrEnum
 
-from protos.drafter.v1 import drafter_pb2 as pb
 from specdec.planning.gamma_policy import AUTO, GammaPolicy
+from specdec.protos.drafter.v1 import drafter_pb2 as pb
 from specdec.rules.speculation import Mode
 from specdec.sampling.params import SamplingParams
 from specdec.sampling.vocabulary import Vocabulary

@@ -18,7 +18,7 @@ PACKAGE_OF: Mapping[str, str] = {
     "cli": "specdec.cli",
 }
 """The package served by each extra."""
-_OURS = frozenset({"protos", "specdec", "drafter_service", "verifier_service", "gateway"})
+_OURS = frozenset({"specdec", "drafter_service", "verifier_service", "gateway"})
 _INSTALLERS = frozenset({"pip", "setuptools", "pkg_resources"})
 
 _BLOCK = """

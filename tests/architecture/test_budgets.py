@@ -12,6 +12,7 @@ CODE = sorted(
     path.relative_to(ROOT)
     for folder in ("specdec", "drafter_service", "verifier_service", "gateway", "models", "benchmarks")
     for path in (ROOT / folder).rglob("*.py")
+    if "_pb2" not in path.name
 )
 
 

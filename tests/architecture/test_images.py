@@ -59,7 +59,7 @@ def test_an_image_installs_its_extra_with_pinned_versions(service: str) -> None:
 
 def test_an_image_takes_its_own_folders_and_no_tests(service: str) -> None:
     taken = {source.relative_to(ROOT).parts[0] for source, _ in copied(service)}
-    assert taken == {"protos", "specdec", service, "models"}
+    assert taken == {"specdec", service, "models"}
 
 
 def test_the_build_context_holds_what_is_copied(service: str) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import inf, nan
 from struct import pack
 
-from protos.drafter.v1 import drafter_pb2 as pb
+from specdec.protos.drafter.v1 import drafter_pb2 as pb
 from specdec.rules.draft import MAX_WEIGHT
 from specdec.rules.prefix import PrefixHash
 from specdec.wire.tokens import tokens_to_bytes

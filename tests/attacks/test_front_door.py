@@ -10,9 +10,9 @@ from typing import Any
 import grpc
 import pytest
 
-from protos.gateway.v1 import gateway_pb2 as pb
-from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from specdec.errors import ContextLengthExceeded, FieldInvalid, MessageTooLarge
+from specdec.protos.gateway.v1 import gateway_pb2 as pb
+from specdec.protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from specdec.serving.rpc.status import from_rpc_error
 from tests.attacks.attacked_gateway import Target
 from tests.attacks.bystander import bystander

@@ -9,8 +9,8 @@ import httpx2
 import pytest
 import pytest_asyncio
 
-from protos.gateway.v1 import gateway_pb2 as pb
-from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
+from specdec.protos.gateway.v1 import gateway_pb2 as pb
+from specdec.protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from tests.attacks.attacked_gateway import Target
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]

@@ -9,7 +9,7 @@ from typing import Any
 
 from drafter_service.app import RunningDrafter, drafter
 from drafter_service.config import DrafterSettings
-from protos.verifier.v1 import verifier_pb2 as pb
+from specdec.protos.verifier.v1 import verifier_pb2 as pb
 from specdec.rules.speculation import Mode, TreeOptions
 from specdec.sampling.params import SamplingParams
 from tests.integration.verifier.client import Client, connected, output

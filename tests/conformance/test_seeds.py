@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from protos.drafter.v1 import drafter_pb2 as pb
+from specdec.protos.drafter.v1 import drafter_pb2 as pb
 from specdec.rules.speculation import Mode
 from specdec.sampling.params import SamplingParams
 from specdec.sampling.vocabulary import fingerprint

@@ -25,7 +25,7 @@ from typing import Literal, get_args
 
 import pytest
 
-from protos.common.v1 import common_pb2 as common
+from specdec.protos.common.v1 import common_pb2 as common
 from specdec.rules.speculation import Mode
 from specdec.sampling.params import SamplingParams
 from tests.conformance.automata import LOOP

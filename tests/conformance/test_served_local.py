@@ -14,7 +14,7 @@ from functools import cache
 
 import pytest
 
-from protos.common.v1 import common_pb2 as common
+from specdec.protos.common.v1 import common_pb2 as common
 from specdec.rules.speculation import Mode
 from specdec.sampling.params import SamplingParams
 from tests.conformance.g_test import Law, p_value

@@ -7,8 +7,8 @@ import grpc
 import httpx2
 import pytest
 
-from protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 from specdec.errors import RequestError
+from specdec.protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 from specdec.serving.rpc.status import from_rpc_error
 from tests.e2e.system import System
 

@@ -8,9 +8,9 @@ from typing import Any
 import grpc
 import pytest
 
-from protos.common.v1 import common_pb2
-from protos.gateway.v1 import gateway_pb2 as pb
-from protos.gateway.v1 import gateway_pb2_grpc
+from specdec.protos.common.v1 import common_pb2
+from specdec.protos.gateway.v1 import gateway_pb2 as pb
+from specdec.protos.gateway.v1 import gateway_pb2_grpc
 from specdec.wire.report import RoundReport, report_from_pb
 from tests.e2e.system import System
 

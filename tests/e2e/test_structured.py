@@ -7,8 +7,8 @@ import pytest
 from openai import BadRequestError, OpenAI
 
 from benchmarks.structured import SCHEMAS, run
-from protos.gateway.v1 import gateway_pb2 as pb
-from protos.gateway.v1 import gateway_pb2_grpc
+from specdec.protos.gateway.v1 import gateway_pb2 as pb
+from specdec.protos.gateway.v1 import gateway_pb2_grpc
 from specdec.serving.rpc.channel import open_channel
 from tests.e2e.clients import client_of
 from tests.e2e.system import System

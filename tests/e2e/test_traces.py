@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 import grpc
 import pytest
 
-from protos.gateway.v1 import gateway_pb2 as pb
-from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
+from specdec.protos.gateway.v1 import gateway_pb2 as pb
+from specdec.protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from tests.e2e.system import NO_DRAFT_IS_LATE, System, running_system
 from tests.otlp_collector import Collector, Sent, collector
 

@@ -17,8 +17,8 @@ import httpx2
 import numpy as np
 import pytest
 
-from protos.common.v1 import common_pb2 as common
-from protos.verifier.v1 import verifier_pb2 as pb
+from specdec.protos.common.v1 import common_pb2 as common
+from specdec.protos.verifier.v1 import verifier_pb2 as pb
 from specdec.rules.speculation import Mode, TreeOptions
 from specdec.sampling.params import SamplingParams
 from specdec.wire.tokens import tokens_from_bytes, tokens_to_bytes

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import grpc
 import grpc.aio
 
-from protos.drafter.v1 import drafter_pb2 as pb
-from protos.drafter.v1 import drafter_pb2_grpc
 from specdec.errors import DrafterMismatch, SpecdecError, TokenizerMismatch
+from specdec.protos.drafter.v1 import drafter_pb2 as pb
+from specdec.protos.drafter.v1 import drafter_pb2_grpc
 from specdec.sampling.vocabulary import Vocabulary
 from specdec.serving.rpc.access import UNGUARDED, Access
 from specdec.serving.rpc.channel import open_channel

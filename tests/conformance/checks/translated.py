@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from protos.common.v1 import common_pb2 as common
+from specdec.protos.common.v1 import common_pb2 as common
 from specdec.rules.speculation import Mode
 from tests.conformance.checks.check import Check
 from tests.conformance.checks.served import Served, Workload, law_check

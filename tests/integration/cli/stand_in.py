@@ -14,7 +14,7 @@ import grpc
 import yaml
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from protos.verifier.v1 import verifier_pb2, verifier_pb2_grpc
+from specdec.protos.verifier.v1 import verifier_pb2, verifier_pb2_grpc
 
 
 class Ready(BaseHTTPRequestHandler):

@@ -11,11 +11,11 @@ import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 
-from protos.common.v1 import common_pb2
-from protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 from specdec.cli.app import status_of
 from specdec.cli.exit_codes import ExitCode
 from specdec.errors import ContextLengthExceeded, NoVerifier, SpecdecError
+from specdec.protos.common.v1 import common_pb2
+from specdec.protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 from specdec.serving.rpc.status import rich_status
 from specdec.serving.version import package_version
 

@@ -10,7 +10,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from drafter_service.app import RunningDrafter
 from drafter_service.service import SERVICE
-from protos.drafter.v1 import drafter_pb2_grpc
+from specdec.protos.drafter.v1 import drafter_pb2_grpc
 from specdec.serving.rpc.channel import open_channel
 from tests.integration.drafter.verifier_by_hand import PATIENCE, Verifier
 

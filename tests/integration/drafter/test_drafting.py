@@ -2,8 +2,8 @@
 
 import pytest
 
-from protos.drafter.v1 import drafter_pb2 as pb
 from specdec.engine import NativeEngine
+from specdec.protos.drafter.v1 import drafter_pb2 as pb
 from specdec.rules.prefix import PrefixHash
 from specdec.rules.speculation import Mode
 from specdec.sampling.params import SamplingParams

@@ -6,9 +6,9 @@ import grpc
 import grpc.aio
 import pytest
 
-from protos.drafter.v1 import drafter_pb2 as pb
 from specdec.engine import NativeEngine
 from specdec.errors import SpecdecError
+from specdec.protos.drafter.v1 import drafter_pb2 as pb
 from specdec.serving.rpc.status import from_rpc_error
 from tests.integration.drafter.served_drafter import Serve, Service
 from tests.integration.drafter.verifier_by_hand import PATIENCE, Verifier, opening

@@ -8,8 +8,8 @@ import pytest
 
 from drafter_service.sessions.drafter import ScheduledSession
 from drafter_service.sessions.step_plan import StepPlanner, Wanting
-from protos.drafter.v1 import drafter_pb2 as pb
 from specdec.engine import NativeEngine
+from specdec.protos.drafter.v1 import drafter_pb2 as pb
 from tests.integration.drafter.reference_drafts import received, reference
 from tests.integration.drafter.served_drafter import Serve
 from tests.integration.drafter.verifier_by_hand import PROMPT, Verifier, opening

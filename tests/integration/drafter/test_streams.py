@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from protos.drafter.v1 import drafter_pb2 as pb
 from specdec.engine import NativeEngine
+from specdec.protos.drafter.v1 import drafter_pb2 as pb
 from specdec.sampling.params import SamplingParams
 from specdec.serving.rpc import checksum
 from tests.integration.drafter.reference_drafts import received, reference

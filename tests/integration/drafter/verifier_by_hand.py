@@ -6,7 +6,7 @@ from itertools import accumulate
 
 import grpc.aio
 
-from protos.drafter.v1 import drafter_pb2 as pb
+from specdec.protos.drafter.v1 import drafter_pb2 as pb
 from specdec.rules.speculation import Mode
 from specdec.sampling.params import SamplingParams
 from specdec.wire.draft import PROTOCOL, DraftTokens, draft_from_pb

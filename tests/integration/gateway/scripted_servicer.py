@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
 
-from protos.verifier.v1 import verifier_pb2 as pb
-from protos.verifier.v1 import verifier_pb2_grpc as pb_grpc
+from specdec.protos.verifier.v1 import verifier_pb2 as pb
+from specdec.protos.verifier.v1 import verifier_pb2_grpc as pb_grpc
 from specdec.serving.rpc.server import start_grpc
 from specdec.wire.generation import call_from_pb, info_to_pb, round_to_pb
 from specdec.wire.passes import orders_from_pb, pass_to_pb

@@ -11,8 +11,8 @@ from grpc_status import rpc_status
 
 from gateway.config import AdmissionSettings
 from gateway.store.redis_client import connect
-from protos.gateway.v1 import gateway_pb2 as pb
-from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
+from specdec.protos.gateway.v1 import gateway_pb2 as pb
+from specdec.protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from tests.gateway_fakes import Script, ScriptedVerifier, until
 from tests.integration.gateway.flood import attacker
 from tests.integration.gateway.replicas import LONG, Heard, Replica, replicas

@@ -10,9 +10,9 @@ from transformers import AutoTokenizer
 from gateway.request import ChatPrompt, TextPrompt
 from gateway.text.tokenizer import ModelTokenizer
 from gateway.tools.values import Message, ToolCall
-from protos.gateway.v1 import gateway_pb2 as pb
-from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from specdec.errors import FieldInvalid
+from specdec.protos.gateway.v1 import gateway_pb2 as pb
+from specdec.protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from tests.gateway_fakes import CONTEXT, Script
 from tests.integration.gateway.stage import Stage, stage
 from tests.integration.gateway.writing_tool import CALL, WRITE

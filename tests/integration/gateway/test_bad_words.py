@@ -6,8 +6,8 @@ import grpc
 import openai
 import pytest
 
-from protos.gateway.v1 import gateway_pb2 as pb
-from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
+from specdec.protos.gateway.v1 import gateway_pb2 as pb
+from specdec.protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from tests.integration.gateway.stage import Stage
 
 WORDS = ["ab", "c"]

@@ -8,8 +8,8 @@ import httpx2
 import pytest
 from google.protobuf.json_format import MessageToDict
 
-from protos.gateway.v1 import gateway_pb2 as pb
-from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
+from specdec.protos.gateway.v1 import gateway_pb2 as pb
+from specdec.protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from tests.gateway_fakes import Script
 from tests.integration.gateway.stage import Stage
 

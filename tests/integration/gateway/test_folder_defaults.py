@@ -9,9 +9,9 @@ import httpx2
 import pytest
 
 from gateway.config import TokenizerSettings
-from protos.gateway.v1 import gateway_pb2 as pb
-from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from specdec.errors import ConfigError
+from specdec.protos.gateway.v1 import gateway_pb2 as pb
+from specdec.protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from specdec.sampling.params import SamplingParams
 from tests.gateway_fakes import Script
 from tests.integration.gateway.stage import Stage, stage

@@ -10,10 +10,10 @@ from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 
-from protos.common.v1 import common_pb2
-from protos.gateway.v1 import gateway_pb2 as pb
-from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from specdec.errors import MessageTooLarge
+from specdec.protos.common.v1 import common_pb2
+from specdec.protos.gateway.v1 import gateway_pb2 as pb
+from specdec.protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from specdec.serving.rpc.status import from_rpc_error
 from tests.gateway_fakes import EOS, Script, output, until
 from tests.integration.gateway.stage import Stage, stage

@@ -7,9 +7,9 @@ import pytest
 
 from gateway.request import ChatPrompt
 from gateway.rpc.tools import chat_prompt
-from protos.gateway.v1 import gateway_pb2 as pb
-from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from specdec.errors import FieldInvalid
+from specdec.protos.gateway.v1 import gateway_pb2 as pb
+from specdec.protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from specdec.serving.rpc.status import from_rpc_error
 from tests.gateway_fakes import Script
 from tests.integration.gateway.stage import Stage

@@ -6,10 +6,10 @@ from typing import Any
 import grpc
 import pytest
 
-from protos.common.v1 import common_pb2
-from protos.gateway.v1 import gateway_pb2 as pb
-from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from specdec.errors import FieldInvalid, FieldRequired, UnsupportedParameter
+from specdec.protos.common.v1 import common_pb2
+from specdec.protos.gateway.v1 import gateway_pb2 as pb
+from specdec.protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from specdec.serving.rpc.status import from_rpc_error
 from tests.gateway_fakes import Script
 from tests.integration.gateway.stage import Stage

@@ -9,8 +9,8 @@ import httpx2
 import pytest
 from openai import LengthFinishReasonError
 
-from protos.gateway.v1 import gateway_pb2 as pb
-from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
+from specdec.protos.gateway.v1 import gateway_pb2 as pb
+from specdec.protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from tests.gateway_fakes import Script, ScriptedVerifier, facts
 from tests.integration.gateway.stage import Stage, stage
 from tests.integration.gateway.writing_tool import CALL, WRITE

@@ -16,10 +16,10 @@ from grpc_status import rpc_status
 from openai import AsyncOpenAI, AuthenticationError, RateLimitError
 from structlog.testing import capture_logs
 
-from protos.gateway.v1 import gateway_pb2 as pb
-from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from specdec.cli.app import status_of
 from specdec.cli.exit_codes import ExitCode
+from specdec.protos.gateway.v1 import gateway_pb2 as pb
+from specdec.protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from tests.gateway_fakes import Script, ScriptedVerifier, until
 from tests.integration.gateway.key_files import bearer, line, write
 from tests.integration.gateway.replicas import LONG, Heard, Replica, replicas

@@ -6,9 +6,9 @@ import grpc
 import openai
 import pytest
 
-from protos.common.v1 import common_pb2
-from protos.gateway.v1 import gateway_pb2 as pb
-from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
+from specdec.protos.common.v1 import common_pb2
+from specdec.protos.gateway.v1 import gateway_pb2 as pb
+from specdec.protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from tests.integration.gateway.stage import Stage
 
 LENIENT = {"mode": "rejection", "gamma": 3, "lenience": 0.5}

@@ -6,9 +6,9 @@ from typing import Any
 import grpc
 import pytest
 
-from protos.gateway.v1 import gateway_pb2 as pb
-from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from specdec.errors import NoVerifier
+from specdec.protos.gateway.v1 import gateway_pb2 as pb
+from specdec.protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from specdec.wire.logprobs import floats_from_bytes
 from specdec.wire.tokens import tokens_from_bytes
 from tests.gateway_fakes import EOS, Script, output

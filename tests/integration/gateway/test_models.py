@@ -13,8 +13,8 @@ import pytest
 from gateway.app import running
 from gateway.config import GatewaySettings, ModelRoute, TokenizerSettings
 from gateway.tools.formats import FORMATS
-from protos.gateway.v1 import gateway_pb2 as pb
-from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
+from specdec.protos.gateway.v1 import gateway_pb2 as pb
+from specdec.protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from tests.gateway_fakes import ByteTokenizer, Script, ScriptedVerifier, facts
 from tests.integration.gateway.scripted_servicer import serve_scripted
 from tests.memory_sessions import MemorySessionStore

@@ -7,9 +7,9 @@ import httpx2
 import pytest
 
 from gateway.config import GatewaySettings
-from protos.gateway.v1 import gateway_pb2 as pb
-from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from specdec.errors import ContextLengthExceeded, MessageTooLarge, SpecdecError
+from specdec.protos.gateway.v1 import gateway_pb2 as pb
+from specdec.protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from specdec.serving.rpc.status import from_rpc_error
 from tests.gateway_fakes import ByteTokenizer
 from tests.integration.gateway.stage import Stage, stage

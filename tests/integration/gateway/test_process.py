@@ -17,11 +17,11 @@ import pytest
 import yaml
 
 from gateway.text.tokenizer import ModelTokenizer
-from protos.verifier.v1 import verifier_pb2_grpc as pb_grpc
 from specdec.cli.local import ports, valkey
 from specdec.cli.local.launch import wait_for_store
 from specdec.cli.local.processes import ChildCommand, Children
 from specdec.cli.local.signals import Stop
+from specdec.protos.verifier.v1 import verifier_pb2_grpc as pb_grpc
 from specdec.serving.rpc.server import start_grpc
 from tests.gateway_fakes import ScriptedVerifier, facts
 from tests.integration.gateway.scripted_servicer import ScriptedServicer

@@ -9,9 +9,9 @@ import grpc
 import pytest
 
 from gateway.app import Gateway
-from protos.gateway.v1 import gateway_pb2 as pb
-from protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from specdec.errors import ConfigError
+from specdec.protos.gateway.v1 import gateway_pb2 as pb
+from specdec.protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from specdec.serving.rpc import tls
 from specdec.serving.rpc.tls import PublicTlsSettings
 from tests.integration.gateway.stage import stage

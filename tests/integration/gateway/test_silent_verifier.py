@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from gateway.verifiers.client import VerifierClient
-from protos.verifier.v1 import verifier_pb2 as pb
-from protos.verifier.v1 import verifier_pb2_grpc as pb_grpc
 from specdec.errors import NoVerifier
+from specdec.protos.verifier.v1 import verifier_pb2 as pb
+from specdec.protos.verifier.v1 import verifier_pb2_grpc as pb_grpc
 from specdec.rules.speculation import Mode, Speculation
 from specdec.sampling.params import FinishReason, SamplingParams
 from specdec.serving.rpc.server import start_grpc

@@ -15,8 +15,8 @@ from gateway.certificates.config import CertificateSettings
 from gateway.certificates.secrets import make_certificates
 from gateway.discovery.cluster import ClusterSettings
 from gateway.verifiers.client import VerifierClient
-from protos.verifier.v1 import verifier_pb2, verifier_pb2_grpc
 from specdec.errors import ConfigError, NoVerifier
+from specdec.protos.verifier.v1 import verifier_pb2, verifier_pb2_grpc
 from specdec.serving.rpc.access import Access
 from specdec.serving.rpc.server import start_grpc
 from specdec.serving.rpc.tls import Certificates

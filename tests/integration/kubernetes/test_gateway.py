@@ -15,7 +15,7 @@ from gateway.app import running
 from gateway.config import FailoverSettings, GatewaySettings, TokenizerSettings
 from gateway.discovery.cluster import ClusterSettings
 from gateway.discovery.sources import GatewayDiscoverySettings
-from protos.verifier.v1 import verifier_pb2_grpc as pb_grpc
+from specdec.protos.verifier.v1 import verifier_pb2_grpc as pb_grpc
 from specdec.serving.rpc.server import start_grpc
 from specdec.serving.settings import split_address
 from tests.fake_kubernetes import FakeKubernetes

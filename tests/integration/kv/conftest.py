@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 from gateway.app import running
 from gateway.config import GatewaySettings, TokenizerSettings
 from gateway.models.routing import load_tokenizers
-from protos.drafter.v1 import drafter_pb2
+from specdec.protos.drafter.v1 import drafter_pb2
 from tests.integration.kv.stage import BLOCK, LENGTH, PROMPT, Stage
 from tests.integration.sessions.server import Server
 from tests.integration.verifier.scripted_drafter import RunningDrafter, ScriptedDrafter, Seen, drafts

@@ -14,9 +14,9 @@ from pydantic import SecretStr
 from drafter_service.config import DrafterSettings
 from gateway.verifiers.balancer import Replica
 from gateway.verifiers.client import VerifierClient, VerifierRefused
-from protos.drafter.v1 import drafter_pb2, drafter_pb2_grpc
-from protos.verifier.v1 import verifier_pb2, verifier_pb2_grpc
 from specdec.errors import ConfigError, DrafterMismatch, NoVerifier
+from specdec.protos.drafter.v1 import drafter_pb2, drafter_pb2_grpc
+from specdec.protos.verifier.v1 import verifier_pb2, verifier_pb2_grpc
 from specdec.rules.speculation import Mode
 from specdec.sampling.params import SamplingParams
 from specdec.serving.discovery import Endpoint

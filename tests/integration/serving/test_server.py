@@ -7,9 +7,9 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from protos.drafter.v1 import drafter_pb2, drafter_pb2_grpc
-from protos.verifier.v1 import verifier_pb2, verifier_pb2_grpc
 from specdec.errors import ConfigError, FieldInvalid, InternalError
+from specdec.protos.drafter.v1 import drafter_pb2, drafter_pb2_grpc
+from specdec.protos.verifier.v1 import verifier_pb2, verifier_pb2_grpc
 from specdec.serving.rpc.channel import open_channel
 from specdec.serving.rpc.server import GrpcServer, start_grpc
 from specdec.serving.rpc.status import from_rpc_error

@@ -15,8 +15,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client import CollectorRegistry
 
 from gateway.verifiers.client import VerifierClient
-from protos.verifier.v1 import verifier_pb2, verifier_pb2_grpc
 from specdec.errors import ConfigError, NoVerifier
+from specdec.protos.verifier.v1 import verifier_pb2, verifier_pb2_grpc
 from specdec.serving.rpc import tls
 from specdec.serving.rpc.access import Access
 from specdec.serving.rpc.channel import open_channel

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from protos.verifier.v1 import verifier_pb2 as pb
-from protos.verifier.v1 import verifier_pb2_grpc
+from specdec.protos.verifier.v1 import verifier_pb2 as pb
+from specdec.protos.verifier.v1 import verifier_pb2_grpc
 from specdec.rules.speculation import Mode, TreeOptions
 from specdec.sampling.params import SamplingParams
 from specdec.serving.rpc.channel import open_channel

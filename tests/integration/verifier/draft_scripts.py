@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from protos.drafter.v1 import drafter_pb2 as pb
+from specdec.protos.drafter.v1 import drafter_pb2 as pb
 from tests.integration.verifier.scripted_drafter import Script, Seen, drafts
 from tests.integration.verifier.target import LENGTH, Target
 

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from protos.verifier.v1 import verifier_pb2 as pb
 from specdec.errors import SpecdecError
+from specdec.protos.verifier.v1 import verifier_pb2 as pb
 from specdec.rules.speculation import Mode, Speculation
 from specdec.sampling.params import SamplingParams
 from specdec.serving.rpc.checksum import received

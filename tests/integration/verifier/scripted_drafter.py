@@ -8,8 +8,8 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from protos.drafter.v1 import drafter_pb2 as pb
-from protos.drafter.v1 import drafter_pb2_grpc
+from specdec.protos.drafter.v1 import drafter_pb2 as pb
+from specdec.protos.drafter.v1 import drafter_pb2_grpc
 from specdec.rules.prefix import PrefixHash
 from specdec.serving.rpc.channel import MAX_MESSAGE_BYTES
 from specdec.serving.rpc.decoding import DecodeInterceptor

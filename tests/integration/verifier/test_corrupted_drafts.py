@@ -7,8 +7,8 @@ from itertools import count
 import pytest
 from prometheus_client import CollectorRegistry
 
-from protos.drafter.v1 import drafter_pb2 as pb
-from protos.drafter.v1 import drafter_pb2_grpc
+from specdec.protos.drafter.v1 import drafter_pb2 as pb
+from specdec.protos.drafter.v1 import drafter_pb2_grpc
 from specdec.rules.speculation import Mode
 from specdec.sampling.params import SamplingParams
 from specdec.serving.rpc import checksum

@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 
-from protos.drafter.v1 import drafter_pb2 as pb
+from specdec.protos.drafter.v1 import drafter_pb2 as pb
 from specdec.rules.speculation import Mode
 from specdec.sampling.params import SamplingParams
 from tests.integration.verifier.client import output, reasons

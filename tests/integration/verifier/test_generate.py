@@ -8,7 +8,6 @@ from typing import Any
 import grpc
 import pytest
 
-from protos.common.v1 import common_pb2
 from specdec.errors import (
     ConfigError,
     ContextLengthExceeded,
@@ -19,6 +18,7 @@ from specdec.errors import (
     SpecdecError,
     TokenOutOfRange,
 )
+from specdec.protos.common.v1 import common_pb2
 from specdec.rules.speculation import Mode
 from specdec.sampling.params import SamplingParams
 from specdec.serving.rpc.server import start_grpc

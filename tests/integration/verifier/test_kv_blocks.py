@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Sequence
 import grpc
 import pytest
 
-from protos.verifier.v1 import verifier_pb2 as pb
 from specdec.errors import FieldInvalid
+from specdec.protos.verifier.v1 import verifier_pb2 as pb
 from specdec.serving.rpc.status import from_rpc_error
 from specdec.wire.tokens import tokens_to_bytes
 from tests.integration.verifier.client import Client, output

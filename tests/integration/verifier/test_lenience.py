@@ -5,8 +5,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from protos.verifier.v1 import verifier_pb2 as pb
 from specdec.errors import FieldInvalid
+from specdec.protos.verifier.v1 import verifier_pb2 as pb
 from specdec.rules.speculation import Mode
 from specdec.sampling.params import SamplingParams
 from specdec.serving.rpc.status import from_rpc_error

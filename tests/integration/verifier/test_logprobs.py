@@ -8,9 +8,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from protos.common.v1 import common_pb2 as common
-from protos.verifier.v1 import verifier_pb2 as pb
 from specdec.errors import FieldInvalid
+from specdec.protos.common.v1 import common_pb2 as common
+from specdec.protos.verifier.v1 import verifier_pb2 as pb
 from specdec.rules.speculation import Mode
 from specdec.sampling.logprobs import TokenLogprobs
 from specdec.sampling.params import SamplingParams

@@ -8,7 +8,6 @@ from typing import Any
 import grpc
 import pytest
 
-from protos.verifier.v1 import verifier_pb2 as pb
 from specdec.errors import (
     ContextLengthExceeded,
     DeadlineExceeded,
@@ -21,6 +20,7 @@ from specdec.errors import (
     SpecdecError,
     TokenOutOfRange,
 )
+from specdec.protos.verifier.v1 import verifier_pb2 as pb
 from specdec.rules.speculation import Mode, Speculation, TreeOptions
 from specdec.sampling.params import FinishReason, SamplingParams
 from specdec.serving.rpc.status import from_rpc_error

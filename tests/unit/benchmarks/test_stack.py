@@ -12,7 +12,7 @@ import pytest
 from benchmarks.run import Ask
 from benchmarks.systems.stack import Stack
 from benchmarks.systems.steady import BURSTS, rate
-from protos.gateway.v1 import gateway_pb2 as pb
+from specdec.protos.gateway.v1 import gateway_pb2 as pb
 from specdec.serving.rpc.checksum import encoder
 
 PACE = 0.01

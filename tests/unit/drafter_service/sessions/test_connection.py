@@ -4,8 +4,8 @@ import torch
 
 from drafter_service.sessions.connection import messages_from_pb, replies_to_pb
 from drafter_service.sessions.stream import MalformedMessage
-from protos.common.v1 import common_pb2
-from protos.drafter.v1 import drafter_pb2 as pb
+from specdec.protos.common.v1 import common_pb2
+from specdec.protos.drafter.v1 import drafter_pb2 as pb
 from specdec.rules.draft import Draft, SparseProbs
 from specdec.rules.speculation import Mode
 from specdec.sampling.params import SamplingParams

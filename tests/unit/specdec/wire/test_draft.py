@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protos.drafter.v1 import drafter_pb2 as pb
 from specdec.errors import FieldInvalid
+from specdec.protos.drafter.v1 import drafter_pb2 as pb
 from specdec.rules.draft import Draft, DraftStep, SparseProbs
 from specdec.trees.tree import ROOT, Tree, TreeDraft
 from specdec.wire.draft import DraftTokens, draft_from_pb, draft_to_pb

@@ -2,8 +2,8 @@
 
 import pytest
 
-from protos.common.v1 import common_pb2 as pb
 from specdec.errors import FieldInvalid
+from specdec.protos.common.v1 import common_pb2 as pb
 from specdec.sampling.grammar import Grammar, GrammarKind
 from specdec.sampling.params import SamplingParams
 from specdec.wire.params import grammar_to_pb, sampling_from_pb, sampling_to_pb

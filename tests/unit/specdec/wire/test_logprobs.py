@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from protos.verifier.v1 import verifier_pb2 as pb
 from specdec.errors import FieldInvalid
+from specdec.protos.verifier.v1 import verifier_pb2 as pb
 from specdec.sampling.logprobs import TokenLogprobs
 from specdec.sampling.scoring import score
 from specdec.wire.logprobs import logprobs_from_pb, logprobs_to_pb

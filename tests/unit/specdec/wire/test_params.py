@@ -6,8 +6,8 @@ from dataclasses import fields
 
 import pytest
 
-from protos.common.v1 import common_pb2 as pb
 from specdec.errors import FieldInvalid
+from specdec.protos.common.v1 import common_pb2 as pb
 from specdec.rules.speculation import Mode, Origin
 from specdec.sampling.grammar import Grammar, GrammarKind
 from specdec.sampling.params import FinishReason, SamplingParams

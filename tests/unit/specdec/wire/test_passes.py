@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protos.verifier.v1 import verifier_pb2 as pb
 from specdec.errors import FieldInvalid
+from specdec.protos.verifier.v1 import verifier_pb2 as pb
 from specdec.rules.judged import JudgedToken
 from specdec.rules.speculation import Mode, Origin, Speculation
 from specdec.sampling.logprobs import TokenLogprobs

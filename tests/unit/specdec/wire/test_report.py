@@ -1,6 +1,6 @@
 """The detail of a round crosses both hops unchanged, and takes no bytes unless requested."""
 
-from protos.verifier.v1 import verifier_pb2
+from specdec.protos.verifier.v1 import verifier_pb2
 from specdec.rules.judged import JudgedToken
 from specdec.rules.speculation import Origin
 from specdec.wire.generation import Round, RoundDetail, round_from_pb, round_to_pb

@@ -2,7 +2,7 @@
 
 import pytest
 
-from protos.drafter.v1 import drafter_pb2 as pb
+from specdec.protos.drafter.v1 import drafter_pb2 as pb
 from specdec.rules.speculation import Mode
 from specdec.sampling.params import SamplingParams
 from specdec.wire.session import (

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protos.verifier.v1 import verifier_pb2 as pb
 from specdec.errors import MessageCorrupted
+from specdec.protos.verifier.v1 import verifier_pb2 as pb
 from specdec.serving.rpc.checksum import METADATA, SIZE, decoder, encoder, is_declared, is_intact, received, sealed
 
 ROUND = pb.GenerateResponse(

@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from protos.verifier.v1 import verifier_pb2 as protos_dot_verifier_dot_v1_dot_verifier__pb2
+from specdec.protos.verifier.v1 import verifier_pb2 as protos_dot_verifier_dot_v1_dot_verifier__pb2
 
 GRPC_GENERATED_VERSION = '1.80.0'
 GRPC_VERSION = grpc.__version__

@@ -5,7 +5,7 @@ Gateway -> verifier: token ids in, rounds of committed token ids out."""
 
 from collections import abc as _abc
 from grpc import aio as _aio
-from protos.verifier.v1 import verifier_pb2 as _verifier_pb2
+from specdec.protos.verifier.v1 import verifier_pb2 as _verifier_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys

@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from protos.drafter.v1 import drafter_pb2 as protos_dot_drafter_dot_v1_dot_drafter__pb2
+from specdec.protos.drafter.v1 import drafter_pb2 as protos_dot_drafter_dot_v1_dot_drafter__pb2
 
 GRPC_GENERATED_VERSION = '1.80.0'
 GRPC_VERSION = grpc.__version__

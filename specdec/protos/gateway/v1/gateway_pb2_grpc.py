@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from protos.gateway.v1 import gateway_pb2 as protos_dot_gateway_dot_v1_dot_gateway__pb2
+from specdec.protos.gateway.v1 import gateway_pb2 as protos_dot_gateway_dot_v1_dot_gateway__pb2
 
 GRPC_GENERATED_VERSION = '1.80.0'
 GRPC_VERSION = grpc.__version__

@@ -5,7 +5,7 @@ Verifier -> drafter. One long-lived stream per pair carries every session; many 
 
 from collections import abc as _abc
 from grpc import aio as _aio
-from protos.drafter.v1 import drafter_pb2 as _drafter_pb2
+from specdec.protos.drafter.v1 import drafter_pb2 as _drafter_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys

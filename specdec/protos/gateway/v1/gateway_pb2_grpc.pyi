@@ -5,7 +5,7 @@ The public API: text or token ids in, committed tokens out."""
 
 from collections import abc as _abc
 from grpc import aio as _aio
-from protos.gateway.v1 import gateway_pb2 as _gateway_pb2
+from specdec.protos.gateway.v1 import gateway_pb2 as _gateway_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys
