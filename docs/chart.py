@@ -61,6 +61,7 @@ WRITTEN_BY_THE_CHART = {
     "interval",
     *("api_keys", "public_tls", "backend"),
     "ratioController.lease",
+    "drafter.local",
 }
 """Settings that no `config`, or not that of one component, may hold, for the chart would write over them."""
 WRITTEN_IN_SECTIONS = {
@@ -183,7 +184,7 @@ RULES: tuple[tuple[str, Schema], ...] = (
     (r"speculation\.lenience", {**POSITIVE, "maximum": 1}),
     (r"speculation\.tree", {"type": "object", "properties": _TREE, "additionalProperties": False}),
     (r"speculation\.gammaMax", {**COUNT, "maximum": 64}),
-    (r"speculation\.local", {"type": "array", "items": {"enum": ["ngram", "prompt_lookup", "suffix"]}}),
+    (r"speculation\.(local|drafterLocal)", {"type": "array", "items": {"enum": ["ngram", "prompt_lookup", "suffix"]}}),
     (r"speculation\.drafterVocabulary", {"enum": ["same", "translate"]}),
     (r"speculation\.mode", {"enum": ["off", "rejection", "block", "coupled"]}),
     (r"sizing\.alpha|.*minAcceptance", SHARE),

@@ -10,7 +10,8 @@ import structlog
 from drafter_service.config import DrafterSettings
 from drafter_service.drafters.counts_drafter import CountsDrafter
 from drafter_service.drafters.model_drafter import ModelDrafter
-from drafter_service.drafters.source_drafter import HybridDrafter, SourceDrafter, SourceReader
+from drafter_service.drafters.source_drafter import HybridDrafter, SourceDrafter
+from drafter_service.drafters.source_reader import Guesser, SourceReader
 from drafter_service.drafters.uniform_model import UniformModel
 from drafter_service.metrics import DrafterMetrics
 from drafter_service.service import SERVICE, DrafterService
@@ -124,7 +125,8 @@ def _model_drafter(settings: DrafterSettings) -> ModelDrafter:
     ends = engine.facts.end_token_ids
     grammars = GrammarCompiler.of_tokenizer(tokenizer, engine.vocab_size, ends)
     read = None if tokenizer is None else partial(ByteTokenizer, tokenizer, engine.vocab_size, ends)
-    return ModelDrafter(settings.model.served_name, engine, settings.support, "model", grammars, read)
+    guesser = Guesser([_reader(settings, SourceKind(kind)) for kind in settings.local]) if settings.local else None
+    return ModelDrafter(settings.model.served_name, engine, settings.support, "model", grammars, read, guesser)
 
 
 def load_engine(settings: DrafterSettings) -> NativeEngine | ReferenceEngine:

@@ -1,8 +1,8 @@
 """The settings of a drafter."""
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from specdec.serving.rpc.access import NO_TOKEN, Token
@@ -25,6 +25,9 @@ class DrafterSettings(Settings):
     encoder-decoder on the backend `transformers` needs such a drafter."""
     first: Literal["ngram", "prompt_lookup", "suffix"] = "suffix"
     """Source that `hybrid` tries before the model."""
+    local: tuple[Literal["ngram", "prompt_lookup", "suffix"], ...] = ()
+    """Sources that guess the drafts of a `model`, tried in this order. The model confirms several guesses in one step,
+    and its drafts keep their distribution."""
     model: ModelSettings
     """The draft model; its tokenizer must be the target's. For `counts`, the folder of a counts file; for kinds without
     a model, any folder with the tokenizer."""
@@ -61,3 +64,9 @@ class DrafterSettings(Settings):
     """Budget of all keys and values in bytes, those kept for later sessions included."""
     threads: int = Field(default=1, ge=1)
     """Threads that PyTorch uses."""
+
+    @model_validator(mode="after")
+    def _check_local(self) -> Self:
+        if self.local and self.kind != "model":
+            raise ValueError(f"local: only drafters of kind model verify guesses, and kind is {self.kind}")
+        return self

@@ -20,6 +20,12 @@ class DrafterMetrics:
         self.computed_tokens = counter(
             "specdec_drafter_computed_tokens", "Tokens put through the model, prompts included."
         )
+        self.guesses = counter(
+            "specdec_drafter_guesses", "Tokens that local sources guessed and the draft model computed with its own."
+        )
+        self.saved_steps = counter(
+            "specdec_drafter_saved_steps", "Draft steps saved because the draft model confirmed guesses."
+        )
         self.step_seconds = histogram(
             "specdec_drafter_step_seconds",
             "One step for the whole batch; its count is the number of steps.",

@@ -1,9 +1,16 @@
-"""Drafts from a small language model: each step is one packed pass that drafts one token for every session."""
+"""Drafts from a small language model: each step is one packed pass that drafts for every session.
+
+A session gets one token a step, or several where local sources guessed the model's drafts. The pass then computes the
+guesses, too. At each position a draft is drawn from the model's q with the random number of that position, as without
+guesses. The draws up to the first that differs from its guess are the session's drafts: the same tokens, with the same
+q̂, in fewer steps.
+"""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from statistics import median
 from weakref import WeakKeyDictionary
 
@@ -12,11 +19,13 @@ import torch
 from torch import Tensor
 
 from drafter_service.drafters.retokenized import Translation
+from drafter_service.drafters.source_reader import Guesser
 from drafter_service.drafters.translated_model import TranslatedModel
 from drafter_service.drafters.tree_level import next_levels
 from drafter_service.sessions.draft_session import DraftSession
 from drafter_service.sessions.drafter import (
     DraftedLevel,
+    DraftedRun,
     DraftedToken,
     DrafterInfo,
     DraftFailure,
@@ -47,10 +56,37 @@ _TRIAL = "trial"
 _TRIAL_STEPS = 8
 
 
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One row of logits, from which a token is drafted for a session."""
+
+    session: DraftSession
+    guesses: tuple[int, ...] = ()
+    """Guesses that the pass computed after the session's tokens and before this row."""
+
+    @property
+    def position(self) -> int:
+        """Absolute position of the token."""
+        return len(self.session) + len(self.guesses)
+
+
+@dataclass(frozen=True, slots=True)
+class _Chain:
+    """A session that a pass completes, with the guesses that the pass computes after its tokens."""
+
+    session: DraftSession
+    guesses: tuple[int, ...] = ()
+
+    @property
+    def rows(self) -> list[_Row]:
+        """Rows of logits: one after the session's tokens, and one after each guess."""
+        return [_Row(self.session, self.guesses[:seen]) for seen in range(len(self.guesses) + 1)]
+
+
 class ModelDrafter:
     """A language model as a Drafter. q is made from its logits with the request's sampling parameters."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of a drafter
         self,
         name: str,
         model: Engine,
@@ -58,6 +94,7 @@ class ModelDrafter:
         kind: str = "model",
         grammars: GrammarCompiler | None = None,
         tokenizer: Callable[[], ByteTokenizer] | None = None,
+        guesser: Guesser | None = None,
     ) -> None:
         """Create the drafter and measure the duration of a step.
 
@@ -67,11 +104,13 @@ class ModelDrafter:
             kind: kind of drafter that verifiers see.
             grammars: compiler of grammars over the model's tokens; without it, no grammar masks q.
             tokenizer: loads the model's tokenizer, to draft for targets with another one; None rejects those targets.
+            guesser: guesses the model's drafts; None drafts one token a step.
         """
         self._model = model
         self._support = support
         self._tokenizer = tokenizer
         self._grammars = GrammarMasks(grammars)
+        self._guesser = guesser
         self.sequences: SequenceMemory = model
         self.info = DrafterInfo(
             model=name,
@@ -86,6 +125,8 @@ class ModelDrafter:
 
     def translated(self, target: Vocabulary) -> "ModelDrafter":
         """Return a drafter for targets with another vocabulary. It shares the model, so the two must take turns.
+
+        It has no guesses, which would have to be translated to the model's tokens.
 
         Raises:
             TokenizerMismatch: the bytes of the model's tokens are unknown, or it shares no token with the target.
@@ -106,30 +147,47 @@ class ModelDrafter:
     def step(self, batch: Sequence[ScheduledSession]) -> list[StepResult]:
         """Compute the scheduled tokens in one pass, and draft for each session that this completes."""
         chunks: list[Chunk] = []
-        complete: list[ScheduledSession] = []
+        complete: list[_Chain] = []
         for scheduled in batch:
             session = scheduled.session
             pending = session.tokens_from(self._model.length(session.key))
             last = scheduled.count == len(pending)
-            if last and isinstance(session, TreeSession):
+            guesses = self._guesses(scheduled)
+            if not last:
+                chunks.append(Chunk(session.key, pending[: scheduled.count], logits=0))
+                continue
+            if isinstance(session, TreeSession):
                 chunks.append(_tree_chunk(session, pending))
             else:
-                chunks.append(Chunk(session.key, pending[: scheduled.count], logits=int(last)))
-            complete += [scheduled] * last
+                chunks.append(Chunk(session.key, [*pending, *guesses], logits=1 + len(guesses)))
+            complete.append(_Chain(session, guesses))
         logits = self._model.forward(chunks)  # [rows of the complete sessions, V]
-        if not any(isinstance(scheduled.session, TreeSession) for scheduled in complete):
-            return [*self._drafts(logits, complete)]
+        if not any(isinstance(each.session, TreeSession) for each in complete):
+            return self._chains(logits, complete)
         return self._mixed(complete, logits.split_with_sizes([chunk.logits for chunk in chunks if chunk.logits]))
 
-    def _mixed(self, batch: Sequence[ScheduledSession], logits: Sequence[Tensor]) -> list[StepResult]:
+    def _guesses(self, scheduled: ScheduledSession) -> tuple[int, ...]:
+        """Return guesses of the session's next drafts, as many as there is memory for; none evicts a session.
+
+        Sessions that push chains have none. A pushed chain has the random numbers of later drafts, and these would
+        decide whether there is time for it.
+        """
+        session = scheduled.session
+        if self._guesser is None or session.outcomes or isinstance(session, TreeSession):
+            return ()
+        guesses = self._guesser.guesses(session, scheduled.count)
+        length = self._model.length(session.key) + scheduled.count + len(guesses)
+        return tuple(guesses) if guesses and self._model.reserve(session.key, length) else ()
+
+    def _mixed(self, batch: Sequence[_Chain], logits: Sequence[Tensor]) -> list[StepResult]:
         """Draft for a batch that includes tree sessions. `logits` holds the rows of each session."""
         results: list[StepResult] = []
-        chains: list[tuple[ScheduledSession, Tensor]] = []
+        chains: list[tuple[_Chain, Tensor]] = []
         trees: list[tuple[TreeSession, Tensor]] = []
-        for scheduled, rows in zip(batch, logits, strict=True):
-            session = scheduled.session
+        for chain, rows in zip(batch, logits, strict=True):
+            session = chain.session
             if not isinstance(session, TreeSession):
-                chains.append((scheduled, rows))
+                chains.append((chain, rows))
                 continue
             # The last token of the sequence is computed again with the next level, as its parent.
             self._model.truncate(session.key, len(session) - 1)
@@ -138,8 +196,32 @@ class ModelDrafter:
             else:
                 trees.append((session, rows))
         if chains:
-            results += self._drafts(torch.cat([rows for _, rows in chains]), [scheduled for scheduled, _ in chains])
+            results += self._chains(torch.cat([rows for _, rows in chains]), [chain for chain, _ in chains])
         return results + self._levels(trees)
+
+    def _chains(self, logits: Tensor, chains: Sequence[_Chain]) -> list[StepResult]:
+        """Draft for sessions with chains; `logits` [Σ(guesses + 1), V] are in their order."""
+        drawn = iter(self._drafts(logits, [row for chain in chains for row in chain.rows]))
+        results: list[StepResult] = []
+        for chain in chains:
+            own = [next(drawn) for _ in chain.rows]
+            results += self._confirmed(chain, own) if chain.guesses else own
+        return results
+
+    def _confirmed(self, chain: _Chain, drawn: Sequence[DraftedToken | DraftFailure]) -> list[StepResult]:
+        """Return the drafts up to the first that differs from its guess, and drop the computed state after them."""
+        kept: list[DraftedToken] = []
+        failed: list[StepResult] = []
+        for each, guess in zip_longest(drawn, chain.guesses):
+            if isinstance(each, DraftFailure):
+                failed.append(each)
+                break
+            kept.append(each)
+            if each.token != guess:
+                break
+        self._model.truncate(chain.session.key, len(chain.session) + max(len(kept), 1) - 1)
+        run = DraftedRun(chain.session, kept, len(chain.guesses))
+        return [run, *failed] if kept else failed
 
     def _levels(self, trees: Sequence[tuple[TreeSession, Tensor]]) -> list[StepResult]:
         """Draft the next level of each tree. A session that raises fails alone."""
@@ -154,33 +236,34 @@ class ModelDrafter:
             return [result for each in trees for result in self._levels([each])]
         return [DraftedLevel(*each) for each in zip(sessions, levels, strict=True)]
 
-    def _drafts(self, logits: Tensor, batch: Sequence[ScheduledSession]) -> list[DraftedToken | DraftFailure]:
+    def _drafts(self, logits: Tensor, rows: Sequence[_Row]) -> list[DraftedToken | DraftFailure]:
         """Draft one token per row. A row whose parameters or logits raise fails alone."""
         try:
-            return self._propose(logits, batch)
+            return self._propose(logits, rows)
         except Exception as error:  # noqa: BLE001 - a failing row must not affect the others
-            if len(batch) == 1:
-                return [DraftFailure(batch[0].session, error)]
-            return [self._drafts(logits[row : row + 1], [each])[0] for row, each in enumerate(batch)]
+            if len(rows) == 1:
+                return [DraftFailure(rows[0].session, error)]
+            return [self._drafts(logits[at : at + 1], [row])[0] for at, row in enumerate(rows)]
 
-    def _propose(self, logits: Tensor, batch: Sequence[ScheduledSession]) -> list[DraftedToken | DraftFailure]:
-        sessions = [scheduled.session for scheduled in batch]
-        if not sessions:
+    def _propose(self, logits: Tensor, rows: Sequence[_Row]) -> list[DraftedToken | DraftFailure]:
+        if not rows:
             return []
-        histories = [self._grammars.history(each) for each in sessions]
-        drawn = self._drawn(logits, sessions, histories)
+        sessions = [row.session for row in rows]
+        histories = [self._grammars.history(row.session, row.guesses) for row in rows]
+        drawn = self._drawn(logits, rows, histories)
         tokens = [token for token, _ in drawn]
         sure = _certainties(logits, sessions, histories, tokens)
         others = rivals(logits, sessions, tokens, self._grammars.history)
         return [
-            DraftedToken(session, *each, sure.get(row), others.get(row, ()))
-            for row, (session, each) in enumerate(zip(sessions, drawn, strict=True))
+            DraftedToken(session, *each, sure.get(at), others.get(at, ()))
+            for at, (session, each) in enumerate(zip(sessions, drawn, strict=True))
         ]
 
     def _drawn(
-        self, logits: Tensor, sessions: Sequence[DraftSession], histories: Sequence[History]
+        self, logits: Tensor, rows: Sequence[_Row], histories: Sequence[History]
     ) -> list[tuple[int, SparseProbs | None]]:
         """Return the draft of each row. If all rows are greedy, no distribution is computed on the host."""
+        sessions = [row.session for row in rows]
         params, modes = [session.params for session in sessions], [session.mode for session in sessions]
         if logits.is_cpu and all(each.temperature == 0.0 for each in params):
             return propose_certain(modes, *certain_tokens(logits, params, histories))
@@ -188,7 +271,7 @@ class ModelDrafter:
             modes,
             probabilities(logits, params, histories),
             seeds=[each.seed for each in params],
-            positions=[len(session) for session in sessions],
+            positions=[row.position for row in rows],
             k=self._support,
             starts=[session.chain_start for session in sessions],
         )
@@ -277,9 +360,11 @@ class GrammarMasks:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammars")
         self._states: WeakKeyDictionary[DraftSession, Future[TokenMasks]] = WeakKeyDictionary()
 
-    def history(self, session: DraftSession) -> History:
-        """Return the history, with the grammar's mask, that the session's next draft distribution depends on."""
+    def history(self, session: DraftSession, guesses: tuple[int, ...] = ()) -> History:
+        """Return the history, with the grammar's mask, that the draft distribution after the guesses depends on."""
         grammar, history = session.params.grammar, session.history
+        if guesses and session.params.needs_history:
+            history = History(history.prompt, (*history.output, *guesses))
         if self._compiler is None or grammar is None:
             return history
         state = self._states.get(session)
@@ -288,7 +373,7 @@ class GrammarMasks:
             state.add_done_callback(_log_failure)
         if not state.done() or state.exception() is not None or state.result().expensive:
             return history
-        return replace(history, allowed=state.result().masks(session.output)[0])
+        return replace(history, allowed=state.result().masks(session.output, guesses)[-1])
 
 
 def _log_failure(compiled: "Future[TokenMasks]") -> None:

@@ -11,6 +11,7 @@ from drafter_service.metrics import DrafterMetrics
 from drafter_service.sessions.draft_session import DraftSession
 from drafter_service.sessions.drafter import (
     DraftedLevel,
+    DraftedRun,
     DraftedToken,
     Drafter,
     DraftFailure,
@@ -47,6 +48,8 @@ class DraftRunner:
         self._replies: dict[Stream, list[Reply]] = defaultdict(list)
         self._steps, self._sessions = Line(), 1.0
         """Fit of step duration, in seconds, over tokens computed; average sessions per step."""
+        self._run_length = 1.0
+        """Average number of tokens that a step drafts for a session."""
         self._steps.observe(1, drafter.info.step_seconds)
 
     @property
@@ -56,10 +59,10 @@ class DraftRunner:
 
     @property
     def _step_seconds(self) -> float:
-        """Seconds of a step that drafts one token per session and reads none: the cost of one more draft token."""
+        """Cost of one more draft token, in seconds: that of a step that reads none, over the tokens it drafts."""
         tokens, _ = self._steps.mean
         base, token = self._steps.fit(0.0, _SPREAD * tokens)
-        return base + token * self._sessions
+        return (base + token * self._sessions) / self._run_length
 
     def take(self, stream: Stream, messages: Iterable[Message]) -> None:
         """Apply the messages of one frame. A message that cannot be applied is answered with a Nack."""
@@ -125,9 +128,12 @@ class DraftRunner:
         if isinstance(result, DraftFailure) and not session.drafted and not isinstance(session, OutcomeSession):
             self._refuse(stream, result)
             return
+        due = bool(self._settings.local) and session.is_drawn
         if isinstance(result, DraftedToken):
-            session.extend(result.token, result.probs, result.certainty, result.rivals)
-            self._metrics.tokens.inc()
+            self._extend(result)
+            self._run_length += _SMOOTHING * (1 - self._run_length)
+        elif isinstance(result, DraftedRun):
+            due = self._extend_by_run(result) or due
         elif isinstance(result, DraftedLevel):
             before = len(result.session.growth)
             result.session.growth.add(result.families)
@@ -136,9 +142,33 @@ class DraftRunner:
             # The last draft may have caused the failure. The chain is still sent: a Nack would drop drafts depending on
             # the tokens drawn, which would bias the output.
             session.stop_drafting()
-        # A verifier waits for a whole draft. Sending it in parts would only load both event loops.
-        if session.is_due(self._settings.ahead):
+        # A verifier waits for a whole draft. Sending it in parts would only load both event loops. With guesses the
+        # time of a whole draft depends on its tokens, so a late one must not be dropped as a whole: what has arrived
+        # of it then depends on earlier tokens alone.
+        if due or session.is_due(self._settings.ahead):
             self._reply(stream, session)
+
+    def _extend(self, drafted: DraftedToken) -> None:
+        drafted.session.extend(drafted.token, drafted.probs, drafted.certainty, drafted.rivals)
+        self._metrics.tokens.inc()
+
+    def _extend_by_run(self, run: DraftedRun) -> bool:
+        """Add the tokens of a run that are still wanted, and return whether one of them made the draft due.
+
+        The policy of a session may end the chain within the run. The computed state after the end is dropped.
+        """
+        session, before, due = run.session, len(run.session), False
+        for each in run.tokens:
+            if session.wants_draft(self._settings.ahead):
+                self._extend(each)
+                due = due or session.is_due(self._settings.ahead)
+        sequences, drafted = self._drafter.sequences, len(session) - before
+        sequences.truncate(session.key, min(sequences.length(session.key), len(session) - 1))
+        self._run_length += _SMOOTHING * (drafted - self._run_length)
+        self._metrics.guesses.inc(run.guessed)
+        self._metrics.computed_tokens.inc(run.guessed)
+        self._metrics.saved_steps.inc(drafted - 1)
+        return due
 
     def _refuse(self, stream: Stream, failure: DraftFailure) -> None:
         """Remove a session that cannot be drafted for, and send a Nack."""

@@ -9,6 +9,7 @@ from specdec.planning.gamma import AcceptanceEstimate
 from specdec.planning.gamma_policy import GammaPolicy, PolicyKind
 from specdec.rules.draft import Draft, DraftStep, SparseProbs
 from specdec.rules.prefix import PrefixHash, common_length
+from specdec.rules.speculation import Mode
 from specdec.sampling.distribution import History
 from specdec.wire.draft import DraftTokens
 from specdec.wire.session import Commit, NackReason, Open
@@ -92,6 +93,12 @@ class DraftSession:
     def output(self) -> list[int]:
         """Tokens after the prompt."""
         return self._tokens[self.prompt_len :]
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether the law of the output depends on which drafts are judged. At temperature 0 and in mode coupled the
+        output does not depend on drafts at all."""
+        return self.mode in (Mode.REJECTION, Mode.BLOCK) and self.params.temperature > 0.0
 
     @property
     def branches(self) -> int:

@@ -63,6 +63,17 @@ class DraftedToken:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class DraftedRun:
+    """Several tokens drafted for a session in one pass, because the model confirmed guesses of local sources."""
+
+    session: DraftSession
+    tokens: Sequence[DraftedToken]
+    """Drafts in order, at least one. Each but the last equals its guess."""
+    guessed: int
+    """Number of guesses that the pass computed."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class DraftedLevel:
     """One level of a session's tree."""
 
@@ -89,7 +100,7 @@ class NoGuess:
     session: DraftSession
 
 
-StepResult = DraftedToken | DraftedLevel | DraftFailure | NoGuess
+StepResult = DraftedToken | DraftedRun | DraftedLevel | DraftFailure | NoGuess
 
 
 class Drafter(Protocol):
@@ -100,7 +111,9 @@ class Drafter(Protocol):
     """Memory of the sequences that are drafted for, keyed by `DraftSession.key`."""
 
     def step(self, batch: Sequence[ScheduledSession]) -> Sequence[StepResult]:
-        """Compute the scheduled tokens in one pass. Each session that this completes gets a token or a tree level.
+        """Compute the scheduled tokens in one pass, and draft for each session that this completes.
+
+        It gets a token, a run of tokens or a tree level.
 
         Raises:
             Exception: the pass failed as a whole; nothing was computed.

@@ -15,7 +15,7 @@
 {{- end -}}
 
 {{- define "specdec.config.drafter" -}}
-{}
+{{- with .root.Values.speculation.drafterLocal }}local: {{ toJson . }}{{ else }}{}{{ end }}
 {{- end -}}
 
 {{- define "specdec.config.verifier" -}}

@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, ByteSize, Field, model_validator
 from pydantic_settings import SettingsConfigDict
@@ -55,6 +55,9 @@ class UpSettings(Settings):
     drafter_kind: Literal["model", "counts", "ngram", "prompt_lookup", "suffix", "hybrid", "random"] = "model"
     """Source of the drafters' drafts; only `model`, `hybrid` and `counts` need a folder, and for a known
     model's name no drafter is started unless one is asked for."""
+    drafter_local: Annotated[str, AfterValidator(check_sources)] = ""
+    """Sources that guess the drafts of a draft model, such as `suffix,ngram`: the model confirms several guesses in one
+    step; only for drafters of kind `model`."""
     backend: Literal["native", "vllm", "transformers"] = "native"
     """Engine of the target: `native`, vLLM in the environment that `make vllm` creates, or transformers, which is slow
     and runs encoder-decoders. `transformers` also runs the draft model."""
@@ -128,6 +131,12 @@ class UpSettings(Settings):
         if known is None or {"drafter", "drafter_kind"} & given.keys():
             return given
         return {"drafters": 0, "local": known.local, "drafter_kind": "prompt_lookup", **given}
+
+    @model_validator(mode="after")
+    def _check_drafter_local(self) -> Self:
+        if self.drafter_local and self.drafter_kind != "model":
+            raise ValueError(f"drafter_local is for drafters of kind model, and drafter_kind is {self.drafter_kind}")
+        return self
 
     @property
     def served_name(self) -> str:

@@ -175,7 +175,8 @@ def _drafter_config(settings: UpSettings) -> dict[str, Any]:
     model = {"path": _absolute(folder), "dtype": settings.dtype, "compile": settings.compile}
     # A setting of this release is written only where it differs, so that services of the last one can read the rest.
     backend = {"backend": "transformers"} if settings.backend == "transformers" else {}
-    return {"kind": kind, "model": model, **backend, "log": settings.log.model_dump()}
+    local = {"local": source_names(settings.drafter_local)} if settings.drafter_local else {}
+    return {"kind": kind, "model": model, **backend, **local, "log": settings.log.model_dump()}
 
 
 def _verifier_config(settings: UpSettings, drafters: Sequence[str]) -> dict[str, Any]:

@@ -40,6 +40,9 @@ TOP = 3
 ROUNDING = 1e-4
 """Largest float32 rounding error of a log probability."""
 
+GUESSED: Any = {"prompt": REPETITIVE, "gammas": (3,), "support": 8, "local": ("prompt_lookup",)}
+"""A drafter that confirms guesses of prompt lookup."""
+
 Served = dict[int, Done]
 """The answers, keyed by the number of the session, which is its seed."""
 
@@ -58,6 +61,8 @@ class Workload:
     prompt: Context = PROMPT
     lookup: bool = False
     """Whether drafts come from prompt lookup instead of a model."""
+    local: tuple[str, ...] = ()
+    """Sources that guess the drafts of the model."""
     leniences: tuple[float | None, ...] = (None,)
     logprobs: int | None = None
 
@@ -121,6 +126,8 @@ class Workload:
         drafting: dict[str, Any] = {"support": self.support, "ahead": self.ahead}
         if self.lookup:
             drafting["kind"] = "prompt_lookup"
+        if self.local:
+            drafting["local"] = self.local
         async with pair(small().target, small().drafter, **drafting) as client:
             yield client
 
@@ -184,6 +191,8 @@ CHECKS: tuple[Check, ...] = (
     _grammar("served budget", Workload(Mode.REJECTION, 300, BOUND, length=5)),
     law_check("served prompt lookup", Workload(Mode.REJECTION, 500, prompt=REPETITIVE, lookup=True)),
     law_check("served prompt lookup in blocks", Workload(Mode.BLOCK, 200, prompt=REPETITIVE, lookup=True)),
+    law_check("served guesses", Workload(Mode.REJECTION, 500, **GUESSED)),
+    law_check("served guesses in blocks", Workload(Mode.BLOCK, 300, **GUESSED)),
     law_check("served lenience (lossy)", Workload(Mode.REJECTION, 200, gammas=(2,), leniences=(LENIENCE,))),
     law_check("served beside lenience", Workload(Mode.REJECTION, 300, gammas=(2,), leniences=(None, LENIENCE))),
     Check("served logprobs", Kind.ERROR, ROUNDING, wrong_logprobs, crosses_a_border=True),

@@ -23,7 +23,8 @@ from benchmarks.systems.apart import StepTime
 from benchmarks.systems.faulty import Faulty
 from benchmarks.systems.slowed import device_held
 from benchmarks.systems.stack import Stack
-from drafter_service.drafters.source_drafter import SourceDrafter, SourceReader
+from drafter_service.drafters.source_drafter import SourceDrafter
+from drafter_service.drafters.source_reader import SourceReader
 from drafter_service.sessions.draft_session import DraftSession
 from drafter_service.sessions.drafter import DraftedToken, ScheduledSession
 from specdec.rules.speculation import Mode
