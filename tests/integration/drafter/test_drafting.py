@@ -52,6 +52,17 @@ def _check_fences(chunks: list[DraftTokens], prefix: list[int]) -> None:
         prefix = [*prefix, *chunk.draft.tokens]
 
 
+@pytest.mark.parametrize(("mode", "params"), KINDS)
+async def test_guesses_change_no_draft(serve: Serve, engine: NativeEngine, mode: Mode, params: SamplingParams) -> None:
+    prompt = PROMPT * 3
+    async with serve(local=["prompt_lookup", "suffix"]) as guessing, guessing.verifier() as verifier:
+        await verifier.open(opening(tokens=prompt, mode=mode, params=params))
+        chunks = await verifier.drafts("s", 4)
+        computed = await guessing.metric("specdec_drafter_guesses_total")
+    assert received(chunks) == reference(engine, 4, prompt, mode=mode, params=params)
+    assert computed > 0
+
+
 async def test_a_rejection_starts_over_from_the_recovered_token(service: Service, engine: NativeEngine) -> None:
     first = _tokens(engine, 4)
     recovered = _another(first[2])

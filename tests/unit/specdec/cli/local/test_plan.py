@@ -157,6 +157,17 @@ def test_verifiers_are_told_their_own_sources_and_what_drafts_by_default(setting
     assert config["drafter_vocabulary"] == "translate"
 
 
+def test_drafters_are_given_the_sources_that_guess_their_drafts(settings: UpSettings) -> None:
+    guessing = settings.model_copy(update={"drafter_local": "suffix, ngram"})
+    assert plan.services(guessing, ADDRESSES, "redis://x")[0].config["local"] == ["suffix", "ngram"]
+    assert "local" not in plan.services(settings, ADDRESSES, "redis://x")[0].config
+
+
+def test_guesses_are_for_draft_models_alone() -> None:
+    with pytest.raises(ConfigError, match="drafter_local is for drafters of kind model, and drafter_kind is hybrid"):
+        UpSettings.load(overrides={"drafter_local": "suffix", "drafter_kind": "hybrid"})
+
+
 def test_a_source_that_does_not_exist_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match="no source 'grams', there are ngram, prompt_lookup, suffix"):
         UpSettings.load(None, {"local": "suffix,grams"})
