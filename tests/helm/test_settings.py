@@ -157,7 +157,9 @@ def test_a_pod_that_ends_has_time_to_drain(
 def test_the_chart_names_the_sources_that_guess_drafts(
     helm: Helm, sources: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    objects = manifests(helm.render(CHART, {"speculation": {"drafterLocal": sources}}))
+    objects = manifests(
+        helm.render(CHART, {"redis": {"dev": {"enabled": True}}, "speculation": {"drafterLocal": sources}})
+    )
     settings = _load(objects, "drafter", tmp_path, monkeypatch)
     assert isinstance(settings, DrafterSettings)
     assert settings.local == tuple(sources)
