@@ -26,6 +26,7 @@ _HERE = Path(__file__).parent
 _STATE = (
     ("get", "deployments,statefulsets,jobs,pods,services,endpointslices", "--output", "wide"),
     ("get", "events", "--sort-by=.lastTimestamp"),
+    ("logs", "traffic", "--tail=5"),
     (
         "logs",
         "--selector=app.kubernetes.io/name=specdec",
@@ -109,10 +110,13 @@ class Cluster:
         return logs
 
     def uninstall(self) -> None:
-        """Remove the release, if there is one. Pods end later, since Helm leaves them to the garbage collector."""
+        """Remove the release, if there is one. Pods end later, since Helm leaves them to the garbage collector.
+
+        Helm does not wait, since its watcher may miss a deletion (helm/helm#31766).
+        """
         with closing(self._helm()) as helm:
             if helm.list(all_states=True):
-                helm.uninstall(RELEASE, timeout=600, wait="watcher")
+                helm.uninstall(RELEASE, timeout=600)
 
     def _helm(self) -> Any:
         """Run Helm's own engine on the cluster of KUBECONFIG."""
