@@ -100,12 +100,9 @@ def test_each_draft_step_of_egag_has_its_entropy_and_its_gamma(system: System, m
             assert 1 <= step["gamma"] <= most
         if report["gamma_reason"] == "egag":
             assert [step["gamma"] for step in steps] == [round(1 + 5 * (1 - step["h_norm"])) for step in steps]
-            assert report["gamma"] == steps[-1]["gamma"]
+            assert report["gamma"] == steps[-1]["gamma"] <= len(steps)
             assert all(place < step["gamma"] for place, step in enumerate(steps[:-1], 1))
     assert len({len(report["drafted"]) for report in rounds}) > 1
-    # A round begins with what has come, so some drafts are shorter on a busy machine.
-    whole = [report for report in rounds if report["gamma"] <= len(report["drafted"])]
-    assert len(whole) > len(rounds) / 2
 
 
 def test_detail_changes_no_token(system: System) -> None:
