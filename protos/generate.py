@@ -26,7 +26,8 @@ def main(folder: Path) -> None:
     for module in (package / "protos").rglob("*_pb2*.py*"):
         if module.suffix in (".py", ".pyi"):
             code = re.sub(r"^from protos\.", "from specdec.protos.", module.read_text(), flags=re.MULTILINE)
-            module.write_text(code)
+            # The classes' module, by which pickle finds them.
+            module.write_text(code.replace("(DESCRIPTOR, 'protos.", "(DESCRIPTOR, 'specdec.protos."))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from drafter_service.sessions.stream import Message, Reply, Stream
 from specdec.errors import RequestError
 from specdec.planning.line import Line
 from specdec.serving.telemetry.tracing import record_span
-from specdec.wire.session import DraftEnd, Load, Nack, NackReason
+from specdec.wire.session import Load, Nack, NackReason
 
 _SMOOTHING = 0.1
 """Weight of the latest step in the moving average of sessions per step."""
@@ -183,8 +183,8 @@ class DraftRunner:
             drafted = {"specdec.drafted": len(drafts.draft.tokens), "specdec.base_len": drafts.base_len}
             record_span("draft", session.traceparent, session.asked_at, drafted)
             session.asked_at = time.time_ns()
-        if session.take_end():
-            self._replies[stream].append(DraftEnd(session.session_id, session.epoch, len(session)))
+        if (end := session.take_end()) is not None:
+            self._replies[stream].append(end)
 
     def _nack_evicted(self) -> None:
         for stream, session in self._table.take_evicted():

@@ -12,7 +12,7 @@ from specdec.rules.prefix import PrefixHash, common_length
 from specdec.rules.speculation import Mode
 from specdec.sampling.distribution import History
 from specdec.wire.draft import DraftTokens
-from specdec.wire.session import Commit, NackReason, Open
+from specdec.wire.session import Commit, DraftEnd, NackReason, Open
 
 _LIKELY = 0.4
 """Minimum probability of use at which the drafter drafts ahead of a request."""
@@ -173,11 +173,13 @@ class DraftSession:
         self._mark_sent()
         return chunk
 
-    def take_end(self) -> bool:
-        """Return True, once per commit, if the requested draft cannot be completed."""
-        ended = self.drafted < self.gamma and self._at_end
+    def take_end(self) -> DraftEnd | None:
+        """Return the end of the chain, once per commit, if the requested draft cannot be completed."""
+        return self._end(ended=self.drafted < self.gamma and self._at_end)
+
+    def _end(self, *, ended: bool) -> DraftEnd | None:
         sent, self._end_sent = self._end_sent, ended
-        return ended and not sent
+        return DraftEnd(self.session_id, self.epoch, len(self), self._hash.value) if ended and not sent else None
 
     def commit(self, message: Commit) -> int:
         """Commit tokens. Later drafts stay valid if the committed tokens are the drafted ones.

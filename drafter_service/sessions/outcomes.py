@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from drafter_service.sessions.draft_session import DraftSession
 from specdec.engine import SequenceMemory
+from specdec.wire.session import DraftEnd
 
 _MISSES = 1.5
 """r: exponent of the improvement of guesses of one token with their number."""
@@ -34,8 +35,8 @@ class OutcomeSession(DraftSession):
         return min(self.gamma - self.drafted, self.limit - len(self))
 
     @override
-    def take_end(self) -> bool:
-        return False
+    def take_end(self) -> DraftEnd | None:
+        return None
 
 
 class Outcomes:

@@ -7,7 +7,7 @@ from drafter_service.sessions.tree_growth import TreeGrowth
 from specdec.rules.prefix import common_length
 from specdec.sampling.distribution import History
 from specdec.wire.draft import DraftTokens
-from specdec.wire.session import Open, TreePlan
+from specdec.wire.session import DraftEnd, Open, TreePlan
 
 
 class TreeSession(DraftSession):
@@ -70,10 +70,8 @@ class TreeSession(DraftSession):
         return DraftTokens(self.session_id, self.epoch, self.committed, self._committed_hash.value, draft)
 
     @override
-    def take_end(self) -> bool:
-        ended = self.gamma > 0 and not self.drafted and not self.wants_draft(0)
-        sent, self._end_sent = self._end_sent, ended
-        return ended and not sent
+    def take_end(self) -> DraftEnd | None:
+        return self._end(ended=self.gamma > 0 and not self.drafted and not self.wants_draft(0))
 
     @override
     def _advance(self, tokens: tuple[int, ...]) -> int:

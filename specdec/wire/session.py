@@ -88,6 +88,8 @@ class DraftEnd(SessionMessage):
 
     base_len: int
     """Length of that prefix in tokens, committed and drafted together."""
+    prefix_hash: int
+    """Hash of the prefix; 0 from a drafter of the previous release."""
 
 
 class NackReason(StrEnum):

@@ -1,6 +1,7 @@
 """The protos are clean, and the committed code is what the generator produces from them."""
 
 import os
+import pickle
 import re
 import shutil
 import subprocess
@@ -8,6 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from specdec.protos.verifier.v1 import verifier_pb2
 
 ROOT = Path(__file__).parents[2]
 GENERATOR = ROOT / ".venv-proto" / "bin"
@@ -53,6 +56,12 @@ def test_generated_code_is_fresh(tmp_path: Path) -> None:
     assert made == kept
     stale = [str(path) for path in sorted(made) if (tmp_path / path).read_text() != (ROOT / path).read_text()]
     assert not stale, "run `make proto`"
+
+
+def test_messages_can_be_pickled() -> None:
+    """Processes of one service exchange calls by pickle, which imports a class from the module that it names."""
+    call = verifier_pb2.GenerateRequest(session_id="s")
+    assert pickle.loads(pickle.dumps(call)) == call
 
 
 def test_no_top_level_package_has_a_name_of_others() -> None:

@@ -58,6 +58,12 @@ class DraftBuffer:
         """Number of committed and drafted tokens."""
         return len(self._tokens)
 
+    def hash_at(self, length: int) -> int | None:
+        """Return the hash of the prefix of that length, or None if it is not held."""
+        if not self._first <= length <= self.end:
+            return None
+        return self._hashes[length - self._first].value
+
     def holds(self, gamma: int) -> bool:
         """Whether at least γ drafts have arrived."""
         return len(self) >= gamma
@@ -73,7 +79,7 @@ class DraftBuffer:
         draft = chunk.draft
         if isinstance(draft, TreeDraft):
             return False
-        if self._hash_at(chunk.base_len) != chunk.prefix_hash:
+        if self.hash_at(chunk.base_len) != chunk.prefix_hash:
             if chunk.base_len > self._committed and len(self._pushed) < _PUSHED:
                 self._pushed[chunk.base_len, chunk.prefix_hash] = draft
             return False
@@ -129,12 +135,6 @@ class DraftBuffer:
         self._extend(draft.tokens)
         self._probs += draft.probs or (None,) * len(draft.tokens)
         self._steps += draft.steps or (None,) * len(draft.tokens)
-
-    def _hash_at(self, length: int) -> int | None:
-        """Return the hash of the prefix of that length, or None if it is not held."""
-        if not self._first <= length <= self.end:
-            return None
-        return self._hashes[length - self._first].value
 
     def _truncate(self, length: int) -> None:
         del self._tokens[length:]
@@ -206,6 +206,10 @@ class TreeBuffer:
     def end(self) -> int:
         """Length of the prefix that a tree continues: the number of committed tokens."""
         return len(self._tokens)
+
+    def hash_at(self, length: int) -> int | None:
+        """Return the hash of the committed tokens if there are `length`, else None."""
+        return self._hash.value if length == len(self._tokens) else None
 
     def holds(self, gamma: int) -> bool:
         """Whether the tree has arrived or γ is 0. A tree arrives whole and may have fewer than γ nodes."""

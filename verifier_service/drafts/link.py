@@ -59,8 +59,8 @@ class Listener(Protocol):
     def drafted(self, chunk: DraftTokens) -> None:
         """Receive drafted tokens; raise FieldInvalid or TokenOutOfRange if they are malformed."""
 
-    def ended(self, length: int) -> None:
-        """Receive the notice that the drafter sends no more tokens for a prefix of `length` tokens, drafts included."""
+    def ended(self, end: DraftEnd) -> None:
+        """Receive the notice that the drafter sends no more tokens for a prefix, drafts included."""
 
     def refused(self, reason: NackReason) -> None:
         """Receive the drafter's refusal of the session. The link has already dropped the session."""
@@ -213,7 +213,7 @@ class DrafterLink:
         """Notify a session that no more drafts arrive for its prefix."""
         listener = self._listener(end.session_id, end.epoch)
         if listener is not None:
-            listener.ended(end.base_len)
+            listener.ended(end)
 
     def nacked(self, nack: Nack) -> None:
         """Notify a session that the drafter refused it, and drop the session."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from specdec.serving.telemetry.tracing import TRACEPARENT, trace_headers
 from specdec.wire.draft import DraftTokens
 from specdec.wire.generation import Fallback, GenerationCall
-from specdec.wire.session import Close, Commit, NackReason, Open, TreePlan
+from specdec.wire.session import Close, Commit, DraftEnd, NackReason, Open, TreePlan
 from verifier_service.backends.batch_plan import Gathers
 from verifier_service.config import DraftingSettings
 from verifier_service.drafts.breaker import Breaker
@@ -200,9 +200,9 @@ class RemoteDrafts(Drafts):
             self._patience.succeeded()
             self._changed()
 
-    def ended(self, length: int) -> None:
-        """Record that no drafts follow a prefix of `length` tokens. A wait ends when the drafts up to it are there."""
-        self._answers.ended(length)
+    def ended(self, end: DraftEnd) -> None:
+        """Record that no drafts follow a prefix. A wait ends when the drafts up to its end are there."""
+        self._answers.ended(end)
         self._changed()
 
     def refused(self, reason: NackReason) -> None:
@@ -249,8 +249,7 @@ class RemoteDrafts(Drafts):
 
     def _complete(self, gamma: int) -> bool:
         """Whether γ drafts have arrived, or no more will arrive."""
-        buffer = self._buffer
-        return buffer.holds(gamma) or self._answers.complete(buffer.committed_len, buffer.end)
+        return self._buffer.holds(gamma) or self._answers.complete(self._buffer)
 
     def _is_over(self, awaited: "_AwaitedDraft", link: DrafterLink) -> bool:
         """Whether the wait for a draft has ended. Records the outcome in the circuit breakers."""
@@ -335,8 +334,8 @@ class Answers:
         """Whether the drafter has read the committed tokens."""
         self.matching = True
         """Whether the drafter's last answer held a draft."""
-        self._ended: int | None = None
-        """Prefix length, drafts included, for which the drafter sends no more drafts."""
+        self._ended: DraftEnd | None = None
+        """Last end of drafts. A verdict may have rejected its prefix since."""
         self._drafted_to = 0
         """Prefix length at the end of the draft received since the last commit; 0 if none was received."""
 
@@ -350,10 +349,10 @@ class Answers:
         self.caught_up = self.matching = True
         self._drafted_to = message.base_len + len(message.draft.tokens)
 
-    def ended(self, length: int) -> None:
-        """Record that no drafts follow a prefix of `length` tokens, drafts included."""
-        self._ended, self.caught_up = length, True
-        self.matching = self._drafted_to == length
+    def ended(self, end: DraftEnd) -> None:
+        """Record that no drafts follow a prefix, drafts included."""
+        self._ended, self.caught_up = end, True
+        self.matching = self._drafted_to == end.base_len
 
     def committed(self, missed: int) -> None:
         """Record a commit: earlier answers apply to fewer committed tokens.
@@ -364,6 +363,9 @@ class Answers:
         self._drafted_to = 0
         self.caught_up = self.caught_up and missed <= _CATCH_UP
 
-    def complete(self, committed: int, end: int) -> bool:
-        """Whether no drafts are outstanding for `committed` tokens with drafts up to length `end`."""
-        return self._ended is not None and committed <= self._ended <= end
+    def complete(self, buffer: DraftBuffer | TreeBuffer) -> bool:
+        """Whether the buffer holds the drafts up to the last end, whose prefix no verdict has rejected."""
+        end = self._ended
+        if end is None or not buffer.committed_len <= end.base_len <= buffer.end:
+            return False
+        return end.prefix_hash in (0, buffer.hash_at(end.base_len))

@@ -519,22 +519,28 @@ class DraftEnd(_message.Message):
     SESSION_ID_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     BASE_LEN_FIELD_NUMBER: _builtins.int
+    PREFIX_HASH_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Id from the Open of the session."""
     epoch: _builtins.int
     """Fencing number of the session's owner."""
     base_len: _builtins.int
     """Length of the prefix: committed and drafted tokens."""
+    prefix_hash: _builtins.int
+    """Hash of those base_len tokens, as in DraftTokens. A drafter of the previous release sends 0: its ends count for every
+    prefix of that length.
+    """
     def __init__(
         self,
         *,
         session_id: _builtins.str = ...,
         epoch: _builtins.int = ...,
         base_len: _builtins.int = ...,
+        prefix_hash: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_len", b"base_len", "epoch", b"epoch", "session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_len", b"base_len", "epoch", b"epoch", "prefix_hash", b"prefix_hash", "session_id", b"session_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -6,6 +6,7 @@ from drafter_service.sessions.draft_session import ChainLength, DraftSession
 from specdec.planning.certainty import Certainty
 from specdec.planning.gamma_policy import GammaPolicy, PolicyKind
 from specdec.rules.draft import Draft, DraftStep
+from specdec.rules.prefix import PrefixHash
 from specdec.wire.session import DraftEnd
 from tests.drafter_fakes import OPEN, commit
 
@@ -76,7 +77,6 @@ def test_the_token_that_ends_a_chain_is_part_of_it_and_the_end_is_told() -> None
     drafts = session.take_unsent()
     assert drafts is not None
     assert drafts.draft.tokens == (4, 5)
-    assert session.take_end()
-    assert DraftEnd("s", 1, len(session)).base_len == 5
+    assert session.take_end() == DraftEnd("s", 1, 5, PrefixHash((1, 2, 3, 4, 5)).value)
     session.commit(commit(3, 4, 5, 6))
     assert session.verifier_waits

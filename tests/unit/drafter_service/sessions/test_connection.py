@@ -56,10 +56,10 @@ def test_every_field_of_a_frame_is_sent() -> None:
     probs = SparseProbs(torch.tensor([2, 5]), torch.tensor([65535, 7]))
     draft = DraftTokens("s", 3, 2, 99, Draft((5,), (probs,)))
     nacks = [Nack("n", 1, reason, "why") for reason in NackReason]
-    sent = replies_to_pb([draft, DraftEnd("e", 4, 8), *nacks])
+    sent = replies_to_pb([draft, DraftEnd("e", 4, 8, 7), *nacks])
     assert [(draft.session_id, draft.base_len, draft.prefix_hash) for draft in sent.drafts] == [("s", 2, 99)]
     assert (sent.drafts[0].tokens, list(sent.drafts[0].support_sizes)) == (tokens_to_bytes([5]), [2])
-    assert list(sent.ends) == [pb.DraftEnd(session_id="e", epoch=4, base_len=8)]
+    assert list(sent.ends) == [pb.DraftEnd(session_id="e", epoch=4, base_len=8, prefix_hash=7)]
     assert [pb.Nack.Reason.Name(nack.reason) for nack in sent.nacks] == [
         f"REASON_{reason.name}" for reason in NackReason
     ]

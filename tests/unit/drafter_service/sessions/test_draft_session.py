@@ -12,7 +12,7 @@ from drafter_service.sessions.refusal import SessionRefused
 from specdec.rules.prefix import PrefixHash, common_length
 from specdec.rules.speculation import Mode
 from specdec.sampling.params import SamplingParams
-from specdec.wire.session import NackReason, Open
+from specdec.wire.session import DraftEnd, NackReason, Open
 from tests.drafter_fakes import OPEN, commit
 
 CONTEXT = 64
@@ -151,10 +151,10 @@ def test_nothing_is_drafted_past_the_end(max_len: int, context: int, most: int) 
 
 def test_the_end_is_told_once_per_verdict() -> None:
     session = _session((4, 5), replace(OPEN, max_len=5))
-    assert session.take_end()
-    assert not session.take_end()
+    assert session.take_end() == DraftEnd("s", 1, 5, PrefixHash((1, 2, 3, 4, 5)).value)
+    assert session.take_end() is None
     session.commit(commit(3, 4))
-    assert session.take_end()
+    assert session.take_end() == DraftEnd("s", 1, 5, PrefixHash((1, 2, 3, 4, 5)).value)
 
 
 def test_a_complete_draft_has_no_end() -> None:

@@ -10,7 +10,7 @@ from specdec.rules.draft import point_mass
 from specdec.rules.prefix import PrefixHash
 from specdec.sampling.params import SamplingParams
 from specdec.trees.tree import ROOT, TreeDraft
-from specdec.wire.session import TreePlan
+from specdec.wire.session import DraftEnd, TreePlan
 from tests.drafter_fakes import OPEN, commit
 
 PLAN = TreePlan(width=2, depth=3)
@@ -92,7 +92,8 @@ def test_a_session_that_can_get_nothing_says_so_once() -> None:
     one = session(nodes=2)
     one.stop_drafting()
     assert one.is_due(0)
-    assert [one.take_end(), one.take_end()] == [True, False]
+    assert one.take_end() == DraftEnd("s", 1, 3, PrefixHash((1, 2, 3)).value)
+    assert one.take_end() is None
     assert session(max_len=3).take_end()
 
 

@@ -117,7 +117,8 @@ def test_a_long_prompt_does_not_stop_a_session_that_drafts(bench: Bench) -> None
 def test_the_end_of_the_room_is_said_once(bench: Bench) -> None:
     bench.worker.post(bench.stream, [replace(OPEN, max_len=5), replace(OPEN, session_id="t", max_len=3)])
     bench.stream.until(lambda: len(bench.stream.ends) == 2)
-    assert bench.stream.ends == [DraftEnd("t", 1, 3), DraftEnd("s", 1, 5)]
+    hashes = [PrefixHash((*OPEN.tokens, *drafted()[:count])).value for count in (0, 2)]
+    assert bench.stream.ends == [DraftEnd("t", 1, 3, hashes[0]), DraftEnd("s", 1, 5, hashes[1])]
     assert bench.stream.tokens() == drafted()[:2]
 
 

@@ -11,6 +11,7 @@ from drafter_service.sessions.drafter import Drafter
 from drafter_service.sessions.stream import MalformedMessage, Reply
 from drafter_service.sessions.worker import Worker
 from specdec.errors import ModelRefused
+from specdec.rules.prefix import PrefixHash
 from specdec.wire.session import DraftEnd, NackReason
 from tests.drafter_fakes import OPEN, ListStream, commit
 from tests.unit.drafter_service.sessions.worker_bench import SETTINGS, Bench, drafted
@@ -65,7 +66,8 @@ def test_a_failure_behind_drawn_drafts_ends_the_draft_and_drops_none_of_them(ahe
     bench.stream.until(lambda: bench.stream.drafted == drawn)
     guessed = drafted(gamma=5)
     assert bench.stream.tokens() == guessed[:drawn]
-    assert bench.stream.ends == ([DraftEnd("s", 1, 5)] if not ahead else [])
+    end = DraftEnd("s", 1, 5, PrefixHash((*OPEN.tokens, *guessed[:2])).value)
+    assert bench.stream.ends == ([end] if not ahead else [])
     bench.model.spoiled.clear()
     bench.model.before_pass = lambda: None
     bench.worker.post(bench.stream, [commit(3, *guessed[:1], gamma=3)])

@@ -31,7 +31,7 @@ def test_what_a_verifier_says_arrives() -> None:
 
 
 def test_what_a_drafter_says_arrives() -> None:
-    end, load = DraftEnd("s", 3, 8), Load(5, 0.25)
+    end, load = DraftEnd("s", 3, 8, 2**63), Load(5, 0.25)
     assert END.from_pb(END.to_pb(end)) == end
     assert LOAD.from_pb(LOAD.to_pb(load)) == load
 

@@ -20,8 +20,8 @@ class Ear:
     def drafted(self, message: DraftTokens) -> None:
         self.heard.append(message.draft.tokens)
 
-    def ended(self, length: int) -> None:
-        self.heard.append(length)
+    def ended(self, end: DraftEnd) -> None:
+        self.heard.append(end.base_len)
 
     def refused(self, reason: NackReason) -> None:
         self.heard.append(reason)
@@ -64,9 +64,9 @@ def test_each_listener_hears_of_its_own_session_and_epoch() -> None:
     link.connected("small", 0.1)
     ear, other = opened(link), opened(link, "other")
     link.drafted(chunk_after((1,), 5))
-    link.ended(DraftEnd("s", 1, 9))
-    link.ended(DraftEnd("s", 2, 10))
-    link.ended(DraftEnd("nobody", 1, 10))
+    link.ended(DraftEnd("s", 1, 9, 0))
+    link.ended(DraftEnd("s", 2, 10, 0))
+    link.ended(DraftEnd("nobody", 1, 10, 0))
     link.nacked(Nack("s", 2, NackReason.STALE, ""))
     link.malformed("s", 2, "")
     assert (ear.heard, other.heard) == ([(5,), 9], [])
@@ -78,7 +78,7 @@ def test_a_refused_session_hears_no_more_and_the_others_do() -> None:
     ear, other = opened(link), opened(link, "other")
     link.malformed("s", 1, "nonsense")
     link.drafted(chunk_after((1,), 5))
-    link.ended(DraftEnd("other", 1, 3))
+    link.ended(DraftEnd("other", 1, 3, 0))
     assert (ear.heard, other.heard) == ([NackReason.MALFORMED], [3])
 
 
@@ -96,5 +96,5 @@ def test_a_close_of_an_older_epoch_does_not_end_a_newer_session() -> None:
     link.connected("small", 0.1)
     ear = opened(link, epoch=2)
     link.close(Close("s", 1))
-    link.ended(DraftEnd("s", 2, 5))
+    link.ended(DraftEnd("s", 2, 5, 0))
     assert ear.heard == [5]

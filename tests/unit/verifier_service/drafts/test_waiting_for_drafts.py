@@ -3,6 +3,7 @@
 import asyncio
 import math
 
+from specdec.rules.prefix import PrefixHash
 from specdec.wire.generation import Fallback
 from specdec.wire.session import DraftEnd
 from tests.unit.verifier_service.drafts.drafts_scene import PROMPT, SETTINGS, Scene
@@ -33,11 +34,42 @@ async def test_the_end_of_drafting_ends_the_wait_with_what_is_there() -> None:
     scene = Scene()
     scene.drafts.begin(2)
     scene.link.drafted(chunk_after(PROMPT, 7))
-    assert (await scene.after(lambda: scene.link.ended(DraftEnd("s", 1, 4)))).draft.tokens == (7,)
+    assert (await scene.after(lambda: scene.link.ended(end_after(PROMPT, 7)))).draft.tokens == (7,)
+
+
+async def test_the_end_of_a_rejected_draft_does_not_end_the_next_wait() -> None:
+    scene = Scene()
+    scene.drafts.begin(4)
+    scene.link.drafted(chunk_after(PROMPT, 7, 8))
+    scene.link.ended(end_after(PROMPT, 7, 8))
+    assert (await scene.propose(gamma=4)).draft.tokens == (7, 8)
+    scene.drafts.commit((9,), 2, 4)
+    task = await scene.waiting(gamma=4)
+    scene.link.drafted(chunk_after((*PROMPT, 9), 5))
+    scene.link.ended(end_after(PROMPT, 7, 8))  # an end that was on its way at the commit
+    await asyncio.sleep(0)
+    assert not task.done(), "the first draft of the new prefix has the length of the rejected one"
+    scene.link.drafted(chunk_after((*PROMPT, 9, 5), 6))
+    scene.link.ended(end_after((*PROMPT, 9), 5, 6))
+    assert (await task).draft.tokens == (5, 6)
+
+
+async def test_an_end_without_a_hash_counts_for_every_prefix_of_its_length() -> None:
+    """A drafter of the previous release sends no hash."""
+    scene = Scene()
+    scene.drafts.begin(2)
+    scene.link.drafted(chunk_after(PROMPT, 7))
+    assert (await scene.after(lambda: scene.link.ended(DraftEnd("s", 1, 4, 0)))).draft.tokens == (7,)
+
+
+def end_after(prefix: tuple[int, ...], *tokens: int) -> DraftEnd:
+    """Return the end of a draft that continues the prefix."""
+    whole = (*prefix, *tokens)
+    return DraftEnd("s", 1, len(whole), PrefixHash(whole).value)
 
 
 async def test_an_end_that_overtook_nothing_gives_a_reason() -> None:
-    proposal = await (scene := Scene()).after(lambda: scene.link.ended(DraftEnd("s", 1, 3)))
+    proposal = await (scene := Scene()).after(lambda: scene.link.ended(DraftEnd("s", 1, 3, 0)))
     assert (proposal.draft.tokens, proposal.fallback) == ((), Fallback.NO_MATCH)
 
 
@@ -135,12 +167,12 @@ async def test_what_the_drafter_could_not_draft_was_not_waited_for() -> None:
     scene = Scene()
     scene.drafts.begin(3)
     scene.link.drafted(chunk_after(PROMPT, 7))
-    proposal = await scene.after(lambda: scene.link.ended(DraftEnd("s", 1, 4)), gamma=3)
+    proposal = await scene.after(lambda: scene.link.ended(DraftEnd("s", 1, 4, 0)), gamma=3)
     assert (len(proposal.draft.tokens), proposal.awaited) == (1, 1)
 
 
 def no_match(scene: Scene, length: int) -> None:
-    scene.link.ended(DraftEnd("s", 1, length))
+    scene.link.ended(DraftEnd("s", 1, length, 0))
 
 
 async def let_it_wait(scene: Scene) -> None:
