@@ -1,12 +1,15 @@
 """Test modules are independent. Code shared by several is in a helper module, named after its contents."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 TESTS = Path(__file__).parents[1]
+NAME = 70
+"""Largest number of characters of a test's name."""
 
 
 def imports(source: str) -> Iterator[str]:
@@ -52,3 +55,13 @@ def test_nobody_imports_what_pytest_runs() -> None:
 )
 def test_such_an_import_is_seen(line: str) -> None:
     assert any(map(is_run_by_pytest, imports(line)))
+
+
+def names(source: str) -> list[str]:
+    """Return the names of the tests of a module."""
+    return re.findall(r"^ *(?:async )?def (test_\w+)", source, flags=re.MULTILINE)
+
+
+def test_the_name_of_a_test_is_short() -> None:
+    found = {path: names(path.read_text(encoding="utf-8")) for path in TESTS.rglob("test_*.py")}
+    assert [f"{path.name}: {name}" for path, all_ in found.items() for name in all_ if len(name) > NAME] == []

@@ -60,7 +60,7 @@ async def filled(replica: Replica) -> Counter[tuple[int, str]]:
     return found
 
 
-async def test_callers_that_fill_its_memory_are_refused_until_what_they_left_expires(server: Server) -> None:
+async def test_callers_that_fill_its_memory_are_refused_until_that_expires(server: Server) -> None:
     fast, slow = ScriptedVerifier(script=FAST, info=FACTS), ScriptedVerifier(script=SLOW)
     async with (
         replicas(server.url, slow, 1) as (other,),

@@ -76,7 +76,7 @@ def test_a_drafter_without_the_grammar_leaves_the_law_and_loses_speed(mode: Mode
     assert other.accepted < own.accepted
 
 
-def test_block_verification_keeps_at_least_as_many_drafts_as_token_rejection() -> None:
+def test_block_verification_keeps_at_least_as_many_drafts_as_rejection() -> None:
     gains = []
     for seed in range(8):
         tables = pair(3, seed)

@@ -91,7 +91,7 @@ def test_more_siblings_are_kept_more_often_and_most_without_replacement() -> Non
     assert max(gains) > 0.01
 
 
-def test_drawn_without_replacement_and_verified_with_the_other_rule_is_caught() -> None:
+def test_drawing_without_replacement_and_the_other_rule_is_caught() -> None:
     for seed in SEEDS:
         p, q = pair(seed, 5)
         assert error(Node(with_replacement, p, q, drawn_without_replacement(q, 2)), p) > 1e-3

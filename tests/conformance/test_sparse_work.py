@@ -53,7 +53,7 @@ def wide_elements(mode: Mode, gamma: int) -> int:
 
 
 @pytest.mark.parametrize("mode", [Mode.REJECTION, Mode.BLOCK])
-def test_a_longer_draft_makes_nothing_more_that_is_as_wide_as_the_vocabulary(mode: Mode) -> None:
+def test_a_longer_draft_makes_nothing_more_as_wide_as_the_vocabulary(mode: Mode) -> None:
     """The check that p is a distribution makes one boolean or sum a row, which is not as wide."""
     short, long = wide_elements(mode, 2), wide_elements(mode, 16)
     assert 0 < short <= FINAL_ROWS * VOCAB

@@ -173,7 +173,7 @@ class SessionContract(Fixtures):
                     await refused
         assert (await store.get(sid, "t")).n == 3
 
-    async def test_a_session_whose_tokens_are_gone_is_expired_to_its_own_tenant_alone(
+    async def test_a_session_without_its_tokens_is_expired_to_its_own_tenant_alone(
         self, backend: Backend, sid: str
     ) -> None:
         store = backend.store

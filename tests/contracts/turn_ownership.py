@@ -219,7 +219,7 @@ class OwnershipContract(Fixtures):
         await finish_turn(store, sid)
         assert not await store.cancel(sid, "t", 1)
 
-    async def test_a_turn_without_an_owner_is_cancelled_at_once_and_its_last_owner_fenced(
+    async def test_a_turn_without_an_owner_is_cancelled_at_once_and_the_owner_fenced(
         self, store: SessionStore, sid: str
     ) -> None:
         epoch = await begin(store, sid)

@@ -51,9 +51,7 @@ async def test_no_token_is_lost_repeated_or_changed_whatever_is_killed(pair: tup
     assert not report.findings, "\n".join(report.lines())
 
 
-async def test_control_a_store_that_keeps_nothing_on_disk_is_found_to_lose_tokens(
-    pair: tuple[Path, Path], folder: Path
-) -> None:
+async def test_control_a_store_without_a_disk_is_found_to_lose_tokens(pair: tuple[Path, Path], folder: Path) -> None:
     faults = list(schedule(SEED, seconds=6, every=3, kinds=[Kind.KILL], roles=["redis"]))
     report = await survived(Setup(*pair, replicas=1, durable=False), faults, folder)
     assert report.findings.lost

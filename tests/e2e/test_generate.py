@@ -53,9 +53,7 @@ def reference(prompts: list[list[int]], answers: list[list[int]]) -> list[list[i
     return outputs
 
 
-async def test_greedy_tokens_are_those_of_transformers_for_20_held_out_prompts_at_once(
-    system: System, model: str
-) -> None:
+async def test_greedy_tokens_are_those_of_transformers_for_20_prompts_at_once(system: System, model: str) -> None:
     tokenizer = AutoTokenizer.from_pretrained(DEMO / "target")
     prompts = [tokenizer(text)["input_ids"] for text in held_out_prompts(20)]
     assert len(prompts) == 20

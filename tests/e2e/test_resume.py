@@ -130,7 +130,7 @@ def test_an_event_stream_goes_on_at_another_gateway(
     assert client.choices == undisturbed(REQUEST | sampling)
 
 
-def test_a_gateway_stopped_past_its_lease_is_fenced_and_sends_its_reader_what_the_new_owner_wrote(
+def test_a_gateway_stopped_past_its_lease_is_fenced_and_follows_the_owner(
     pair: System, undisturbed: Undisturbed
 ) -> None:
     request = REQUEST | {"temperature": 0}

@@ -132,7 +132,7 @@ def test_a_cluster_must_know_every_field_outside_alpha(helm: Helm) -> None:
     assert 'kubeVersion: ">=1.30.0-0"' in (CHART / "Chart.yaml").read_text(encoding="utf-8")
 
 
-def test_one_value_names_the_registry_of_the_product_s_images_and_of_no_other(helm: Helm) -> None:
+def test_one_value_names_the_registry_of_the_product_s_images_alone(helm: Helm) -> None:
     values = {
         **values_of("minimal-cpu"),
         "imageRegistry": "registry.example/team",

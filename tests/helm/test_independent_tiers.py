@@ -55,7 +55,7 @@ def test_its_notes_say_where_others_find_it(helm: Helm) -> None:
     assert "port-forward" not in printed
 
 
-def test_verifiers_take_drafters_of_another_release_beside_or_instead_of_their_own(helm: Helm) -> None:
+def test_verifiers_add_drafters_of_another_release_or_use_only_those(helm: Helm) -> None:
     assert config(_render(helm, SHARED), "verifier")["discovery"] == {"kind": "dns", "names": [DRAFTERS]}
     both = {**REDIS, "drafter": {"external": {"addresses": [DRAFTERS]}}}
     own = "prod-specdec-drafter-headless.ns.svc:50052"

@@ -138,7 +138,7 @@ def test_every_alert_says_what_to_do_and_is_in_the_manual(rules: dict[str, Any])
         assert alert["labels"]["severity"] in {"warning", "critical"}
 
 
-def test_every_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not(rules: dict[str, Any]) -> None:
+def test_every_alert_has_a_case_in_which_it_fires_and_one_in_which_not(rules: dict[str, Any]) -> None:
     cases = yaml.safe_load(CASES.read_text(encoding="utf-8"))["tests"]
     checks = [check for case in cases for check in case["alert_rule_test"]]
     names = {alert["alert"] for alert in _alerts(rules)}
@@ -255,7 +255,7 @@ def test_a_prometheus_without_the_operator_reads_the_same_rules(full: list[Manif
     assert _files(full)["rules.yaml"] == rules
 
 
-def test_a_prometheus_without_the_operator_reads_the_ports_that_monitors_read(full: list[Manifest]) -> None:
+def test_a_prometheus_without_the_operator_reads_the_ports_of_monitors(full: list[Manifest]) -> None:
     (job,) = _files(full)["scrape.yaml"]["scrape_configs"]
     kept, *labels = job["relabel_configs"]
     read = {

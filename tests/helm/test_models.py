@@ -35,9 +35,7 @@ def test_the_gateway_accepts_all_models(several: list[Manifest], tmp_path: Path)
     assert routes["small"].path == Path("/app/models/demo/target")
 
 
-def test_verifiers_are_known_by_the_name_that_is_given_or_by_that_of_their_service(
-    several: list[Manifest], tmp_path: Path
-) -> None:
+def test_verifiers_are_known_by_their_given_name_or_their_service(several: list[Manifest], tmp_path: Path) -> None:
     routes = _settings(several, tmp_path).routes
     assert routes["org/coder"].peer == "coder-specdec-verifier-headless.models.svc"
     assert routes["small"].peer == "small-specdec-verifier.models.svc"

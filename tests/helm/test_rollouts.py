@@ -38,7 +38,7 @@ def test_a_single_replica_is_no_outage_by_default(default: list[Manifest], tier:
         ({"spare": 3}, {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 3, "maxUnavailable": 0}}),
     ],
 )
-def test_a_gpu_tier_starts_as_many_more_pods_as_there_are_spare_accelerators(
+def test_a_gpu_tier_starts_as_many_pods_as_there_are_spare_accelerators(
     helm: Helm, gpu: dict[str, int], strategy: dict[str, Any]
 ) -> None:
     assert _spec(helm, "verifier", {"gpu": {"enabled": True, **gpu}})["strategy"] == strategy

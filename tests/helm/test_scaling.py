@@ -51,7 +51,7 @@ def test_requests_for_another_model_wake_nobody(helm: Helm) -> None:
     assert query.endswith(f" or sum(increase(specdec_unserved_requests_total{own}[2m]))")
 
 
-def test_verifiers_alone_are_woken_by_what_the_values_say_and_by_nothing_else(helm: Helm) -> None:
+def test_verifiers_alone_are_woken_by_their_values_only(helm: Helm) -> None:
     asked = 'sum(increase(specdec_unserved_requests_total{release="large",model="coder"}[2m]))'
     values = {**VERIFIERS, "verifier": _keda(minReplicas=0, keda={"query": asked})}
     (trigger,) = named(_render(helm, values), "ScaledObject", "verifier")["spec"]["triggers"]

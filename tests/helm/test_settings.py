@@ -83,7 +83,7 @@ def test_the_gateway_can_dial_the_store_of_blocks(
     assert settings.kv.block_tokens == (512 if case == "kv" else 64)
 
 
-def test_the_chart_s_own_store_of_blocks_gives_way_to_one_that_is_named_and_to_none(helm: Helm) -> None:
+def test_the_chart_s_store_of_blocks_yields_to_a_named_one_and_to_none(helm: Helm) -> None:
     def servers(**kv: object) -> set[str]:
         redis = {"external": {"url": "redis://redis:6379/0"}, "kv": kv}
         found = manifests(helm.render(CHART, {"redis": redis}))

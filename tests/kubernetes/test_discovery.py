@@ -98,7 +98,7 @@ async def test_a_version_that_is_compacted_away_is_answered_by_another_list(
             await follower.until("2")
 
 
-async def test_while_the_api_server_is_away_nobody_is_forgotten_and_afterwards_nobody_is_a_zombie(
+async def test_while_the_api_server_is_away_no_peer_is_lost_and_none_outlives_it(
     installed: Installed, plane: ControlPlane, cluster: ClusterAs, discovery: GatewayDiscoverySettings, slices: Slices
 ) -> None:
     slices.create("a", pod(1))

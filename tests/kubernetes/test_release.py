@@ -137,7 +137,7 @@ def test_from_every_way_of_installing_an_upgrade_leads_to_the_next(
 
 
 @pytest.mark.parametrize("case", ["hpa", "keda", "ratio-controller"])
-def test_a_number_that_was_set_by_hand_is_kept_when_an_autoscaler_comes_to_own_it(
+def test_an_autoscaler_that_takes_over_keeps_a_number_set_by_hand(
     case: str, release: Release, admin: Api, namespace: str
 ) -> None:
     drafter = f"/apis/apps/v1/namespaces/{namespace}/deployments/prod-specdec-drafter"

@@ -66,7 +66,7 @@ class TestWatches:
         told = world.events(2, version, labelSelector="kubernetes.io/service-name=one")
         assert told == [("ADDED", "a"), ("ADDED", "c")]
 
-    def test_what_comes_to_be_selected_is_added_and_what_no_longer_is_is_deleted(self, world: World) -> None:
+    def test_newly_selected_objects_are_added_and_deselected_ones_deleted(self, world: World) -> None:
         world.api.ask("POST", world.slices, slice_of("a", service="two"))
         version = world.version()
         for service in ("one", "two"):

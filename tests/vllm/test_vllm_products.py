@@ -67,5 +67,5 @@ def test_every_layer_is_multiplied_as_the_settings_say(tmp_path: Path, products:
     assert f"packed {packed}" in run(LAYERS, tmp_path, str(ROOT / "models/demo/target"), products)
 
 
-def test_a_layer_gives_what_pytorch_gives_and_an_operator_that_does_not_is_refused(tmp_path: Path) -> None:
+def test_a_layer_matches_pytorch_and_a_wrong_operator_is_refused(tmp_path: Path) -> None:
     assert "the operator of products gives others than PyTorch" in run(LAYER, tmp_path)

@@ -225,7 +225,7 @@ def test_the_tokens_are_those_of_the_native_engine(name: str, seen: Seen) -> Non
 
 
 @pytest.mark.parametrize("name", COMPARED)
-def test_a_session_moves_between_the_backends_and_goes_on_with_the_same_tokens(name: str, seen: Seen) -> None:
+def test_a_session_moves_between_the_backends_and_keeps_its_tokens(name: str, seen: Seen) -> None:
     rest = [done.tokens[MOVED:] for done in seen.native[name]]
     assert [done.tokens for done in seen.to_vllm[name]] == rest
     assert [done.tokens for done in seen.to_native[name]] == rest

@@ -60,7 +60,7 @@ def test_both_ways_stand_side_by_side_and_their_speeds_are_compared(scenes: dict
     assert "no drafts were used, because the server expects no gain" in plain
 
 
-def test_tokens_are_marked_by_origin_and_rejected_ones_stand_before_their_correction(scenes: dict[str, Any]) -> None:
+def test_tokens_show_their_origin_and_rejected_ones_precede_corrections(scenes: dict[str, Any]) -> None:
     pieces = scenes["prompt"]["pieces"]
     assert 0 < sum(piece["kind"] != "rejected" for piece in pieces) <= TOKENS
     assert {piece["name"] for piece in pieces if piece["kind"] == "rejected"} == {"del"}

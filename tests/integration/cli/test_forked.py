@@ -199,7 +199,7 @@ def test_a_system_outlives_the_server_that_listened(folder: Path) -> None:
     assert child.exit_status == 3
 
 
-def test_a_system_that_is_killed_takes_its_children_of_a_shared_server_along(folder: Path) -> None:
+def test_a_killed_system_takes_its_children_of_a_shared_server_along(folder: Path) -> None:
     variables = environment(folder) | {"WHO": "a", forked.SHARED: str(folder)}
     with listening(folder) as server:
         parent = subprocess.Popen(

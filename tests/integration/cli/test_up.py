@@ -123,7 +123,7 @@ def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "command_of", lambda role, config: (sys.executable, str(STAND_IN), role, str(config)))
 
 
-def test_everything_is_healthy_before_the_state_says_so_and_gone_at_the_end(tmp_path: Path) -> None:
+def test_all_is_healthy_before_the_state_says_so_and_gone_at_the_end(tmp_path: Path) -> None:
     run = Run(tmp_path, drafters=2)
     run.go()
     assert [entry["role"] for entry in run.entries] == [
@@ -181,7 +181,7 @@ def test_the_session_store_is_started_again_with_what_it_had(tmp_path: Path) -> 
     assert run.leaves_nothing()
 
 
-def test_without_restarts_a_child_that_dies_is_one_line_with_the_command_and_the_rest_goes_on(tmp_path: Path) -> None:
+def test_without_restarts_a_dead_child_is_one_line_with_its_command(tmp_path: Path) -> None:
     def kill_the_drafter(run: Run) -> None:
         drafter = next(entry for entry in run.entries if entry["role"] == "drafter")
         os.kill(drafter["pid"], signal.SIGKILL)
@@ -302,7 +302,7 @@ def test_a_mistake_is_found_before_anything_is_started(
         Run(tmp_path, **changes).go()
 
 
-def test_a_given_store_that_does_not_answer_is_unreachable_and_its_password_stays_private(tmp_path: Path) -> None:
+def test_a_silent_store_is_unreachable_and_its_password_stays_private(tmp_path: Path) -> None:
     run = Run(tmp_path, redis_url="redis://:secret@127.0.0.1:1/0")
     with pytest.raises(Unreachable) as caught:
         Up(Console(file=run.output), run.settings, run.stop).run()

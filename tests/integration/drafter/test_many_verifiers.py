@@ -83,7 +83,7 @@ async def _flood(verifier: Verifier) -> None:
         await verifier.send(pb.DraftRequest(opens=[opening(name, gamma=40) for name in sorted(again)]))
 
 
-async def test_a_verifier_that_has_opened_all_sessions_gives_back_those_that_another_wants(
+async def test_a_verifier_with_all_sessions_gives_back_those_that_another_wants(
     serve: Serve, engine: NativeEngine
 ) -> None:
     async with (

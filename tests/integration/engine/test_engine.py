@@ -62,7 +62,7 @@ def test_kept_rows_of_all_chunks_come_in_the_order_of_the_chunks(load: Load, arc
     torch.testing.assert_close(together, torch.cat([alone["c"][1:], alone["b"][3:]]), rtol=1e-4, atol=1e-4)
 
 
-def test_passes_over_many_tokens_have_threads_of_their_own_and_the_same_logits(
+def test_passes_over_many_tokens_have_their_own_threads_and_equal_logits(
     load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads, run = set[int](), Decoder.run

@@ -59,7 +59,7 @@ def close(got: Tensor, want: Tensor) -> None:
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt2", "gemma2", "gpt_oss"])
-def test_a_nodes_logits_are_those_of_its_lineage_beside_chains_and_prefills(
+def test_a_node_s_logits_are_those_of_its_lineage_beside_other_rows(
     architecture: str, load: Load, tiny: Callable[[str], Path]
 ) -> None:
     engine, plain = load(architecture), Plain(tiny(architecture))

@@ -56,7 +56,7 @@ async def test_what_is_over_the_queue_gets_429_and_another_user_is_served(server
         assert counted == len(refused)
 
 
-async def test_who_waits_too_long_is_refused_and_a_running_generation_can_be_resumed_in_a_full_gateway(
+async def test_a_long_wait_is_refused_and_a_full_gateway_resumes_generations(
     server: Server,
 ) -> None:
     few = AdmissionSettings(running=16, seconds=0.2)

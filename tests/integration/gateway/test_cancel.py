@@ -24,7 +24,7 @@ async def test_a_cancelled_generation_ends_for_everyone(pair: list[Replica]) -> 
     assert (await pair[1].client.delete(path)).json()["cancelled"] is False
 
 
-async def test_a_cancel_at_another_gateway_waits_neither_for_a_round_nor_for_the_lease(server: Server) -> None:
+async def test_a_cancel_at_another_gateway_waits_for_no_round_and_no_lease(server: Server) -> None:
     silent = ScriptedVerifier(script=Script(pause=3600.0))
     async with replicas(server.url, silent, lease=3600.0) as pair:
         asking = asyncio.create_task(pair[0].post(headers={"idempotency-key": "prompt"}))

@@ -128,7 +128,7 @@ async def test_the_header_that_asks_for_ids_is_true_or_false(here: Stage) -> Non
 
 
 @pytest.mark.parametrize(("body", "headers"), [({}, {}), *ASKING])
-async def test_a_stream_that_is_left_ends_within_a_second_unless_its_caller_can_come_back(
+async def test_a_left_stream_ends_within_a_second_unless_it_can_be_resumed(
     body: dict[str, Any], headers: dict[str, str]
 ) -> None:
     async with stage(grace=3600.0) as here, httpx2.AsyncClient(base_url=here.url) as client:

@@ -99,9 +99,7 @@ def reason(error: grpc.aio.AioRpcError) -> str:
     return info.reason
 
 
-async def test_sessions_and_generations_belong_to_the_tenant_of_the_key_whatever_the_body_says(
-    server: Server, tmp_path: Path
-) -> None:
+async def test_sessions_and_generations_belong_to_the_tenant_of_the_key(server: Server, tmp_path: Path) -> None:
     lines = (line("acme-key", "acme"), line("acme-new", "acme"), line("other-key", "other"))
     async with guarded(server, tmp_path, *lines) as (replica,):
         client = replica.client
@@ -160,9 +158,7 @@ async def test_keys_change_without_a_restart(server: Server, tmp_path: Path) -> 
         assert await status("acme-new") == 200
 
 
-async def test_over_its_requests_a_key_gets_429_at_every_gateway_and_openai_understands(
-    server: Server, tmp_path: Path
-) -> None:
+async def test_a_key_over_its_requests_gets_429_at_every_gateway(server: Server, tmp_path: Path) -> None:
     lines = (line("acme-key", "acme", "requests=3"), line("other-key", "other"))
     async with guarded(server, tmp_path, *lines, count=2) as pair, AsyncExitStack() as stack:
         answers = [await pair[index % 2].post(max_tokens=2, headers=ACME) for index in range(3)]

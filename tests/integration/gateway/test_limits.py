@@ -92,7 +92,7 @@ async def is_let_in(limits: Limits, caller: ApiKey) -> bool:
     return True
 
 
-async def test_so_many_requests_run_at_once_and_the_place_of_a_dead_gateway_is_free_again(
+async def test_requests_are_limited_and_a_dead_gateway_s_places_are_freed(
     pair: list[Limits], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "LEASE", 6.0)

@@ -19,7 +19,7 @@ async def test_ready_verifiers_are_counted_and_the_process_is_described(here: St
     assert "_created" not in text
 
 
-async def test_without_a_verifier_the_count_is_0_and_not_missing_and_a_503_is_a_warning() -> None:
+async def test_without_a_verifier_the_count_is_0_and_a_503_is_a_warning() -> None:
     async with stage(verifiers=("127.0.0.1:1",), failover={"arrival": 0.0}) as here:
         assert '\nspecdec_verifiers_ready{model="bytes"} 0.0\n' in await page(here)
         with capture_logs() as logs:

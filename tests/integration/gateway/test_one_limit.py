@@ -49,7 +49,7 @@ async def test_five_megabytes_are_too_large_for_both_doors(roomy: Stage) -> None
     assert str(LIMIT) in error.message
 
 
-async def test_below_the_limit_both_doors_look_at_the_prompt_and_do_not_tokenize_it(
+async def test_below_the_limit_both_apis_check_a_prompt_without_tokenizing_it(
     roomy: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ByteTokenizer, "encode", None)

@@ -55,7 +55,7 @@ async def is_shown(gateway: Gateway, http: ssl.SSLContext, ca: bytes) -> bool:
         return False
 
 
-async def test_both_doors_show_the_certificate_and_a_renewed_one_without_a_restart(
+async def test_both_apis_show_the_certificate_and_a_renewed_one_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tls, "RELOAD", 0.05)

@@ -56,7 +56,7 @@ async def test_a_drained_gateway_hands_over_at_once(server: Server, verifier: Sc
     assert verifier.calls[1].epoch > verifier.calls[0].epoch
 
 
-async def test_the_reader_of_a_gateway_that_lost_its_lease_is_told_what_the_new_owner_commits(
+async def test_a_reader_of_a_former_owner_gets_what_the_new_owner_commits(
     server: Server, verifier: ScriptedVerifier, pair: list[Replica]
 ) -> None:
     heard = Heard()
@@ -75,9 +75,7 @@ async def test_the_reader_of_a_gateway_that_lost_its_lease_is_told_what_the_new_
     assert heard.done
 
 
-async def test_a_turn_whose_gateway_fell_silent_is_finished_by_another_before_its_client_comes(
-    server: Server, pair: list[Replica]
-) -> None:
+async def test_another_gateway_finishes_a_silent_one_s_turn_by_itself(server: Server, pair: list[Replica]) -> None:
     heard, dead = Heard(), RedisSessionStore.at(server.url, StorePolicy(lease=0.1))
     listening = asyncio.create_task(pair[0].stream(heard))
     await until(lambda: len(heard.text) > 3)
@@ -92,7 +90,7 @@ async def test_a_turn_whose_gateway_fell_silent_is_finished_by_another_before_it
     assert heard.text == TEXT
 
 
-async def test_a_turn_whose_gateway_died_before_it_owned_it_is_finished_by_another(
+async def test_another_gateway_finishes_a_turn_that_was_opened_and_never_owned(
     pair: list[Replica], verifier: ScriptedVerifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     died = asyncio.Event()
@@ -181,7 +179,7 @@ async def test_another_users_generation_is_answered_like_one_that_never_was(pair
     assert again.text == TEXT
 
 
-async def test_a_cursor_ahead_of_the_log_is_a_conflict_and_a_foreign_one_a_mistake(pair: list[Replica]) -> None:
+async def test_a_cursor_ahead_of_the_log_conflicts_and_a_foreign_one_is_wrong(pair: list[Replica]) -> None:
     heard = Heard()
     await pair[0].stream(heard)
     path = f"/v1/generations/{heard.generation}/events"

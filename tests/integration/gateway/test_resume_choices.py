@@ -57,7 +57,7 @@ async def test_all_choices_of_a_drained_gateway_go_on_elsewhere(
     assert len(verifier.calls) == 6
 
 
-async def test_under_one_key_they_run_once_whole_or_streamed_and_with_another_number_not_at_all(
+async def test_under_one_key_choices_run_once_and_another_number_is_refused(
     pair: list[Replica],
     verifier: ScriptedVerifier,
 ) -> None:
@@ -82,7 +82,7 @@ async def test_a_cancel_ends_every_choice(pair: list[Replica]) -> None:
     assert all(TEXT.startswith(text) and text != TEXT for text in heard.texts.values())
 
 
-async def test_a_cursor_of_another_number_of_choices_is_a_mistake_and_one_ahead_a_conflict(
+async def test_a_cursor_of_other_choices_is_a_mistake_and_one_ahead_a_conflict(
     pair: list[Replica],
 ) -> None:
     heard = Heard()

@@ -161,9 +161,7 @@ async def test_callers_without_a_user_list_no_sessions_and_share_no_keys(pair: l
     assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
 
 
-async def test_the_name_of_a_keyed_generation_cannot_be_computed_without_the_stores_secret(
-    server: Server, pair: list[Replica]
-) -> None:
+async def test_the_name_of_a_keyed_generation_needs_the_stores_secret(server: Server, pair: list[Replica]) -> None:
     key = {"idempotency-key": "guessable"}
     names = {(await replica.post(headers=key)).json()["id"].removeprefix("cmpl-") for replica in pair}
     async with connect(server.url) as client:

@@ -134,7 +134,7 @@ async def test_a_message_of_a_generation_tells_when_the_verifier_was_heard(stack
         assert began < client.heard <= time.monotonic()
 
 
-async def test_a_channel_is_replaced_by_one_with_a_connection_of_its_own_and_calls_on_the_old_one_go_on(
+async def test_a_replaced_channel_has_its_own_connection_and_old_calls_continue(
     stack: AsyncExitStack,
 ) -> None:
     servicer = Silent()

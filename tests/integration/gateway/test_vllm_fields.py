@@ -80,7 +80,7 @@ async def test_an_answer_says_how_much_of_the_prompt_was_computed_before(here: S
     assert answer.usage.prompt_tokens_details.cached_tokens == 3 + 3
 
 
-async def test_under_one_key_a_list_of_prompts_runs_once_and_another_list_is_refused(
+async def test_under_one_key_a_list_of_prompts_runs_once_and_another_is_refused(
     pair: list[Replica],
 ) -> None:
     key = {"idempotency-key": "several prompts"}

@@ -103,7 +103,7 @@ async def test_when_all_pods_are_gone_it_is_not_ready_and_says_why(house: House)
     assert await until_ready(house) == LONG.text
 
 
-async def test_a_generation_on_a_pod_that_terminates_is_finished_there_and_the_next_begins_elsewhere(
+async def test_a_terminating_pod_finishes_its_generation_and_gets_no_new_one(
     house: House,
 ) -> None:
     first = asyncio.create_task(house.text())
@@ -116,7 +116,7 @@ async def test_a_generation_on_a_pod_that_terminates_is_finished_there_and_the_n
     assert [len(verifier.calls) for verifier in house.verifiers] == [1, 1]
 
 
-async def test_a_generation_on_a_pod_that_is_gone_from_the_slices_is_finished_there(house: House) -> None:
+async def test_a_generation_on_a_pod_gone_from_the_slices_is_finished_there(house: House) -> None:
     first = asyncio.create_task(house.text())
     await until(lambda: house.verifiers[0].calls)
     house.says(1)

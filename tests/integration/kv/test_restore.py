@@ -35,7 +35,7 @@ async def test_another_turn_on_another_verifier_goes_on_from_the_stored_blocks(h
     assert answer["metrics"]["speculative_decoding"]["num_accepted_draft_tokens"] > 0
 
 
-async def test_a_verifier_lost_in_the_middle_costs_no_token_and_its_blocks_are_restored(here: Stage) -> None:
+async def test_a_verifier_lost_midway_costs_no_token_and_its_blocks_are_restored(here: Stage) -> None:
     ids: list[int] = []
     body = asked(PROMPT, LENGTH) | {"stream": True}
     async with here.client.stream("POST", "/v1/completions", json=body) as events:

@@ -152,7 +152,7 @@ async def test_a_verifier_without_the_token_is_refused_by_a_drafter_and_says_why
         assert link.drafter_state.model == "small"
 
 
-async def test_a_drafter_that_asks_for_another_token_is_not_said_to_have_another_tokenizer(server: GrpcServer) -> None:
+async def test_a_drafter_with_another_token_is_not_reported_as_another_tokenizer(server: GrpcServer) -> None:
     link = DrafterLink(server.address, 1.0, VerifierMetrics(CollectorRegistry()))
     pool = DrafterPool([link])
     running = asyncio.create_task(DrafterClient(link, Identity("v", "hash", THEIRS)).run())
@@ -175,7 +175,7 @@ async def test_reflection_takes_the_token_as_any_call_does(server: GrpcServer) -
     assert await _refusal(server.address, UNGUARDED) is grpc.StatusCode.UNAUTHENTICATED
 
 
-async def test_reflection_is_where_probes_are_when_they_have_an_address_of_their_own(free_port: int) -> None:
+async def test_reflection_moves_with_the_probes_to_their_own_address(free_port: int) -> None:
     probes = f"127.0.0.1:{free_port}"
     running = await start_grpc("127.0.0.1:0", _register, [SERVICE], access=OURS, health_address=probes)
     try:
@@ -185,7 +185,7 @@ async def test_reflection_is_where_probes_are_when_they_have_an_address_of_their
         await running.stop(0)
 
 
-def test_a_token_that_no_header_can_hold_is_a_wrong_setting_and_is_not_repeated(
+def test_a_token_that_no_header_can_hold_is_refused_and_not_repeated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SPECDEC_DRAFTER_TOKEN", "hush\n")

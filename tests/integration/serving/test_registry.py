@@ -7,7 +7,7 @@ from specdec.serving.telemetry.registry import process_registry
 from specdec.serving.version import package_version
 
 
-def test_a_process_says_what_it_is_and_what_it_uses_and_when_nothing_was_created() -> None:
+def test_a_process_reports_what_it_is_and_uses_and_never_created_series() -> None:
     registry = process_registry("drafter")
     Counter("specdec_rounds", "Rounds.", registry=registry).inc()
     for accepted in ("text/plain", "application/openmetrics-text; version=1.0.0"):

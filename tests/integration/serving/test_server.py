@@ -105,7 +105,7 @@ class Echo(drafter_pb2_grpc.DrafterServiceServicer):
             yield drafter_pb2.DraftResponse(pong=drafter_pb2.Pong(nonce=request.ping.nonce))
 
 
-async def test_a_broken_frame_ends_the_stream_it_is_on_behind_the_frames_that_were_good() -> None:
+async def test_a_broken_frame_ends_its_stream_after_the_good_frames() -> None:
     running = await start_grpc(
         "127.0.0.1:0", lambda server: drafter_pb2_grpc.add_DrafterServiceServicer_to_server(Echo(), server), ()
     )

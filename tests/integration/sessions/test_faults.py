@@ -148,7 +148,7 @@ async def test_a_commit_waits_out_a_server_that_restarts(server: Server, sid: st
     await patient.close()
 
 
-async def test_a_commit_to_a_server_that_stands_still_ends_with_its_patience_and_may_be_repeated(
+async def test_a_commit_to_a_stalled_server_times_out_and_may_be_repeated(
     server: Server, sid: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retry, "ONE_TRY", 0.5)

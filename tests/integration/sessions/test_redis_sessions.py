@@ -81,7 +81,7 @@ async def test_a_log_that_lost_tokens_is_not_written_to(store: RedisSessionStore
         await commit(store, RoundCommit(sid, epoch, 3, [10]))
 
 
-async def test_the_next_turn_begins_uncancelled_and_drops_events_of_turns_before_the_last(
+async def test_the_next_turn_begins_uncancelled_and_drops_older_events(
     store: RedisSessionStore, server: Server, sid: str
 ) -> None:
     for turn in (1, 2, 3):
@@ -104,7 +104,7 @@ async def test_scripts_come_back_after_the_server_forgot_them(
     assert (await store.acquire(sid, "a")).n == 3
 
 
-async def test_commands_wait_for_a_connection_and_the_question_whether_the_server_answers_does_not(
+async def test_commands_wait_for_a_connection_and_health_checks_do_not(
     store: RedisSessionStore, server: Server, sid: str
 ) -> None:
     await open_turn(store, sid)
@@ -128,7 +128,7 @@ async def test_the_server_never_evicts_and_keeps_a_log(store: RedisSessionStore,
     assert facts.version
 
 
-async def test_all_gateways_of_a_store_have_one_secret_which_one_restores_after_a_loss(server: Server) -> None:
+async def test_gateways_of_a_store_share_one_secret_which_one_restores(server: Server) -> None:
     *stores, late = [RedisSessionStore.at(server.url) for _ in range(4)]
     secret, *others = await asyncio.gather(*(store.secret() for store in stores))
     assert others == [secret, secret]
@@ -161,9 +161,7 @@ async def test_a_full_server_refuses_a_commit_and_tears_nothing(
     assert await log_of(store, sid) == [1, 2, 3, 10]
 
 
-async def test_another_tenants_session_costs_the_server_the_steps_of_one_that_never_was(
-    server: Server, sid: str
-) -> None:
+async def test_another_tenants_session_costs_the_steps_of_one_that_never_was(server: Server, sid: str) -> None:
     store = RedisSessionStore.at(server.url)
     for turn in range(3):
         await open_turn(store, sid, f"r{turn}")
@@ -200,7 +198,7 @@ async def test_every_key_has_an_end_and_the_meta_outlives_the_log(
     assert [round(seconds / 50) for seconds in left] == [2, 1, 1, 2, 1]
 
 
-async def test_a_session_that_lives_shorter_than_its_turn_takes_is_kept_until_the_turn_is_over(
+async def test_a_session_is_kept_until_a_turn_longer_than_its_life_is_over(
     store: RedisSessionStore, server: Server, sid: str
 ) -> None:
     log = lua.keys(sid)[1]
@@ -225,7 +223,7 @@ async def test_a_session_that_lives_shorter_than_its_turn_takes_is_kept_until_th
         assert await client.pttl(log) <= 1000
 
 
-async def test_new_turns_are_refused_before_the_memory_is_full_and_running_ones_go_on(server: Server, sid: str) -> None:
+async def test_new_turns_are_refused_before_memory_is_full_and_others_continue(server: Server, sid: str) -> None:
     store = RedisSessionStore.at(server.url)
     epoch = await begin(store, sid)
     async with connect(server.url) as client:

@@ -168,7 +168,7 @@ async def test_metrics_tell_what_speculation_did(target: Target, house: House, h
     assert "specdec_requests_waiting 0.0" in body
 
 
-async def test_a_folder_without_a_model_and_a_taken_port_are_configuration_errors(house: House, target: Target) -> None:
+async def test_a_missing_model_and_a_taken_port_are_configuration_errors(house: House, target: Target) -> None:
     settings = {"address": "127.0.0.1:0", "http": "127.0.0.1:0"}
     with pytest.raises(ModelRefused):
         async with verifier(VerifierSettings.load(None, {"model": {"path": "/nowhere"}, **settings})):

@@ -47,9 +47,7 @@ async def restored(
     return await client.stub.RestoreKv(messages())
 
 
-async def test_restored_blocks_are_the_same_to_the_bit_and_speculation_goes_on_from_them(
-    house: House, target: Target
-) -> None:
+async def test_restored_blocks_are_equal_to_the_bit_and_speculation_continues(house: House, target: Target) -> None:
     drafter = await house.drafter(oracle(target))
     first, second = await house.verifier(drafter), await house.verifier(drafter)
     text = target.greedy(PROMPT, LENGTH)

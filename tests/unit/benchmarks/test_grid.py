@@ -97,7 +97,7 @@ class Listening:
         return {}
 
 
-def test_the_ways_of_a_turn_answer_the_same_and_each_turn_has_prompts_of_its_own() -> None:
+def test_the_ways_of_a_turn_answer_the_same_prompts_and_turns_differ() -> None:
     pair = Pair(machine.ROOT / "models/demo/target", machine.ROOT / "models/demo/drafter")
     lab, heard = Lab(replace(quick(pair), prompt=64, grid_gammas=(3,))), Listening()
     timing = grid_cells.Timing(1.0, 2, 5.0, 6)
@@ -115,7 +115,7 @@ def test_the_ways_of_a_turn_answer_the_same_and_each_turn_has_prompts_of_its_own
 
 
 @pytest.mark.parametrize(("auto", "turns"), [(1.2, 2), (0.98, 8), (0.94, 2)])
-def test_a_cell_that_leaves_the_question_open_has_more_turns_of_auto_and_off(auto: float, turns: int) -> None:
+def test_an_undecided_cell_has_more_turns_of_auto_and_off(auto: float, turns: int) -> None:
     pair = Pair(machine.ROOT / "models/demo/target", machine.ROOT / "models/demo/drafter")
     lab, heard = Lab(replace(quick(pair), grid_gammas=(3,))), Listening(auto)
     timing = grid_cells.Timing(1.0, 2, 5.0, 6, more=6)

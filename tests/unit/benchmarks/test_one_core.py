@@ -12,7 +12,7 @@ from benchmarks.sections.one_core import Cell
 from tests.clock import Clock
 
 
-async def test_tokens_count_from_when_all_answers_have_begun_until_the_first_has_ended(
+async def test_tokens_count_from_the_last_begin_of_an_answer_to_the_first_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = Clock()

@@ -58,7 +58,7 @@ def test_skipping_the_residual_is_off_by_what_the_page_says() -> None:
     assert distance == pytest.approx(0.15)
 
 
-def test_the_greedy_processor_and_the_returned_rejection_are_off_by_what_the_page_says() -> None:
+def test_the_greedy_processor_and_the_returned_rejection_err_as_documented() -> None:
     assert worked.greedy_by_ratio() == pytest.approx(0.6)
     assert worked.with_rejected() == pytest.approx(0.3)
 

@@ -18,7 +18,7 @@ def _run(tokens: int, rounds: int, accepted: int = 0, rejected: int = 0, pace: f
     return Run((7,) * tokens, 1.0, rounds=rounds, accepted=accepted, rejected=rejected, gaps=gaps)
 
 
-def test_acceptance_is_what_was_kept_of_what_was_judged_whatever_the_length() -> None:
+def test_acceptance_is_kept_over_judged_for_every_length() -> None:
     runs = {"0": [_run(9, 9)], "1": [_run(9, 6, accepted=3, rejected=3)], "4": [_run(9, 4, accepted=5, rejected=1)]}
     assert acceptance(runs, (1, 4)) == pytest.approx(8 / 12)
 
@@ -27,7 +27,7 @@ def test_a_drafter_that_never_guessed_has_no_acceptance() -> None:
     assert acceptance({"2": [_run(3, 3)]}, (2,)) == 0.0
 
 
-def test_the_way_to_the_drafter_is_part_of_r_and_all_is_in_rounds_of_the_stack() -> None:
+def test_the_way_to_the_drafter_is_part_of_r_in_rounds_of_the_stack() -> None:
     assert COSTS.in_steps("small") == pytest.approx((0.2, 0.05, 0.1))
     assert COSTS.in_steps("small", step=0.020, trip=0.0035) == pytest.approx((0.1, 0.2, 0.05))
 

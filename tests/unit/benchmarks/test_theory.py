@@ -15,7 +15,7 @@ def test_a_drafters_own_operations_count() -> None:
 
 
 @pytest.mark.parametrize("gamma", [1, 4])
-def test_drafting_ahead_is_worth_nothing_where_no_draft_is_kept_and_hides_all_where_each_is(gamma: int) -> None:
+def test_drafting_ahead_is_worth_nothing_at_alpha_0_and_most_at_1(gamma: int) -> None:
     assert ahead(0.0, gamma, 0.1, 0.2, 0.03) == pytest.approx(speedup(0.0, gamma, 0.1, 0.2, 0.03))
     assert ahead(1.0, gamma, 0.1, 0.2, 0.03) == pytest.approx((gamma + 1) / (1 + gamma * 0.03))
 

@@ -62,7 +62,7 @@ def test_what_is_stored_twice_is_found_though_nobody_saw_it() -> None:
     assert of_store(ANSWER, (5, 6, 5, 6, 7), shown=2) == Findings(duplicated=2)
 
 
-def test_a_generation_that_the_store_does_not_have_is_lost_with_all_that_was_shown() -> None:
+def test_a_generation_missing_in_the_store_is_lost_with_all_that_was_shown() -> None:
     stream = seen(("g.8", list(RIGHT)))
     assert [found for _, found in check([stream], {"s": ANSWER}, {"g": RIGHT})] == [Findings()]
     assert [found for _, found in check([stream], {"s": ANSWER}, {})] == [Findings(lost=8)]

@@ -100,7 +100,7 @@ async def test_the_queue_is_bounded_and_a_tenant_has_half_of_it() -> None:
     await asyncio.gather(*tasks)
 
 
-async def test_whoever_leaves_the_queue_frees_what_it_was_given_and_wakes_those_behind() -> None:
+async def test_a_request_that_leaves_the_queue_frees_its_room_and_wakes_others() -> None:
     door = Door(places=2)
     await door.come("a")
     wide, narrow = await door.come("b", 2), await door.come("c")
@@ -116,7 +116,7 @@ async def test_whoever_leaves_the_queue_frees_what_it_was_given_and_wakes_those_
     assert door.entered == ["a", "c", "e"]
 
 
-async def test_a_client_with_users_gets_three_in_four_and_so_does_each_user_within_that() -> None:
+async def test_a_client_with_users_gets_three_in_four_and_so_does_each_user() -> None:
     door, loud, quiet = Door(places=64), Share("a", "loud"), Share("a", "quiet")
     waiting = [await door.come(loud) for _ in range(40)]
     assert len(door.entered) == 36, "3 in 4 of 48, which are 3 in 4 of 64"

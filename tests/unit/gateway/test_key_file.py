@@ -40,7 +40,7 @@ def test_a_line_names_a_tenant_the_hash_of_a_key_and_its_limits(tmp_path: Path) 
     assert found == ApiKey("acme", digest(KEY)[:32], 60, 100_000, 8, PriorityClass.PRIORITY)
 
 
-def test_a_tenant_has_several_keys_and_each_has_the_limits_of_the_settings_unless_it_names_its_own(
+def test_a_tenant_s_keys_have_the_default_limits_unless_they_name_others(
     tmp_path: Path,
 ) -> None:
     keys = file_of(tmp_path, line("one"), line("two", options="requests=5"), limits=KeyLimitSettings(requests=9))

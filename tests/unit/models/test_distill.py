@@ -41,7 +41,7 @@ def test_every_divergence_vanishes_for_the_targets_own_distribution() -> None:
     assert divergences(P.log(), P.log() + 5).tolist() == pytest.approx([0, 0, 0], abs=1e-6)
 
 
-def test_training_starts_with_kl_alone_and_ends_with_total_variation_in_front() -> None:
+def test_training_starts_with_kl_alone_and_ends_with_total_variation() -> None:
     weights = torch.stack([blend(step / 600) for step in range(600)])
     assert torch.equal(weights[:200], torch.tensor([1.0, 0.0, 0.0]).expand(200, 3))
     assert torch.allclose(weights[300:], torch.tensor([0.1, 0.9, 0.9]))

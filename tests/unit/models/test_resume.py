@@ -70,7 +70,7 @@ def test_a_save_that_dies_half_way_leaves_the_old_checkpoint(tmp_path: Path, mon
     assert checkpoint.restore(path, model, optimizers) == 3
 
 
-def test_initial_weights_are_a_function_of_the_seed_and_leave_the_global_generator_alone() -> None:
+def test_initial_weights_depend_on_the_seed_and_not_the_global_generator() -> None:
     before = torch.get_rng_state()
     first = build(TINY, vocabulary=32, seed=5)
     assert torch.equal(torch.get_rng_state(), before)

@@ -50,7 +50,7 @@ def test_a_saved_tokenizer_loads_the_same_with_its_template(tokenizer: PreTraine
     assert loaded.chat_template == tokenizer.chat_template
 
 
-def test_the_chat_template_writes_instructions_as_comments_and_answers_as_code(
+def test_the_chat_template_writes_instructions_as_comments(
     tokenizer: PreTrainedTokenizerFast,
 ) -> None:
     messages = [

@@ -147,7 +147,7 @@ def test_a_session_that_is_opened_again_is_read_anew() -> None:
     assert first.token == 7
 
 
-def test_what_was_drafted_and_committed_is_read_without_being_computed_again() -> None:
+def test_drafted_and_committed_tokens_are_read_without_computing_again() -> None:
     drafter, session = looking((5, 6, 5))
     for each in drafter.step([ScheduledSession(session, 3)]):
         assert isinstance(each, DraftedToken)
@@ -169,14 +169,14 @@ class TestHybrid:
         model.passes.clear()
         return drafter, session, model
 
-    def test_the_source_drafts_where_it_has_an_answer_and_the_model_is_not_asked(self) -> None:
+    def test_the_source_drafts_where_it_has_an_answer_without_the_model(self) -> None:
         drafter, session, model = self.stage(5, 6, 5)
         drafts = drafter.step([ScheduledSession(session, 3)])
         assert [each.token for each in drafts if isinstance(each, DraftedToken)] == [6, 5, 6]
         assert model.passes == []
         assert drafter.info.kind == "hybrid"
 
-    def test_the_model_drafts_from_its_own_distribution_where_the_source_has_none(self) -> None:
+    def test_the_model_drafts_by_its_own_law_where_the_source_has_none(self) -> None:
         drafter, session, _ = self.stage(1, 2, 3)
         (drafted,) = drafter.step([ScheduledSession(session, 3)])
         assert isinstance(drafted, DraftedToken)

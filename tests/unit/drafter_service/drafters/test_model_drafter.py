@@ -79,7 +79,7 @@ def test_a_session_drafts_the_same_in_a_batch_of_all_modes() -> None:
         assert _same([step[row] for step in steps], expected_drafts(opened, 4))
 
 
-def test_a_session_that_reads_certainty_gets_that_of_q_and_a_greedy_one_that_of_temperature_1() -> None:
+def test_certainty_is_that_of_q_and_for_greedy_ones_at_temperature_1() -> None:
     drafter = _drafter()
     asking = replace(OPEN, policy=GammaPolicy(PolicyKind.EGAG))
     greedy = replace(asking, params=SamplingParams(temperature=0.0))

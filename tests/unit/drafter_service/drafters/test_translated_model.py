@@ -76,7 +76,7 @@ def test_a_text_is_written_as_the_drafters_tokenizer_writes_it() -> None:
     assert len(text.ids) != len(target_ids(TEXT))
 
 
-def test_a_special_token_stays_itself_where_the_drafter_has_it_and_else_is_left_out() -> None:
+def test_a_special_token_is_kept_if_the_drafter_has_it_and_else_left_out() -> None:
     text = Retokenized(WAY)
     text.read([END, *target_ids("he"), TURN, *target_ids("llo")])
     turn = OURS.token_to_id("<turn>")
@@ -162,7 +162,7 @@ def test_a_sequence_without_room_has_no_distribution_and_the_others_go_on(contex
     assert model.room != bool(logits[1].isnan().all())
 
 
-def test_vocabularies_of_sentence_pieces_and_of_bytes_translate_to_each_other() -> None:
+def test_vocabularies_of_sentence_pieces_and_bytes_translate_both_ways() -> None:
     pieces = sentence_pieces(["▁", *"helowrdt,", "he", "ll", "▁w", "▁he", "lo"])
     llama = ByteTokenizer(pieces.to_str(), pieces.get_vocab_size(), [2])
     assert llama.beginning == (2,)

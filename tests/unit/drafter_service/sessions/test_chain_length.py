@@ -22,7 +22,7 @@ def _drafted(length: ChainLength, certainty: Certainty) -> int:
     return next(count for count in range(1, 99) if _ends(length, count, certainty))
 
 
-def test_egag_drafts_most_where_the_drafter_is_sure_and_least_where_it_is_torn() -> None:
+def test_egag_drafts_most_where_the_drafter_is_sure_and_least_where_not() -> None:
     assert _drafted(ChainLength(EGAG), SURE) == 8
     assert _drafted(ChainLength(EGAG), TORN) == 1
     assert _drafted(ChainLength(EGAG), Certainty(0.5, 0.5)) == 4

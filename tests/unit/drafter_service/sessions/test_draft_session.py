@@ -43,7 +43,7 @@ def test_a_verdict_that_differs_drops_the_chain_from_there() -> None:
     assert (session.tokens_from(0), session.drafted) == ([1, 2, 3, 4, 9], 0)
 
 
-def test_a_verdict_longer_than_the_chain_keeps_what_was_computed_for_the_chain() -> None:
+def test_a_verdict_longer_than_the_chain_keeps_what_the_chain_computed() -> None:
     session = _session((4, 5))
     assert session.commit(commit(3, 4, 5, 6)) == 5
     assert (session.tokens_from(0), session.drafted) == ([1, 2, 3, 4, 5, 6], 0)
@@ -173,7 +173,7 @@ def test_penalties_see_the_drafts() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.lists(st.integers(0, 1), max_size=3)), max_size=12))
-def test_what_is_handed_out_continues_what_was_before_and_nothing_is_handed_out_twice(
+def test_handed_out_tokens_continue_the_last_and_none_is_repeated(
     acts: list[tuple[int, list[int]]],
 ) -> None:
     session = _session(opened=replace(OPEN, gamma=9, max_len=CONTEXT))

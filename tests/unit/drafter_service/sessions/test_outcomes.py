@@ -82,13 +82,13 @@ def test_each_chain_is_what_would_be_drafted_once_its_outcome_is_committed(mode:
         assert _same(chunk, continued(opened, *end), 2)
 
 
-def test_nothing_is_pushed_unasked_by_the_verifier_or_where_the_draft_decides_its_length(bench: Bench) -> None:
+def test_nothing_is_pushed_unrequested_or_where_the_draft_ends_itself(bench: Bench) -> None:
     bench.run(replace(PUSHING, outcomes=0))
     bench.run(replace(PUSHING, session_id="t", policy=GammaPolicy(min_confidence=0.3)))
     assert {chunk.base_len for chunk in bench.stream.drafts} <= {3, 5}
 
 
-def test_a_session_goes_on_with_the_outcome_that_came_true_and_prepares_the_next(bench: Bench) -> None:
+def test_a_session_continues_with_the_true_outcome_and_prepares_the_next(bench: Bench) -> None:
     first, *pushed = bench.run(PUSHING)
     found = _prefixes(PUSHING, pushed, tuple(first.draft.tokens))
     end, chunk = next((end, chunk) for end, chunk in found.items() if len(end) == 1)

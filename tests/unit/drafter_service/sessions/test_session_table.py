@@ -152,7 +152,7 @@ def test_more_sessions_than_allowed_are_refused() -> None:
     assert [session.epoch for _, session in table.sessions] == [2]
 
 
-def test_one_verifier_leaves_room_for_the_others_whatever_number_of_streams_it_opens() -> None:
+def test_one_verifier_leaves_room_for_others_with_any_number_of_streams() -> None:
     table = Table(max_sessions=3, per_verifier=2)
     greedy = [ListStream(number, "greedy") for number in (1, 2, 3)]
     for stream in greedy[:2]:
@@ -164,7 +164,7 @@ def test_one_verifier_leaves_room_for_the_others_whatever_number_of_streams_it_o
     assert table.take(OPEN, greedy[2]) is not None
 
 
-def test_a_verifier_at_its_limit_loses_the_session_that_it_has_left_alone_and_no_other_verifier_does() -> None:
+def test_a_verifier_at_its_limit_loses_its_own_idle_session() -> None:
     table = Table(per_verifier=1)
     broken, again, other = ListStream(1, "v"), ListStream(2, "v"), ListStream(3, "w")
     idle = replace(OPEN, gamma=0)
@@ -176,7 +176,7 @@ def test_a_verifier_at_its_limit_loses_the_session_that_it_has_left_alone_and_no
     assert sorted(stream.number for stream, _ in table.sessions) == [2, 3]
 
 
-def test_a_verifier_that_has_taken_every_session_gives_back_to_others_until_all_have_as_many() -> None:
+def test_a_verifier_with_every_session_gives_back_until_shares_are_equal() -> None:
     table = Table(max_sessions=6, per_verifier=6)
     flood, modest = ListStream(1, "flood"), ListStream(2, "modest")
     for number in range(6):
@@ -191,7 +191,7 @@ def test_a_verifier_that_has_taken_every_session_gives_back_to_others_until_all_
     assert sorted(stream.number for stream, _ in table.sessions) == [1, 1, 1, 2, 2, 2]
 
 
-def test_a_verifier_that_has_taken_all_memory_gives_back_to_one_that_holds_less() -> None:
+def test_a_verifier_with_all_memory_gives_back_to_one_that_holds_less() -> None:
     table = Table(tokens=12)
     flood, modest = ListStream(1, "flood"), ListStream(2, "modest")
     for name in ("a", "b", "c", "d"):
@@ -203,7 +203,7 @@ def test_a_verifier_that_has_taken_all_memory_gives_back_to_one_that_holds_less(
     assert sorted(table.model.kv) == ["1/c", "1/d", "2/s", "2/t"]
 
 
-def test_a_session_that_grows_takes_the_memory_of_the_verifier_that_holds_most() -> None:
+def test_a_growing_session_takes_memory_of_the_verifier_that_holds_most() -> None:
     table = Table(tokens=12)
     flood = ListStream(2, "flood")
     growing = table.opened(replace(OPEN, max_len=12))
@@ -233,7 +233,7 @@ def grow(table: Table, session: DraftSession) -> list[DraftSession]:
     return [dropped for _, dropped in table.sessions.take_evicted()]
 
 
-def test_a_session_that_grows_takes_the_room_of_the_one_longest_unheard_of_that_nobody_waits_for() -> None:
+def test_a_growing_session_takes_the_room_of_the_least_recently_used() -> None:
     table = Table(tokens=12)
     waiting = table.opened(replace(OPEN, session_id="waiting", max_len=12))
     idle = replace(OPEN, gamma=0, max_len=12)
@@ -245,7 +245,7 @@ def test_a_session_that_grows_takes_the_room_of_the_one_longest_unheard_of_that_
     assert list(table.model.kv) == ["1/waiting"]
 
 
-def test_a_session_that_is_opened_takes_the_room_of_one_that_has_long_been_silent() -> None:
+def test_an_opened_session_takes_the_room_of_a_long_silent_one() -> None:
     table = Table(tokens=5)
     table.take(replace(OPEN, gamma=0, max_len=5))
     opening = replace(OPEN, session_id="t", max_len=5)

@@ -62,7 +62,7 @@ def test_a_verifier_is_owed_nothing_for_the_time_when_it_wanted_nothing() -> Non
     assert _shares(planner, *_of("f", 9), *_of("m", 9)) == {"f": 2, "m": 2}
 
 
-def test_long_prompts_of_one_verifier_leave_the_others_their_part_of_a_pass() -> None:
+def test_long_prompts_of_one_verifier_leave_the_others_their_share() -> None:
     assert _shares(StepPlanner(8, 16), *_of("f", 6, pending=40), *_of("m", 1, pending=6)) == {"f": 10, "m": 6}
 
 

@@ -39,7 +39,7 @@ def test_a_first_step_that_reads_prompts_is_not_taken_for_one_that_drafts() -> N
 
 
 @pytest.mark.parametrize("reading", [4, 64])
-def test_the_tokens_that_sessions_read_before_a_draft_are_no_part_of_its_step(reading: int) -> None:
+def test_prefill_before_a_draft_is_no_part_of_its_step(reading: int) -> None:
     drafts = runner()
     measure(drafts, 16, reading, steps=8)
     measure(drafts, 16, 2, steps=50)

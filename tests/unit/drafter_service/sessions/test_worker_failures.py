@@ -52,7 +52,7 @@ def test_a_pass_that_fails_refuses_its_sessions_and_the_thread_goes_on(bench: Be
 
 
 @pytest.mark.parametrize("ahead", [0, 2])
-def test_a_failure_behind_drawn_drafts_ends_the_draft_and_drops_none_of_them(ahead: int) -> None:
+def test_a_failure_after_drawn_drafts_ends_the_draft_and_drops_none(ahead: int) -> None:
     bench = Bench(SETTINGS.model_copy(update={"ahead": ahead}))
     drawn = 2 if not ahead else 4
 

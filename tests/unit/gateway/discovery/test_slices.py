@@ -32,7 +32,7 @@ def test_a_pod_with_two_address_families_is_one_endpoint() -> None:
     assert endpoints_of(both[:1], "grpc") == (Endpoint("[fd00::1]:50053", "uid-1"),)
 
 
-def test_of_two_slices_that_disagree_the_one_that_says_terminating_is_believed() -> None:
+def test_of_two_slices_that_disagree_the_terminating_one_is_believed() -> None:
     going = pod(1, ready=False, serving=True, terminating=True)
     for order in ([pod(1), going], [going, pod(1)]):
         found = endpoints_of([slice_of(name, item) for name, item in zip("ab", order, strict=True)], "grpc")

@@ -36,7 +36,7 @@ def test_an_answer_that_is_read_again_counts_no_more() -> None:
     assert not unread._counts
 
 
-def test_an_answer_is_its_users_once_that_is_known_and_its_addresses_before() -> None:
+def test_an_answer_belongs_to_its_address_until_its_user_is_known() -> None:
     scope = {"type": "http", "client": ("192.0.2.1", 1)}
     assert answered_share(scope) == Share("192.0.2.1")
     note_share(scope, Share("192.0.2.1", "a"))

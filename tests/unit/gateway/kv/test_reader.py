@@ -94,7 +94,7 @@ async def test_once_measured_blocks_that_computing_beats_are_left_where_they_are
     assert len(target.spans) == 2
 
 
-async def test_a_lookup_that_comes_too_late_or_fails_is_a_miss_and_the_next_is_left_out() -> None:
+async def test_a_late_or_failed_lookup_is_a_miss_and_the_next_is_left_out() -> None:
     late = Stage(patience=0.001)
     assert await late.restore(Target(pause=30.0)) == 3
     assert late.misses("late") == 1

@@ -41,7 +41,7 @@ async def written(writer: KvWriter) -> None:
     await cancel_and_wait(task)
 
 
-async def test_the_oldest_offers_are_dropped_for_new_ones_that_come_again_and_counted() -> None:
+async def test_the_oldest_offers_are_dropped_for_new_ones_and_counted() -> None:
     registry, store, source = CollectorRegistry(), MemoryBlocks(), Source()
     writer = KvWriter(store, KvSettings(queue=2), KvMetrics(registry))
     for _ in range(2):

@@ -54,7 +54,7 @@ async def test_a_server_that_is_nearly_full_takes_no_new_work() -> None:
 
 
 @pytest.mark.parametrize("failed", ["aof_last_write_status", "rdb_last_bgsave_status"])
-async def test_where_a_write_to_the_disk_failed_a_write_shows_whether_the_server_refuses_them(failed: str) -> None:
+async def test_after_a_failed_write_to_disk_a_write_shows_if_the_server_refuses(failed: str) -> None:
     with pytest.raises(SessionStoreFull, match="cannot write to its disk"):
         await Server(ResponseError(NO_DISK), {failed: "err"}).check()
     going_on = Server(None, {failed: "err"})

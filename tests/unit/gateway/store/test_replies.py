@@ -155,13 +155,13 @@ async def test_every_reply_of_commit_has_its_error(reply: list[Any], means: type
 
 
 @given(FIELDS)
-async def test_an_answer_without_the_checksum_of_its_call_is_none_and_no_idle_connection_is_kept(answer: Any) -> None:
+async def test_an_answer_without_its_checksum_is_refused_with_its_connection(answer: Any) -> None:
     answers = Answering(answer, bare=True)
     assert isinstance(await ended(commit(store(answers), COMMIT)), SessionStoreDown)
     assert (answers.calls, answers.dropped) == (TRIES, TRIES)
 
 
-def test_the_reply_to_another_call_is_not_taken_even_when_both_sent_the_same() -> None:
+def test_the_reply_to_another_equal_call_is_not_taken() -> None:
     first, second = (arguments_of(["k"], ["a", 1]) for _ in range(2))
     reply = [b"OK", b"1"]
     answer = [digest_of(first[-1], reply), reply]

@@ -47,7 +47,7 @@ def test_tokens_that_wait_are_counted() -> None:
     assert waiting == [0, 1, 2, 3, 0, 1, 1, 2, 0]
 
 
-def test_a_token_with_the_end_of_one_character_and_half_of_the_next_waits_alone() -> None:
+def test_a_token_that_ends_one_character_and_begins_another_waits_alone() -> None:
     detokenizer = Detokenizer(Decode(lambda token, first: [b"\xf0\x9f", b"\x98\x80\xf0", b"\x9f\x98\x80"][token]))
     pieces = [(detokenizer.push(token), detokenizer.incomplete) for token in range(3)]
     assert pieces == [("", 1), ("😀", 1), ("😀", 0)]

@@ -41,7 +41,7 @@ async def test_a_tenants_flood_waits_behind_anothers_single_request() -> None:
     assert [name for name in gate.order if name != "quiet"] == [f"loud {index}" for index in range(10)]
 
 
-async def test_an_address_has_half_of_the_queue_a_user_half_of_that_and_the_rest_is_for_others() -> None:
+async def test_an_address_has_half_of_the_queue_and_a_user_half_of_that() -> None:
     lane, gate = TokenizingLane("test", 10 * LEAST_SIZE), Gate()
     called_from("192.0.2.1")
     taken = [await started(lane, "loud", gate, "loud") for _ in range(3)]  # one runs, two wait

@@ -121,7 +121,7 @@ def test_what_is_no_call_is_text(name: str, text: str, expected: Sequence[Read])
 
 @pytest.mark.parametrize("name", BOUND)
 @pytest.mark.parametrize("forced", [True, False])
-def test_a_grammar_allows_calls_of_the_schemas_and_text_unless_a_call_must_be(name: str, forced: bool) -> None:
+def test_a_grammar_allows_calls_and_text_unless_a_call_is_required(name: str, forced: bool) -> None:
     state = GrammarCompiler.of_bytes().compile(FORMATS[name].grammar(TOOLS, forced=forced, parallel=True))
 
     def allowed(text: str) -> bool:
@@ -135,7 +135,7 @@ def test_a_grammar_allows_calls_of_the_schemas_and_text_unless_a_call_must_be(na
 
 @pytest.mark.parametrize("name", BOUND)
 @pytest.mark.parametrize("special", [True, False])
-def test_tags_that_are_special_tokens_are_those_tokens_in_a_call_that_must_be(name: str, special: bool) -> None:
+def test_tags_that_are_special_tokens_are_used_in_a_required_call(name: str, special: bool) -> None:
     tags = sorted(TAGS) if special else []
     form = format_of("tools" + " ".join(FORMATS[name].marks), tags)
     assert form.name == name
@@ -172,7 +172,7 @@ def test_a_format_is_known_by_the_chat_template() -> None:
     assert [format_of(template).name for template in ("", None, "{{ messages }}")] == ["hermes"] * 3
 
 
-def test_an_unknown_format_is_text_and_refused_by_name_where_a_call_must_be() -> None:
+def test_an_unknown_format_is_text_and_is_refused_where_a_call_is_required() -> None:
     form = format_of("{% if tools %}{{ tools }}{% endif %}")
     assert read(form.name, HERMES, 3) == [HERMES]
     with pytest.raises(UnsupportedParameter, match="format unknown"):

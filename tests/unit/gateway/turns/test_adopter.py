@@ -41,7 +41,7 @@ async def test_a_turn_is_continued_to_its_end_though_nobody_reads_it_yet() -> No
     assert stage.outcomes("continued") == 1
 
 
-async def test_it_is_paused_where_it_stands_when_nobody_comes_within_what_is_left_of_the_grace() -> None:
+async def test_a_turn_pauses_if_no_reader_comes_within_the_rest_of_the_grace() -> None:
     stage = Stage(Script(text="x" * 150, gamma=0, pause=0.01), grace=1.0)
     await stage.orphan(silent=0.95)
     await stage.adopt_orphans()

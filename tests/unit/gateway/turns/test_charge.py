@@ -97,7 +97,7 @@ async def test_what_is_used_is_settled_before_the_last_event_is_passed_on(stage:
 
 
 @pytest.mark.parametrize(("limits", "used"), [({"max_tokens": 20}, 26), ({"max_tokens": None}, CONTEXT)])
-async def test_a_reader_that_leaves_pays_for_what_may_go_on_and_can_be_read_for_nothing(
+async def test_a_reader_pays_for_what_may_go_on_after_it_and_reads_for_nothing(
     stage: Stage, limits: dict[str, Any], used: int
 ) -> None:
     for _ in range(2):

@@ -45,7 +45,7 @@ async def test_a_generation_is_started_then_rounds_then_finished() -> None:
     assert ids_of(middle) == output(Script())
 
 
-async def test_users_share_no_computed_prefix_with_each_other_whatever_salt_they_send() -> None:
+async def test_users_share_no_computed_prefix_under_any_salt() -> None:
     verifier = ScriptedVerifier()
     stage = Stage(verifier)
     for user, salt in (("", ""), ("ann", ""), ("bob", ""), ("", "ann"), ("ann", "s"), ("bob", "s"), ("user:ann", "")):
@@ -100,7 +100,7 @@ async def test_drafts_behind_a_stop_string_are_not_counted_as_accepted() -> None
     assert end.summary.num_accepted_draft_tokens == 3
 
 
-async def test_text_that_may_become_a_stop_string_is_held_back_though_its_tokens_are_committed() -> None:
+async def test_text_that_may_become_a_stop_string_is_held_back() -> None:
     stage = Stage(ScriptedVerifier(script=Script(text="abcdef", gamma=0)))
     shown, held = "", set()
     async for event in stage.stream(stop=("cdX",)):

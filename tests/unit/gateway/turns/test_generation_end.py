@@ -23,7 +23,7 @@ from tests.gateway_fakes import (
 from tests.unit.gateway.turns.generation_stage import Stage, ask, end_of, text_of
 
 
-async def test_a_caller_who_leaves_cancels_the_verifier_and_gives_the_session_back() -> None:
+async def test_a_leaving_caller_cancels_the_verifier_and_releases_the_session() -> None:
     verifier = ScriptedVerifier(script=Script(pause=0.05))
     stage = Stage(verifier)
     await stage.pool.probe()

@@ -88,7 +88,7 @@ def sums(*rounds: Round) -> dict[str, Tally]:
     return reduce(added, map(tallies_of, rounds), {})
 
 
-def test_each_drafter_has_its_own_sums_and_a_prediction_is_part_of_the_usage() -> None:
+def test_each_drafter_has_its_own_sums_and_a_prediction_is_in_the_usage() -> None:
     predicted = [drafted("prediction", 4, accepted) for accepted in (4, 4, 1)]
     rounds = Counter({(4, 4, ""): 2, (4, 1, ""): 1, (3, 0, ""): 2, (0, 0, "no_match"): 5})
     drafters = sums(*predicted, drafted("ngram", 3, 0), drafted("ngram", 3, 0))

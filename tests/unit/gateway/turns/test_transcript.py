@@ -70,7 +70,7 @@ def test_an_end_without_tokens_is_no_step_of_the_statistics() -> None:
 
 
 @pytest.mark.parametrize(("stop", "late", "steps"), [((), 4, 6), (("de",), 4, 4), (("bc",), 3, 3)])
-def test_plain_rounds_that_were_joined_leave_the_same_statistics_live_and_read_back(
+def test_joined_plain_rounds_leave_the_same_statistics_live_and_read_back(
     stop: tuple[str, ...], late: int, steps: int
 ) -> None:
     rounds = [plain(6 + index, letter)._replace(fallback="late") for index, letter in enumerate("abcd")]
@@ -146,7 +146,7 @@ def test_a_round_comes_with_a_report_where_the_request_asks() -> None:
         (True, True, ("<end>",), "abc<end>"),
     ],
 )
-def test_a_special_token_and_a_stop_string_are_shown_where_they_are_asked_for(
+def test_special_tokens_and_stop_strings_are_shown_on_request(
     shows_stop: bool, shows_special: bool, stop: tuple[str, ...], text: str
 ) -> None:
     asked = replace(header(stop), shows_stop=shows_stop, shows_special=shows_special)

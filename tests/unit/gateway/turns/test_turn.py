@@ -123,7 +123,7 @@ def ask(**changes: object) -> GenerationRequest:
     return GenerationRequest(**(values | changes))  # type: ignore[arg-type]
 
 
-def test_a_digest_is_of_what_is_asked_and_not_of_a_seed_drawn_for_the_caller() -> None:
+def test_a_digest_covers_the_request_and_not_a_seed_drawn_for_the_caller() -> None:
     same = [
         ask(),
         ask(sampling=SamplingParams(seed=2)),

@@ -48,7 +48,7 @@ async def test_every_round_is_in_the_store_before_it_is_shown() -> None:
     assert (made.sessions.only.finish, run.transcript.finish) == ("stop", FinishReason.STOP)
 
 
-async def test_the_call_has_the_committed_tokens_and_an_epoch_of_its_own_after_a_loss() -> None:
+async def test_after_a_loss_the_call_has_the_committed_tokens_and_a_new_epoch() -> None:
     first, second = ScriptedVerifier("a:1"), ScriptedVerifier("b:1")
     first.failures = second.failures = [(1, NoVerifier("lost"))]
     run = Runner(await opened(first, second))

@@ -61,7 +61,7 @@ async def test_a_turn_that_ended_is_read_back_with_the_same_events() -> None:
     assert len(verifier.calls) == 1
 
 
-async def test_the_rounds_of_another_owner_are_followed_and_its_turn_is_taken_over_when_it_goes() -> None:
+async def test_rounds_of_another_owner_are_followed_and_its_turn_taken_over() -> None:
     verifier = ScriptedVerifier()
     made = await opened(verifier)
     store = made.sessions
@@ -82,7 +82,7 @@ async def test_the_rounds_of_another_owner_are_followed_and_its_turn_is_taken_ov
     assert verifier.calls[0].tokens == (*PROMPT, *b"He")
 
 
-async def test_a_turn_that_is_lost_goes_on_with_what_the_new_owner_committed_and_repeats_nothing() -> None:
+async def test_a_lost_turn_continues_with_the_new_owner_s_tokens_without_repeats() -> None:
     made = await opened(ScriptedVerifier(script=Script(text="abcdef", gamma=0, pause=0.05)))
     store, events = made.sessions, []
     async for event in events_of(stream(made, header())):
@@ -114,7 +114,7 @@ async def test_a_deadline_ends_the_wait_for_another_owner() -> None:
         [event async for event in events_of(stream(made, seconds=0.05))]
 
 
-async def test_a_stream_that_is_closed_counts_as_cancelled_by_its_client_and_releases_the_turn() -> None:
+async def test_a_closed_stream_counts_as_cancelled_and_releases_the_turn() -> None:
     made = await opened()
     events = events_of(stream(made, header()))
     await anext(events)

@@ -205,7 +205,7 @@ async def test_the_pool_follows_a_source() -> None:
     await asyncio.wait([task])
 
 
-async def test_a_ready_one_that_is_slow_is_given_some_looks_before_it_is_given_up() -> None:
+async def test_a_slow_ready_verifier_is_probed_again_before_it_is_lost() -> None:
     verifier = ScriptedVerifier()
     pool = make(verifier)
     await pool.probe()
@@ -220,7 +220,7 @@ async def test_a_ready_one_that_is_slow_is_given_some_looks_before_it_is_given_u
     assert pool.states["a:1"] == "ready"
 
 
-async def test_one_whose_generations_go_on_is_ready_though_its_probes_are_answered_too_late() -> None:
+async def test_a_verifier_with_running_generations_is_ready_despite_late_probes() -> None:
     verifier = ScriptedVerifier()
     pool = make(verifier)
     await pool.probe()

@@ -81,14 +81,14 @@ async def test_the_rest_is_asked_of_another_verifier_under_a_new_epoch(lost: Spe
     assert sorted(generation.pool.states.values()) == ["ready", "unreachable"]
 
 
-async def test_a_full_verifier_stays_ready_and_when_all_are_full_that_is_the_error() -> None:
+async def test_a_full_verifier_stays_ready_and_all_full_ones_are_an_error() -> None:
     generation = Generation(*verifiers(2, (0, QueueFull("full"))))
     with pytest.raises(QueueFull):
         await generation.run()
     assert set(generation.pool.states.values()) == {"ready"}
 
 
-async def test_losses_in_a_row_are_counted_up_to_the_limit_and_a_round_between_starts_again() -> None:
+async def test_losses_in_a_row_are_counted_to_the_limit_and_a_round_resets_them() -> None:
     many = verifiers(4, (0, NoVerifier("lost")))
     with pytest.raises(NoVerifier, match="lost"):
         await Generation(*many, attempts=2).run()

@@ -93,7 +93,7 @@ def opened(loop: PassLoop, *receivers: Receiver, call: GenerationCall = CALL) ->
     return [loop.open(call, receiver, 9, 60.0) for receiver in receivers]
 
 
-async def test_a_pass_is_committed_in_one_call_and_each_generation_gets_its_answer() -> None:
+async def test_a_pass_is_committed_in_one_call_and_each_generation_answered() -> None:
     stream = Stream()
     store = Store(lambda commit: Fenced("newer") if commit.session_id == "b" else commit.session_id == "c")
     loop, receivers = loop_over(stream, store), [Receiver(name) for name in "abc"]
@@ -122,7 +122,7 @@ async def test_what_arrives_during_a_commit_is_joined_in_the_next() -> None:
     await loop.close()
 
 
-async def test_a_store_that_does_not_answer_is_the_error_of_every_generation_of_the_pass() -> None:
+async def test_a_silent_store_is_the_error_of_every_generation_of_the_pass() -> None:
     stream, store, receivers = Stream(), Store(), [Receiver("a"), Receiver("b")]
     store.down = True
     loop = loop_over(stream, store)
@@ -200,7 +200,7 @@ async def test_a_retired_loop_ends_with_its_last_generation() -> None:
     await until(lambda: stream.closed)
 
 
-async def test_generations_of_one_verifier_share_a_loop_until_its_channel_is_replaced_or_it_is_old(
+async def test_generations_of_one_verifier_share_a_loop_until_it_is_replaced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     verifier = ScriptedVerifier()

@@ -56,7 +56,7 @@ def test_memory_may_be_said_with_a_unit() -> None:
             UpSettings.load(None, {"kv_memory": wrong})
 
 
-def test_every_setting_but_those_of_logs_is_an_option_that_is_none_unless_given() -> None:
+def test_every_setting_but_those_of_logs_is_an_option_without_a_default() -> None:
     options = signature(up).parameters
     assert set(options) == {"config", *UpSettings.model_fields} - {"log"}
     assert all(option.default is None for option in options.values())

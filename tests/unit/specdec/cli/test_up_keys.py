@@ -26,7 +26,7 @@ def test_an_address_that_others_reach_is_warned_of_unless_there_are_keys(tmp_pat
     assert said() == []
 
 
-def test_a_file_of_keys_that_is_not_there_is_named_before_anything_is_started(tmp_path: Path) -> None:
+def test_a_missing_file_of_keys_is_named_before_anything_is_started(tmp_path: Path) -> None:
     console = Console(file=io.StringIO())
     with pytest.raises(ConfigError, match=r"--api-keys .*/none"):
         Up(console, UpSettings(api_keys=tmp_path / "none"), Stop()).run()

@@ -17,9 +17,7 @@ moves = st.lists(st.tuples(st.integers(0, 4), st.sampled_from(MOVES), st.integer
 
 @pytest.mark.parametrize("store", STORES)
 @given(moves)
-def test_whatever_comes_and_goes_the_budget_holds_and_no_session_reads_anothers(
-    store: str, moves: list[tuple[int, str, int]]
-) -> None:
+def test_the_budget_holds_and_no_session_reads_another_s_memory(store: str, moves: list[tuple[int, str, int]]) -> None:
     kv, inside = make(store, 9), set[str]()
     for number, move, size in moves:
         step(kv, inside, number, move, size)

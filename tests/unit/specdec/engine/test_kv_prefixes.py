@@ -6,7 +6,7 @@ COPIED = "slabs"
 """The store that copies a prefix; the other one shares its pages."""
 
 
-def test_a_session_begins_with_what_a_running_one_has_computed_of_its_prompt(pool: Pool) -> None:
+def test_a_session_begins_with_the_prefix_that_a_running_one_has_computed(pool: Pool) -> None:
     kv = pool(20)
     kv.admit("a", 100)
     run(kv, "a", text(3 * PAGE + 5))
@@ -42,7 +42,7 @@ def test_the_last_token_is_always_left_to_compute(pool: Pool) -> None:
     assert kv["c"].length == 2 * PAGE
 
 
-def test_an_ended_sessions_blocks_serve_those_that_begin_alike_in_the_same_domain(pool: Pool, memory: str) -> None:
+def test_an_ended_sessions_blocks_serve_equal_prefixes_in_the_same_domain(pool: Pool, memory: str) -> None:
     kv = pool(20)
     kv.admit("a", 100, (), "tenant")
     run(kv, "a", text(2 * PAGE + 3))
@@ -76,9 +76,7 @@ def test_memory_that_is_needed_is_taken_from_the_blocks_unused_for_longest(pool:
     assert found == [PAGE, 0, 0]
 
 
-def test_a_prefix_that_must_be_copied_is_given_up_where_it_and_the_session_do_not_fit_both(
-    pool: Pool, memory: str
-) -> None:
+def test_a_prefix_to_copy_is_dropped_if_it_does_not_fit_with_the_session(pool: Pool, memory: str) -> None:
     kv = pool(4)
     kv.admit("a", 4 * PAGE)
     run(kv, "a", text(3 * PAGE))
@@ -117,7 +115,7 @@ def test_a_block_that_is_rolled_back_is_no_longer_given_out(pool: Pool) -> None:
     assert holds(kv, "c")
 
 
-def test_what_is_written_over_a_rolled_back_prefix_leaves_those_who_share_it_alone(pool: Pool) -> None:
+def test_writing_over_a_rolled_back_prefix_leaves_those_who_share_it_alone(pool: Pool) -> None:
     kv = pool(20)
     kv.admit("a", 100)
     run(kv, "a", text(3 * PAGE))
@@ -130,7 +128,7 @@ def test_what_is_written_over_a_rolled_back_prefix_leaves_those_who_share_it_alo
     assert holds(kv, "b")
 
 
-def test_pages_that_only_ended_sessions_share_are_given_up_before_a_session_is_refused(pool: Pool) -> None:
+def test_pages_of_ended_sessions_are_dropped_before_a_session_is_refused(pool: Pool) -> None:
     kv = pool(3)
     kv.admit("a", 100)
     run(kv, "a", text(2 * PAGE))

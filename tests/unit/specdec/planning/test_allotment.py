@@ -61,7 +61,7 @@ def test_a_tight_budget_goes_where_survival_is_highest() -> None:
     assert [allotment.gamma(demand) for demand in demands] == [5, 0]
 
 
-def test_what_does_not_pay_is_still_the_best_that_drafting_can_do_and_its_forecast_says_so() -> None:
+def test_what_does_not_pay_is_forecast_so_and_is_the_best_of_drafting() -> None:
     demands = [Demand(0.1, 8)] * 4
     costs = RoundSeconds(1.0, 0.1, 1.0, 0.5)
     allotment = allot(demands, 0, costs, budget=100)

@@ -97,7 +97,7 @@ def test_optimal_gamma_starts_at_the_best_for_the_prior() -> None:
     assert controller.gamma() == best_gamma(0.8, 0.05, beta=0.02, limit=16)
 
 
-def test_optimal_gamma_drafts_longer_when_drafts_are_good_and_stops_when_they_are_bad() -> None:
+def test_optimal_gamma_grows_with_good_drafts_and_stops_with_bad_ones() -> None:
     controller = OptimalGamma(lambda: 0.1, lambda: 0.05, limit=12)
     start = controller.gamma()
     for _ in range(100):

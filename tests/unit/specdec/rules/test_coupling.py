@@ -49,7 +49,7 @@ def test_both_sides_agree_as_often_as_the_theory_says() -> None:
     assert theory >= (1 - distance) / (1 + distance) - 1e-6
 
 
-def test_a_drafter_that_knows_only_part_of_the_vocabulary_uses_the_same_noise() -> None:
+def test_a_drafter_with_part_of_the_vocabulary_uses_the_same_noise() -> None:
     p = torch.tensor([[0.0, 0.0, 0.4, 0.6]])
     part = p[:, 2:]
     for seed in range(50):

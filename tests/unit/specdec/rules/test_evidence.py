@@ -20,7 +20,7 @@ def like(seed: int) -> Tensor:
 
 
 @pytest.mark.parametrize("lenience", [1.0, 0.5])
-def test_token_rejection_keeps_a_draft_up_to_the_first_u_that_is_not_below_its_threshold(lenience: float) -> None:
+def test_rejection_keeps_a_draft_up_to_the_first_u_not_below_its_threshold(lenience: float) -> None:
     kept = []
     for seed in SEEDS:
         draft, p = drafted(Mode.REJECTION, 4, seed), like(seed)

@@ -140,7 +140,7 @@ def test_coupled_sends_no_distributions() -> None:
     assert propose(Mode.COUPLED, batch(3, 20), [1, 2, 3], [0, 0, 0], 8)[1] == []
 
 
-def test_a_chain_that_began_elsewhere_draws_other_numbers_in_block_mode_only() -> None:
+def test_only_block_mode_draws_other_numbers_for_a_chain_begun_elsewhere() -> None:
     count = 200
     q = batch(1, 50).expand(count, -1)
 

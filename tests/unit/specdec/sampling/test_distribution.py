@@ -183,7 +183,7 @@ def test_a_nucleus_of_any_size_is_found(size: int) -> None:
     assert int((one(row, SamplingParams(top_p=0.5)) > 0).sum()) == pytest.approx(size / 2, abs=8)
 
 
-def test_penalties_count_each_occurrence_in_the_output_and_the_prompt_only_for_repetition() -> None:
+def test_penalties_count_output_tokens_and_repetition_the_prompt_too() -> None:
     row = torch.tensor([2.0, 2.0, -2.0, 0.0], dtype=torch.float64)
     history = History(prompt=(0, 0, 2), output=(1, 1, 1))
     penalties = SamplingParams(repetition_penalty=2.0, presence_penalty=0.5, frequency_penalty=0.25)
@@ -241,7 +241,7 @@ def test_masking_every_token_leaves_no_distribution(params: SamplingParams) -> N
     assert one(torch.zeros(2), params).sum().isnan()
 
 
-def test_only_allowed_ids_that_are_not_banned_are_possible_whatever_else_is_asked() -> None:
+def test_only_allowed_ids_that_are_not_banned_are_possible() -> None:
     allowed = {"allowed_token_ids": (1, 2, 3), "banned_token_ids": (2,)}
     row = torch.tensor([9.0, 1.0, 9.0, 1.0, 9.0])
     for more in ({}, {"logit_bias": {0: 100.0, 2: 100.0}}, {"presence_penalty": -2.0}, {"top_k": 4}, {"min_p": 0.1}):

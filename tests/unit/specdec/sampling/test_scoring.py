@@ -21,7 +21,7 @@ def test_each_token_is_scored_in_its_row_by_the_logits_alone() -> None:
         assert [value for _, value in found.top] == pytest.approx(expected[row].topk(4).values.tolist(), abs=1e-5)
 
 
-def test_no_likely_tokens_are_reported_unless_asked_and_no_more_than_there_are() -> None:
+def test_likely_tokens_are_reported_on_request_and_no_more_than_there_are() -> None:
     logits = torch.tensor([[1.0, 2.0, 0.0]])
     assert score(logits, [1], 0)[0].top == ()
     assert [token for token, _ in score(logits, [1], 20)[0].top] == [1, 0, 2]

@@ -135,9 +135,7 @@ class TestSuffix:
         assert len(source.draft((), 32)) == 32
 
     @pytest.mark.parametrize(("price", "drafted"), [(0.3, 1), (0.45, 1), (0.65, 0), (0.9, 0)])
-    def test_a_draft_that_is_right_every_second_time_is_made_for_less_than_half_a_token(
-        self, price: float, drafted: int
-    ) -> None:
+    def test_a_draft_right_half_of_the_time_costs_less_than_half_a_token(self, price: float, drafted: int) -> None:
         rng = random.Random(1)
         source = priced(lambda: price)
         source.read([token for place in range(400) for token in (1, rng.choice((2, 3)), 1000 + place)])
@@ -152,9 +150,7 @@ class TestSuffix:
         assert source.draft((), 16) == []
 
     @pytest.mark.parametrize(("known", "drafted"), [(0, 0), (1600, 1)])
-    def test_guesses_that_were_wrong_in_generated_text_are_not_drafted_at_the_start_of_others(
-        self, known: int, drafted: int
-    ) -> None:
+    def test_guesses_wrong_in_generated_text_are_not_drafted_for_others(self, known: int, drafted: int) -> None:
         rates, rng = GuessRates(), random.Random(1)
         unsteady = [rng.randrange(4) for _ in range(1600)]
         priced(lambda: 0.5, rates, known).read(unsteady)

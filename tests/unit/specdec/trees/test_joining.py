@@ -36,7 +36,7 @@ def test_side_by_side_nodes_lie_by_depth_and_keep_their_owners_q() -> None:
     assert proposed(joined, 2) == [((8,), OTHER)]
 
 
-def test_a_token_of_two_drafters_is_one_node_with_both_proposals_and_the_children_of_both() -> None:
+def test_a_token_of_two_drafters_is_one_node_with_proposals_of_both() -> None:
     one = merged(side_by_side([ONE, TWO]))
     assert one.tokens == (4, 5, 6, 7, 8)
     assert one.tree.parents == (ROOT, ROOT, ROOT, 1, 1)

@@ -67,7 +67,7 @@ def test_a_parent_that_does_not_come_before_is_refused_by_name(parents: tuple[in
     assert refused.value.param == "parents"
 
 
-def test_a_draft_has_a_token_for_each_node_and_a_distribution_for_each_family() -> None:
+def test_a_draft_has_a_token_a_node_and_a_distribution_a_family() -> None:
     fork = Tree((ROOT, ROOT))
     assert TreeDraft().tokens == TreeDraft(fork, (1, 2)).probs == ()
     for tokens, probs, param in [((1,), (), "tokens"), ((1, 2), (None, None), "probs")]:

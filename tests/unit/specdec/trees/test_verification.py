@@ -114,7 +114,7 @@ def test_greedy_keeps_the_longest_agreeing_path(siblings: Siblings, tree: Tree, 
 
 
 @pytest.mark.parametrize("mode", [Mode.OFF, Mode.COUPLED])
-def test_agreement_emits_what_modes_without_a_ratio_would_whatever_the_tree(mode: Mode) -> None:
+def test_agreement_emits_the_tokens_of_modes_without_a_ratio_for_any_tree(mode: Mode) -> None:
     """The seed of a flat model determines the token at each position. The tree determines only their number."""
     law = distributions(1, 4)
     for seed in range(200):

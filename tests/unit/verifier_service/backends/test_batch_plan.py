@@ -42,7 +42,7 @@ def test_a_short_prompt_does_not_wait_for_a_long_one_that_was_first() -> None:
     assert counts([prompt("long", 100), prompt("short", 3)]) == {"long": 7, "short": 3}
 
 
-def test_a_long_prompt_that_was_first_is_not_held_up_by_any_number_of_short_ones() -> None:
+def test_a_long_prompt_that_was_first_is_not_held_up_by_short_ones() -> None:
     shorts = [prompt(f"s{index}", 2) for index in range(9)]
     assert counts([prompt("long", 100), *shorts]) == {"long": 5, "s0": 2, "s1": 2, "s2": 1}
 

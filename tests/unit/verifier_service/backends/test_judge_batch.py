@@ -101,7 +101,7 @@ def test_a_row_without_a_distribution_is_refused_at_every_temperature(bad: float
             judge_batch([row], logits)
 
 
-def test_at_temperature_0_a_verdict_ends_before_a_row_without_a_distribution() -> None:
+def test_at_temperature_0_a_verdict_ends_before_a_row_without_a_law() -> None:
     logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(1))
     best = logits.argmax(-1).tolist()
     logits[1, 7] = float("nan")

@@ -21,7 +21,7 @@ def names(rows: list[tuple[Row, int]]) -> list[str]:
     return [row.kv_name for row, _ in rows]
 
 
-def test_those_who_took_part_longest_ago_go_first_and_prompts_wait_for_nobody() -> None:
+def test_the_longest_waiting_go_first_and_prompts_wait_for_no_other() -> None:
     rotation = Rotation(2)
     for before in ("b", "ac"):
         rotation.took_part(before)

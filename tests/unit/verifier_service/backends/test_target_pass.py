@@ -130,7 +130,7 @@ def test_lengths_are_rolled_back_when_logits_are_no_distribution() -> None:
     assert engine.length("s") == 4
 
 
-def test_a_draft_that_makes_no_sense_costs_its_row_the_draft_and_nothing_else() -> None:
+def test_an_invalid_draft_costs_its_row_only_the_draft() -> None:
     engine = engine_with("good", "bad")
     broken = whole(make_row("bad", TOKENS, draft=Draft((1, 2), ())))
     good, bad = verify_batch(engine, [row("good", *continuation(3, 2)), broken])
@@ -165,7 +165,7 @@ class NanBehind(TableEngine):
 
 
 @pytest.mark.parametrize("mode", [Mode.REJECTION, Mode.BLOCK, Mode.COUPLED])
-def test_a_row_without_a_distribution_behind_a_rejected_draft_changes_nothing(mode: Mode) -> None:
+def test_a_row_without_a_law_after_a_rejected_draft_changes_nothing(mode: Mode) -> None:
     wrong = (following(3) + 1) % 16
     results = []
     for engine in (NanBehind(wrong), TableEngine()):
@@ -177,7 +177,7 @@ def test_a_row_without_a_distribution_behind_a_rejected_draft_changes_nothing(mo
 
 
 @pytest.mark.parametrize("mode", [Mode.REJECTION, Mode.BLOCK, Mode.COUPLED])
-def test_a_row_without_a_distribution_behind_an_accepted_draft_fails_in_the_next_round(mode: Mode) -> None:
+def test_a_row_without_a_law_after_an_accepted_draft_fails_the_next_round(mode: Mode) -> None:
     truth = continuation(3, 3)
     engine = NanBehind(truth[1])
     engine.admit("s", 50)

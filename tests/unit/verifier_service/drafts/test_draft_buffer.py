@@ -164,7 +164,7 @@ def test_a_pushed_chain_of_another_outcome_is_dropped_with_the_verdict() -> None
     assert len(chain) == 0
 
 
-def test_no_more_pushed_chains_than_a_bound_are_held_and_none_outlives_the_drafter() -> None:
+def test_pushed_chains_are_bounded_and_none_outlives_the_drafter() -> None:
     chain = chain_of(1)
     for token in range(2, 200):
         chain.add(chunk_after((*PREFIX, token), 5))

@@ -81,7 +81,7 @@ async def begun(drafts: LocalDrafts) -> LocalDrafts:
     return drafts
 
 
-async def test_a_source_with_an_answer_drafts_point_masses_and_nobody_else_is_asked() -> None:
+async def test_a_source_with_an_answer_drafts_point_masses_and_is_asked_alone() -> None:
     drafts = await begun(of(Written(5, 6, 7, 8, 9), Drafter()))
     proposal = await proposed(drafts, 2)
     assert (proposal.draft.tokens, proposal.drafter, proposal.local) == ((5, 6, 7, 8), "ngram", True)
@@ -95,7 +95,7 @@ async def test_coupled_drafts_carry_no_distribution() -> None:
     assert (await proposed(drafts, 1)).draft.probs == ()
 
 
-async def test_a_source_without_an_answer_leaves_the_round_to_the_drafter_or_says_why_it_is_plain() -> None:
+async def test_a_source_without_an_answer_leaves_the_round_to_the_drafter() -> None:
     asked = await proposed(await begun(of(Written(), Drafter())), 2)
     assert (asked.draft.tokens, asked.drafter, asked.local) == ((9,), "model", False)
     alone = await proposed(await begun(of(Written())), 2)
@@ -128,7 +128,7 @@ async def test_a_drafter_is_told_what_was_judged_of_its_own_drafts_alone() -> No
     assert source.seen == [1, 2, 3, 5, 4, 9, 8]
 
 
-async def test_forced_tokens_behind_a_draft_are_neither_accepted_nor_rejected_drafts_of_its_source() -> None:
+async def test_forced_tokens_after_a_draft_do_not_count_for_its_source() -> None:
     gamma = Watched()
     drafts = await begun(LocalDrafts([LocalSource("ngram", Written(5, 6), gamma)], (1, 2, 3), 50, Mode.REJECTION, None))
     await proposed(drafts, 2)
@@ -142,7 +142,7 @@ async def test_a_short_prompt_is_read_before_the_first_round() -> None:
     assert (await proposed(drafts, 2)).draft.tokens == (5,)
 
 
-async def test_while_a_long_prompt_is_read_no_source_is_asked_and_nothing_is_lost() -> None:
+async def test_while_a_long_prompt_is_read_no_source_is_asked() -> None:
     source, prompt = Written(5), range(1000)
     drafts = LocalDrafts([LocalSource("ngram", source, FixedGamma(4))], prompt, 50, Mode.REJECTION, None)
     drafts.begin(0)
@@ -168,7 +168,7 @@ async def test_a_draft_that_cannot_be_verified_ends_its_source_and_no_other() ->
     assert drafter.distrusted
 
 
-async def test_a_source_that_brings_little_is_likely_to_guess_only_where_it_has_just_done_so() -> None:
+async def test_a_weak_source_is_likely_to_guess_only_after_a_recent_success() -> None:
     source, worth = Written(), SourceWorth(lambda: 0.5)
     sources = [LocalSource("suffix", source, FixedGamma(4), worth)]
     drafts = await begun(LocalDrafts(sources, (1, 2, 3), 5000, Mode.REJECTION, None))

@@ -53,7 +53,7 @@ def test_drafts_that_have_become_better_are_found_out() -> None:
 
 
 @pytest.mark.parametrize(("alpha", "drafted"), [(0.05, 0), (0.95, MOST)])
-def test_a_source_whose_drafts_end_by_themselves_is_asked_for_all_or_for_nothing(alpha: float, drafted: int) -> None:
+def test_a_source_whose_drafts_end_by_themselves_is_asked_for_all_or_none(alpha: float, drafted: int) -> None:
     acceptance, dice = LocalAcceptance(), random.Random(1)
     gamma = session(acceptance, beta=0.3, ends_itself=True)
     run(gamma, alpha, 50, dice)
@@ -86,7 +86,7 @@ def test_the_faster_a_batch_is_the_more_a_source_must_bring_to_be_read_for() -> 
     assert reads(worth, goodput=10_000.0) == 10
 
 
-def test_a_source_that_brings_less_than_passes_that_begin_by_themselves_is_hardly_read_for() -> None:
+def test_a_source_that_brings_less_than_run_ahead_passes_is_hardly_read() -> None:
     worth = SourceWorth(lambda: 0.0)
     for place in range(20_000):  # one token in twenty rounds
         worth.observe(*((1, 1) if place % 20 == 0 else (0, 0)))
@@ -110,6 +110,6 @@ def test_rounds_without_a_draft_count(every: int, slight: bool) -> None:
     assert (reads(worth, goodput=1000.0) == 10) is slight
 
 
-def test_few_rounds_outweigh_what_a_source_is_taken_to_be_worth_before_them() -> None:
+def test_few_rounds_outweigh_the_prior_worth_of_a_source() -> None:
     assert not priced(0.5, 0, 0).is_slight
     assert priced(0.1, 400, 0).is_slight

@@ -71,7 +71,7 @@ def test_one_late_answer_makes_no_drafter_far() -> None:
     assert set(before.values()) == set(links)
 
 
-def test_near_drafters_that_have_much_more_than_their_share_are_not_preferred() -> None:
+def test_near_drafters_with_much_more_than_their_share_are_not_preferred() -> None:
     near, far = links = ready_links(0.0002, 0.005)
     for sessions, expected in ((13, {near}), (14, {near, far})):
         near.loaded(Load(sessions, 0.1))
@@ -92,7 +92,7 @@ def test_where_the_near_are_lost_the_far_are_taken() -> None:
     assert set(chosen(links).values()) == {far}
 
 
-def test_of_mixed_kinds_those_with_a_language_model_draft_for_sessions_that_name_none() -> None:
+def test_drafters_with_a_language_model_serve_sessions_that_name_none() -> None:
     links = ready_links(0.0002, 0.0002, 0.0002, 0.0002)
     for link, kind in zip(links, ("counts", "model", "ngram", "hybrid"), strict=True):
         link.connected("small", 0.3 if kind in ("model", "hybrid") else 0.0001, kind)
@@ -117,7 +117,7 @@ def test_without_an_expected_drafter_its_absence_is_no_fault(links: list[Drafter
     assert DrafterPool(links).absence() is Fallback.UNAVAILABLE
 
 
-def test_a_drafter_that_was_met_and_is_lost_is_a_fault_also_where_none_was_expected() -> None:
+def test_a_lost_drafter_is_a_fault_even_if_none_was_expected() -> None:
     link = make_link()
     pool = DrafterPool([link], expected=False)
     link.connected("small", 0.1)
@@ -126,7 +126,7 @@ def test_a_drafter_that_was_met_and_is_lost_is_a_fault_also_where_none_was_expec
     assert len(pool.states()) == 1
 
 
-def test_a_drafter_is_chosen_by_its_kind_its_model_or_its_address_and_by_no_other_name() -> None:
+def test_a_drafter_is_chosen_by_kind_model_or_address_only() -> None:
     links = [make_link(address=f"d{index}:1") for index in range(2)]
     links[0].connected("small", 0.1)
     links[1].connected("words", 0.1, "counts")

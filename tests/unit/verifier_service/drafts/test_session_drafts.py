@@ -95,9 +95,7 @@ async def test_verdicts_are_kept_while_no_drafts_are_wanted() -> None:
 
 
 @pytest.mark.parametrize(("late", "left"), [((7, 8, 9), (9,)), ((7, 5, 6), ()), ((4, 8, 9), ())])
-async def test_a_draft_that_comes_while_none_is_wanted_is_used_as_far_as_it_was_right(
-    late: tuple[int, ...], left: tuple[int, ...]
-) -> None:
+async def test_an_unwanted_draft_is_used_as_far_as_it_was_right(late: tuple[int, ...], left: tuple[int, ...]) -> None:
     scene = Scene(worth=0.0)
     scene.drafts.begin(2)
     await scene.sent()
@@ -117,7 +115,7 @@ async def test_drafts_of_another_epoch_or_prefix_never_get_in() -> None:
     assert (await scene.propose(1)).draft.tokens == ()
 
 
-async def test_a_lost_session_opens_elsewhere_with_committed_tokens_and_the_same_epoch() -> None:
+async def test_a_lost_session_opens_elsewhere_with_its_tokens_and_epoch() -> None:
     scene = Scene(links=2, worth=0.0)
     scene.drafts.begin(2)
     first = scene.pool.choose("s", ())
@@ -140,7 +138,7 @@ async def test_a_drafter_that_forgot_the_session_is_told_everything_again() -> N
     assert (await scene.sent()).opens[0].tokens == (*PROMPT, 7)
 
 
-async def test_a_drafter_that_forgets_again_and_again_is_asked_less_and_less_often() -> None:
+async def test_a_drafter_that_keeps_forgetting_is_asked_less_and_less() -> None:
     scene = Scene()
     for _ in range(2):
         scene.drafts.begin(2)
@@ -161,7 +159,7 @@ async def test_an_overloaded_drafter_is_left_alone_for_a_while() -> None:
     assert (await scene.propose()).fallback is Fallback.LATE
 
 
-async def test_a_drafter_that_failed_is_left_alone_for_a_while_and_not_called_overloaded() -> None:
+async def test_a_failed_drafter_is_avoided_for_a_while_and_not_called_overloaded() -> None:
     scene = Scene(settings=SETTINGS)
     scene.drafts.begin(2)
     scene.link.nacked(Nack("s", 1, NackReason.INTERNAL, ""))

@@ -153,7 +153,7 @@ async def test_a_drafter_that_was_not_told_of_many_tokens_has_to_catch_up_again(
     assert (await scene.hurried()).fallback is Fallback.FIRST_ROUND
 
 
-async def test_a_drafter_that_was_told_of_each_round_is_waited_for_however_long_the_last_was() -> None:
+async def test_a_drafter_that_knows_each_round_is_waited_for_after_any_delay() -> None:
     scene = Scene(worth=math.inf)
     scene.caught_up()
     scene.drafts.commit(range(8), 0, 0)
@@ -181,7 +181,7 @@ async def let_it_wait(scene: Scene) -> None:
     scene.drafts.commit((3,), 0, 2)
 
 
-async def test_behind_an_answer_without_a_draft_no_pass_waits_until_the_source_matches_again() -> None:
+async def test_after_an_empty_answer_no_pass_waits_until_the_source_matches() -> None:
     scene = Scene(worth=math.inf)
     await let_it_wait(scene)
     assert (await scene.after(lambda: no_match(scene, 4))).fallback is Fallback.NO_MATCH

@@ -15,7 +15,7 @@ from verifier_service.speculation.pass_sample import PassSample
 
 
 @pytest.mark.parametrize("reading", [0, 20, 100])
-def test_drafts_are_found_to_pay_however_long_drafters_read_the_sessions_first(reading: int) -> None:
+def test_drafts_are_found_to_pay_however_long_drafters_prefill_first(reading: int) -> None:
     """Drafts of a new source are expected to give 0.9 of plain decoding, and give 1.3."""
     costs, told = RoundSeconds(0.030, 0.00075, 0.0, 0.018), DrafterTimes(0.018)
     batch = SimulatedBatch([0.99] * 16, costs, told=told, reading=reading)

@@ -114,7 +114,7 @@ async def test_a_wait_ends_when_its_time_is_over_whichever_comes_first() -> None
     assert made.waits[Gathers.ALWAYS] == 1
 
 
-def test_a_wait_shorter_than_the_clock_of_uvloop_does_not_break_the_next_one() -> None:
+def test_a_wait_shorter_than_uvloop_s_clock_does_not_break_the_next_one() -> None:
     """For such a delay uvloop returns a handle without a time."""
 
     async def begin_two() -> tuple[Waiting, Waiting]:

@@ -119,7 +119,7 @@ async def test_what_is_ready_in_one_turn_is_one_pass() -> None:
     await gateway.passes.aclose()
 
 
-async def test_without_credit_nothing_comes_and_the_reader_of_another_waits_for_nobody() -> None:
+async def test_without_credit_nothing_comes_and_other_readers_do_not_wait() -> None:
     service = Scripted()
     service.go.set()
     gateway = Gateway(service)
@@ -185,7 +185,7 @@ async def test_a_slot_is_free_once_its_last_round_is_shown() -> None:
     await gateway.passes.aclose()
 
 
-async def test_a_generation_that_fails_ends_behind_its_rounds_and_the_others_go_on() -> None:
+async def test_a_failed_generation_ends_after_its_rounds_and_others_continue() -> None:
     service = Scripted()
     service.fails = InternalError("broken")
     service.go.set()

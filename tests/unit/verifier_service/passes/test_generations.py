@@ -113,7 +113,7 @@ class Guessing(Drafts):
     guesses = True
 
 
-async def test_a_session_with_a_grammar_or_a_source_that_guesses_is_asked_for_its_first_round(
+async def test_a_session_with_a_grammar_or_a_guess_is_asked_for_its_first_round(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A row that begins without a request has neither the masks of its grammar nor a guess."""
@@ -159,7 +159,7 @@ class Endless(Drafts):
         return Proposal(point_mass(*[1] * self.gamma))
 
 
-async def test_the_published_acceptance_is_that_of_the_verdicts_and_not_of_the_cut_rounds(
+async def test_the_published_acceptance_is_of_verdicts_and_not_of_cut_rounds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """At a mean length of 20 tokens, counting ends as rejections would lower 0.9 to 0.86."""

@@ -24,7 +24,7 @@ async def test_a_pass_waits_for_a_row_that_is_announced() -> None:
 
 
 @pytest.mark.parametrize("groups", [1, 2])
-async def test_rows_of_a_fixed_draft_length_are_waited_for_while_that_costs_less_than_a_pass(groups: int) -> None:
+async def test_rows_of_a_fixed_length_are_waited_for_while_that_is_cheaper(groups: int) -> None:
     engine = TableEngine()
     async with scheduling(engine, groups=groups) as scheduler, AsyncExitStack() as stack:
         for name in "abcd":
@@ -40,7 +40,7 @@ async def test_rows_of_a_fixed_draft_length_are_waited_for_while_that_costs_less
             await task
 
 
-async def test_a_row_without_a_draft_does_not_wait_for_those_of_a_fixed_draft_length() -> None:
+async def test_a_row_without_a_draft_does_not_wait_for_those_of_a_fixed_length() -> None:
     async with scheduling(TableEngine()) as scheduler, admitted(scheduler, "a", 1), admitted(scheduler, "b", 1):
         scheduler.engine_loop._pass_seconds = 1e9
         with scheduler.expected(Gathers.BRIEFLY):
@@ -49,7 +49,7 @@ async def test_a_row_without_a_draft_does_not_wait_for_those_of_a_fixed_draft_le
                 pass
 
 
-async def test_a_round_for_which_no_pass_waits_comes_when_the_pass_begins_for_which_others_are_waited_for() -> None:
+async def test_a_round_without_a_wait_joins_the_pass_that_others_wait_for() -> None:
     engine, drafted = TableEngine(), asyncio.Event()
 
     def written() -> Row:
@@ -84,7 +84,7 @@ async def test_a_prompt_does_not_wait_for_announced_rows() -> None:
 @pytest.mark.parametrize(
     ("chunk", "passes"), [(16, [(True, 2, 4, 2, 0)]), (3, [(True, 0, 3, 2, 2), (True, 2, 1, 1, 0)])]
 )
-async def test_a_pass_over_prompts_is_one_of_the_rounds_of_those_that_wait_for_their_drafts(
+async def test_a_pass_over_prompts_counts_as_a_round_of_sessions_that_wait(
     chunk: int, passes: list[tuple[bool, int, int, int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     samples = list[PassSample]()

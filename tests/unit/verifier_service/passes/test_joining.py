@@ -179,7 +179,7 @@ async def decode(scheduler: AwaitedLoop, name: str, count: int) -> tuple[int, ..
     return tuple(tokens[1:])
 
 
-async def test_sessions_that_come_and_end_in_a_run_have_their_tokens_and_leave_nothing() -> None:
+async def test_sessions_that_come_and_end_in_a_run_keep_their_tokens() -> None:
     engine = TableEngine()
     counts = {name: 200 * (number + 1) for number, name in enumerate("abcd")}
 

@@ -78,7 +78,7 @@ async def test_a_row_without_a_verdict_or_a_grammar_does_not_wait() -> None:
         assert not made.begin(replace(grammatical("b", WrittenGrammar()), tokens=(3, 4, 5)))
 
 
-async def test_cheap_masks_do_not_wait_behind_expensive_ones_and_of_these_the_cheapest_is_first() -> None:
+async def test_cheap_masks_do_not_wait_for_expensive_ones() -> None:
     first, order = WrittenGrammar(1.0, held=True), list[str]()
     with lanes() as (made, changed):
         made.begin(grammatical("first", first))
@@ -122,7 +122,7 @@ async def test_a_grammar_that_fails_waits_no_more() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1.0], ids=["cheap as far as is known", "expensive"])
-async def test_passes_go_on_while_masks_are_computed_and_their_row_joins_a_later_one(seconds: float) -> None:
+async def test_passes_go_on_while_masks_are_computed(seconds: float) -> None:
     grammar = WrittenGrammar(seconds, held=True)
     async with scheduling(TableEngine()) as loop, admitted(loop, "other", 1), admitted(loop, "a", 1):
         verdict = loop.verify(grammatical("a", grammar))

@@ -155,7 +155,7 @@ class SlowEngine(TableEngine):
         return super().forward(chunks)
 
 
-async def test_the_loop_is_free_while_a_pass_runs_and_the_model_has_a_thread_of_its_own() -> None:
+async def test_the_loop_is_free_while_the_model_s_thread_runs_a_pass() -> None:
     engine = SlowEngine()
     async with crowded(engine) as scheduler, scheduler.admitted(admission("a", [1], 10)):
         verdict = scheduler.verify(make_row("a", [1]))

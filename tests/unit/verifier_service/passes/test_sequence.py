@@ -80,7 +80,7 @@ def test_good_drafts_shorten_it() -> None:
     assert rounds[1].origins == (Origin.ACCEPTED, Origin.ACCEPTED, Origin.ACCEPTED, Origin.BONUS)
 
 
-def test_drafts_without_room_in_the_pass_are_no_fault_and_count_as_never_made() -> None:
+def test_drafts_without_room_in_the_pass_count_as_never_made() -> None:
     target, drafts = DirectTarget(), WrittenDrafts(NO_DRAFT, point_mass(*TRUTH[1:4]))
     target.room = 1
     rounds = rounds_of(make_sequence(make_call(), target, drafts))
@@ -118,7 +118,7 @@ def test_each_verdict_is_told_but_the_last() -> None:
     assert drafts.closed == 1
 
 
-def test_a_long_prompt_is_prefilled_but_for_its_last_piece_which_joins_the_first_verdict() -> None:
+def test_a_long_prompt_is_prefilled_but_for_the_piece_of_the_first_verdict() -> None:
     target, prompt = DirectTarget(), tuple(range(10))
     drafts = WrittenDrafts(point_mass(*continuation(9, 2)))
     call = make_call(tokens=prompt, prompt_len=10)
@@ -157,7 +157,7 @@ def test_an_end_id_in_the_prompt_ends_nothing() -> None:
     assert tokens_of(rounds) == TRUTH
 
 
-def test_a_draft_that_could_not_be_verified_is_reported_and_its_source_distrusted() -> None:
+def test_a_draft_that_fails_is_reported_and_its_source_distrusted() -> None:
     target, drafts = DirectTarget(), WrittenDrafts(NO_DRAFT, point_mass(1, 2))
     target.refuses_drafts = True
     rounds = rounds_of(make_sequence(make_call(), target, drafts))
@@ -228,7 +228,7 @@ def test_a_round_short_of_drafts_counts_as_starved() -> None:
     assert [value("asked_rounds"), value("asked_tokens"), value("starved_rounds")] == [2.0, 6.0, 1.0]
 
 
-def test_a_round_that_chose_not_to_draft_says_so_and_one_without_room_does_not() -> None:
+def test_a_round_that_chose_no_draft_reports_it_and_one_without_room_not() -> None:
     declining = rounds_of(make_sequence(make_call(max_tokens=2), DirectTarget(), WrittenDrafts(), gamma=0))
     assert [done.fallback for done in declining] == [Fallback.NOT_WORTH_IT] * 2
     full = rounds_of(make_sequence(make_call(max_tokens=1), DirectTarget(), WrittenDrafts(), gamma=3))

@@ -46,7 +46,7 @@ def rounds_of(
     return reader.rounds
 
 
-def test_a_gamma_that_is_chosen_behind_the_begin_of_a_round_is_for_the_next() -> None:
+def test_a_gamma_chosen_after_a_round_has_begun_is_for_the_next() -> None:
     target, gamma = AheadOnce(), FixedGamma(0)
     drafts = WrittenDrafts(point_mass(*TRUTH[4:6]))
 
@@ -94,7 +94,7 @@ class Guessing(WrittenDrafts):
         return Proposal(point_mass(*TRUTH[rounds - 1 : rounds + 1]) if self.guesses else NO_DRAFT, local=True)
 
 
-def test_a_guess_behind_the_begin_of_a_round_ends_that_they_begin_by_themselves() -> None:
+def test_a_late_guess_ends_a_run_of_passes() -> None:
     target, drafts = AheadOnce(), Guessing()
     rounds = rounds_of(make_call(), target, drafts, FixedGamma(0))
     assert tuple(token for done in rounds for token in done.tokens) == TRUTH
@@ -137,7 +137,7 @@ class Waiting(DirectTarget):
 @pytest.mark.parametrize(
     ("drafts", "gamma", "asked"), [(Guesses, 0, 2), (Guesses, 2, 2), (WrittenDrafts, 0, 2), (WrittenDrafts, 2, 0)]
 )
-def test_a_round_whose_draft_is_known_is_asked_for_before_the_last_one_is_told(
+def test_a_round_with_a_known_draft_is_requested_before_the_last_report(
     drafts: type[WrittenDrafts], gamma: int, asked: int
 ) -> None:
     target, told = Waiting(), list[int]()

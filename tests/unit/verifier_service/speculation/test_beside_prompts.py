@@ -44,7 +44,7 @@ def test_none_are_made_when_the_last_prompt_is_read() -> None:
     assert not any(_gammas(batch))
 
 
-def test_trials_do_not_count_passes_with_drafts_that_were_made_beside_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trials_do_not_count_passes_with_drafts_made_beside_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
     batch, seen = _plain(0.9), list[BatchRound]()
     batch.burst(SESSIONS, PROMPT, left=1)
     monkeypatch.setattr(batch.speculation.trials, "observe", seen.append)

@@ -40,7 +40,7 @@ def test_it_comes_near_the_best_fixed_draft_length(
 
 
 @pytest.mark.parametrize(("alpha", "sessions", "c", "beta"), [(0.85, 2, 0.2, 0.2), (0.85, 1, 0.25, 0.2)])
-def test_drafts_that_bring_little_are_not_given_up_because_passes_and_acceptance_are_noisy(
+def test_weak_drafts_are_not_given_up_for_noise_in_passes_and_acceptance(
     alpha: float, sessions: int, c: float, beta: float
 ) -> None:
     """The gain is at most a fifth, pass durations vary by a third, and nothing is known at first."""
@@ -193,7 +193,7 @@ def test_what_greedy_drafts_bring_says_nothing_of_sampled_ones() -> None:
     assert max(batch.gammas) > 0
 
 
-def test_clients_that_come_and_go_around_a_power_of_two_share_what_was_learned() -> None:
+def test_batches_around_a_power_of_two_share_what_was_learned() -> None:
     batch = SimulatedBatch([0.5] * 16, costs(1, 0.05, 0.05, 0.1))
     batch.run(10)
     learned = batch.speculation.trials
@@ -222,7 +222,7 @@ def test_a_burst_is_judged_at_the_size_it_has() -> None:
     assert [session.gamma() for session in more] == [0] * 16
 
 
-def test_rounds_that_did_not_wait_for_their_drafts_do_not_show_how_long_drafts_take() -> None:
+def test_rounds_without_a_wait_do_not_show_how_long_drafts_take() -> None:
     """The drafter never answers, and its sessions do not wait for it."""
     batch = SimulatedBatch([0.7], RoundSeconds(0.009, 0.001, 0.0, 0.0), told=DrafterTimes(0.05), silent=1.0)
     batch.run(WARM)
@@ -231,7 +231,7 @@ def test_rounds_that_did_not_wait_for_their_drafts_do_not_show_how_long_drafts_t
 
 
 @pytest.mark.parametrize("token", [0.0, 0.02])
-def test_prompts_whose_passes_leave_out_the_sessions_that_draft_are_a_cost_of_drafts(token: float) -> None:
+def test_prompts_that_leave_out_drafting_sessions_are_a_cost_of_drafts(token: float) -> None:
     """This holds even if prompts take most of such a pass and no session shares it."""
     costs = RoundSeconds(1.0, token, 0.0, 0.02)
     batch = SimulatedBatch([0.4] * 4, costs, prompts=64)

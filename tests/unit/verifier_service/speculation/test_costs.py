@@ -80,7 +80,7 @@ def test_the_prefill_rate_is_tokens_over_seconds_and_follows_the_newest() -> Non
     assert prompts.per_second == pytest.approx(400.0, rel=0.01)
 
 
-def test_before_passes_of_two_sizes_are_known_a_token_costs_what_one_of_a_prompt_does() -> None:
+def test_before_two_pass_sizes_are_known_a_token_costs_that_of_a_prompt() -> None:
     costs = BatchCosts()
     for _ in range(3):
         costs.observe(32, 0.036)
@@ -90,7 +90,7 @@ def test_before_passes_of_two_sizes_are_known_a_token_costs_what_one_of_a_prompt
     assert costs.of(32, SILENT).token == pytest.approx(0.0005)
 
 
-def test_drafts_cost_half_of_what_prompts_do_at_least_where_a_few_show_no_cost() -> None:
+def test_drafts_cost_at_least_half_of_prompts_where_a_few_show_no_cost() -> None:
     costs = BatchCosts()
     for tokens in [4, 4, 5, 4, 6] * 40:
         costs.observe(tokens, 0.013)

@@ -17,7 +17,7 @@ def test_trials_compare_drafts_with_plain_passes_that_run_ahead() -> None:
 
 
 @pytest.mark.parametrize("sessions", [12, 22])
-def test_a_second_of_plain_decoding_is_worth_the_same_whatever_the_size_of_the_batch(
+def test_a_second_of_plain_decoding_has_one_worth_for_every_batch_size(
     sessions: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both sizes are of one class, so their rounds are compared with one another."""

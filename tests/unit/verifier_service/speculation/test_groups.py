@@ -44,7 +44,7 @@ def test_two_groups_are_found_where_a_pass_is_bound_by_computing() -> None:
     assert groups.gain == pytest.approx((0.10 + 0.06) / (2 * 0.06))
 
 
-def test_one_group_stays_where_a_pass_takes_the_same_for_half_of_the_sessions() -> None:
+def test_one_group_stays_where_half_of_the_sessions_take_a_whole_pass() -> None:
     groups = Groups("auto")
     counts = _run(groups, 4000, 0.1, 0.0, DRAFTED)
     assert counts.count(2) < 0.03 * len(counts)
@@ -90,7 +90,7 @@ def test_tokens_count_and_not_verdicts() -> None:
     assert _run(Groups("auto"), 400, base, 0.001, 0.1, longer=2)[-1] == 2
 
 
-def test_passes_of_another_number_of_groups_or_with_few_drafts_tell_nothing() -> None:
+def test_passes_of_other_groups_or_with_few_drafts_teach_nothing() -> None:
     groups = Groups("auto")
     for _ in range(200):
         groups.observe(_pass(2, 8, 8, 24, 0.06), 0.06, 0.0)

@@ -36,7 +36,7 @@ def test_two_groups_are_found_to_be_faster_where_drafts_take_long(prompt: int) -
     assert (_grouping(None, prompt) or 0.0) > 1.2
 
 
-def test_rounds_whose_drafts_others_chose_do_not_show_what_two_groups_bring() -> None:
+def test_rounds_with_drafts_of_others_do_not_show_what_two_groups_bring() -> None:
     assert _grouping(3, prompt=0) is None
 
 

@@ -27,7 +27,7 @@ class Play:
             self.ways.append(drafting)
 
 
-def test_behind_a_few_plain_rounds_and_before_the_first_trial_the_prediction_is_believed() -> None:
+def test_after_a_few_plain_rounds_the_prediction_holds_until_a_trial() -> None:
     good, bad = Play(1.5, 1.5), Play(0.8, 1.04)
     good.run(10)
     bad.run(4)
@@ -91,7 +91,7 @@ def test_a_trial_whose_rounds_differ_is_not_surely_lost_behind_a_few() -> None:
     assert sum(_varied(1.2 * PLAIN_SECONDS)) == 8
 
 
-def test_a_trial_ends_early_once_it_has_cost_as_much_as_all_its_rounds_may_bring() -> None:
+def test_a_trial_ends_early_once_its_cost_reaches_what_it_may_bring() -> None:
     """Three rounds yield 0.2 and have cost 43 tokens, but vary too much to show a loss."""
     assert sum(_varied(4.5 * PLAIN_SECONDS)) == 3
 
@@ -187,13 +187,13 @@ def begins(shown: float, at: float, predicted: float) -> bool:
     ("shown", "at", "predicted", "begun"),
     [(1.0, 1.0, 1.12, False), (1.12, 1.0, 1.0, True), (0.9, 0.9, 1.1, False), (0.9, 0.9, 1.2, True)],
 )
-def test_drafts_that_a_trial_has_shown_not_to_pay_begin_where_clearly_more_is_predicted(
+def test_drafts_that_a_trial_refuted_begin_where_clearly_more_is_predicted(
     shown: float, at: float, predicted: float, begun: bool
 ) -> None:
     assert begins(shown, at, predicted) is begun
 
 
-def test_once_drafts_have_come_rounds_without_them_count_although_drafters_read() -> None:
+def test_once_drafts_came_rounds_without_count_although_drafters_prefill() -> None:
     """Short answers, whose drafters read again and again, are thus measured with this cost."""
     play = Play(1.5, 1.5)
     play.run(20)

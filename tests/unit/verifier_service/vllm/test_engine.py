@@ -42,7 +42,7 @@ def test_an_unknown_argument_is_refused_with_the_one_that_was_meant() -> None:
         engine._check_names({"quantisation": "fp8"}, ["quantization", "model"])
 
 
-def test_the_fingerprint_is_the_folders_while_the_arguments_leave_the_model_alone() -> None:
+def test_the_fingerprint_is_the_folder_s_while_arguments_keep_the_model() -> None:
     assert engine.fingerprint(FACTS, settings(tensor_parallel_size=4, max_num_seqs=8)) == "folder"
 
 

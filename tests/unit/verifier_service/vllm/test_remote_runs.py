@@ -33,7 +33,7 @@ def test_what_is_asked_and_what_stops_is_read_from_shared_memory(stopped: bool, 
     assert len(pair.passes) == passes - 1 + (not stopped)
 
 
-def test_a_row_that_is_sent_again_before_anybody_asked_for_it_is_not_followed(pair: Pair) -> None:
+def test_a_row_sent_again_before_its_request_is_not_followed(pair: Pair) -> None:
     pair.admit("a")
     row = replace(make_row("a", (3,)), runs_ahead=True, unasked=True)
     assert row in pair.run(row).results

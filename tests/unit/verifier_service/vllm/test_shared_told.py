@@ -37,7 +37,7 @@ def test_what_was_asked_for_is_seen_and_nothing_else() -> None:
         assert not reader.asked(make_row("b"))
 
 
-def test_a_place_is_free_again_behind_the_end_of_its_sequence_and_nothing_is_left_in_it() -> None:
+def test_a_sequence_that_ended_frees_its_place_and_leaves_nothing_in_it() -> None:
     with both(1) as (writer, reader):
         reader.put("a", writer.place("a"))
         writer.ask(make_row("a"))

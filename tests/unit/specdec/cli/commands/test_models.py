@@ -125,7 +125,7 @@ def test_an_unknown_name_is_refused_with_the_known_ones(cache: Path) -> None:
         get("smollm3")
 
 
-def test_a_known_model_that_is_not_here_is_told_with_the_command_that_gets_it(cache: Path) -> None:
+def test_a_missing_known_model_is_reported_with_the_command_that_gets_it(cache: Path) -> None:
     with pytest.raises(ConfigError, match="specdec models get smollm2"):
         plan.check_models(UpSettings.load(None, {"target": "smollm2"}))
     with pytest.raises(ConfigError, match="--target mine"):

@@ -92,7 +92,7 @@ def test_a_round_is_explained_with_its_numbers_its_reason_and_its_times() -> Non
     assert ["'\\\\x1b'", "0.0000", "–", "–", "–", "rejected", "grammar"] in rows
 
 
-def test_a_round_whose_drafter_chose_by_entropy_is_explained_with_each_step() -> None:
+def test_a_round_drafted_by_entropy_is_explained_with_each_step() -> None:
     console = Console(record=True, width=120, file=io.StringIO())
     first, second = REPORT.drafted
     egag = replace(REPORT, drafted=(replace(first, h_norm=0.25, gamma=6), second), gamma_reason="egag")
@@ -112,7 +112,7 @@ def test_a_round_without_a_draft_says_why() -> None:
 
 
 @pytest.mark.parametrize("reason", GammaReason)
-def test_every_reason_for_a_draft_length_is_put_in_words_on_the_console_and_on_the_page(reason: GammaReason) -> None:
+def test_every_reason_for_a_draft_length_has_words_on_console_and_page(reason: GammaReason) -> None:
     assert f"γ 3: {reason.value} ·" not in "".join(lines(replace(REPORT, gamma=3, gamma_reason=reason.value)))
     assert f"\n  {reason.value}: " in CARD.read_text(encoding="utf-8")
 

@@ -36,7 +36,7 @@ def test_a_process_starts_after_those_it_connects_to(settings: UpSettings) -> No
     assert names == ["drafter-1", "drafter-2", "verifier-1", "verifier-2", "gateway-1"]
 
 
-def test_every_verifier_knows_every_drafter_and_every_gateway_every_verifier(settings: UpSettings) -> None:
+def test_verifiers_know_every_drafter_and_gateways_every_verifier(settings: UpSettings) -> None:
     by_name = {service.name: service.config for service in plan.services(settings, ADDRESSES, "redis://x")}
     assert by_name["verifier-2"]["drafters"] == ["d:1", "d:2"]
     assert by_name["gateway-1"]["verifiers"] == ["v:1", "v:2"]
@@ -83,7 +83,7 @@ def test_a_drafter_that_is_started_later_has_addresses_of_its_own(settings: UpSe
     assert [each.role for each in plan.services(alone, addresses, "redis://x")].count("drafter") == 0
 
 
-def test_a_drafter_that_is_started_later_at_any_free_port_is_where_the_verifiers_dial(settings: UpSettings) -> None:
+def test_verifiers_dial_a_drafter_started_later_at_any_free_port(settings: UpSettings) -> None:
     alone = settings.model_copy(update={"drafters": 0, "drafter_address": "127.0.0.1:0"})
     addresses = plan.allot(alone)
     later = plan.later_drafter(alone, addresses, "secret")
@@ -207,7 +207,7 @@ def test_gateways_alone_are_told_the_file_of_api_keys(settings: UpSettings, tmp_
 @pytest.mark.parametrize(
     ("chosen", "cores", "verifiers", "expected"), [(None, 8, 1, 2), (None, 2, 2, 1), (None, 1, 1, 1), (6, 2, 1, 6)]
 )
-def test_a_native_target_has_two_threads_for_prompts_where_there_are_processors(
+def test_a_native_target_has_two_threads_for_prompts_if_processors_allow(
     settings: UpSettings,
     monkeypatch: pytest.MonkeyPatch,
     chosen: int | None,

@@ -55,7 +55,7 @@ class Stage:
         return self.now - begin
 
 
-def test_the_pause_doubles_up_to_the_longest_and_each_end_and_start_is_said() -> None:
+def test_the_pause_doubles_to_its_maximum_and_each_end_and_start_is_logged() -> None:
     stage = Stage("a", "b")
     pauses = []
     for _ in range(3):

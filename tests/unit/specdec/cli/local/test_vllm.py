@@ -41,7 +41,7 @@ def test_the_native_engine_needs_no_other_interpreter() -> None:
     assert vllm.interpreter(UpSettings.load()) is None
 
 
-def test_an_environment_that_is_not_there_is_an_error_before_anything_starts(tmp_path: Path) -> None:
+def test_a_missing_environment_is_an_error_before_anything_starts(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="make vllm"):
         plan.check_models(settings(tmp_path / "python"))
 

@@ -133,7 +133,7 @@ def test_distributions_are_those_of_pytorch(
     assert torch.equal(part, draws.distributions(scores[:, : vocab // 2 + 1].contiguous(), wanted)[::2])
 
 
-def test_scores_that_are_not_numbers_or_all_masked_give_no_distribution_and_disturb_no_other(draws: HostDraws) -> None:
+def test_invalid_or_masked_scores_give_no_law_and_disturb_no_other_row(draws: HostDraws) -> None:
     scores, limits = torch.randn(6, 50), torch.tensor([[0.7, 9, 0.9, 0.01]] * 6, dtype=torch.float64)
     expected = draws.distributions(scores, limits)
     scores[1, 49], scores[2, 0], scores[3], scores[4, 3] = torch.nan, torch.inf, -torch.inf, -torch.inf
@@ -187,9 +187,7 @@ def test_verdicts_are_those_of_pytorch(draws: HostDraws, vocab: int, mode: Mode)
 
 @pytest.mark.parametrize("mode", [Mode.REJECTION, Mode.BLOCK])
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -0.5])
-def test_verdicts_before_a_row_that_is_no_distribution_are_those_of_pytorch(
-    draws: HostDraws, bad: float, mode: Mode
-) -> None:
+def test_verdicts_before_a_row_without_a_law_are_those_of_pytorch(draws: HostDraws, bad: float, mode: Mode) -> None:
     p = distributions(300, 1.0)
     p[::3, 7] = bad
     mass, flat = masses_on_host(p), flat_drafts(mode, p, 50)

@@ -218,7 +218,7 @@ def test_behind_a_pass_its_thread_attends_as_before() -> None:
     assert not fresh[0].keys[..., 64, :].isnan().any()
 
 
-def test_without_a_compiler_passes_go_from_session_to_session_and_one_line_says_why(
+def test_without_a_compiler_passes_loop_over_sessions_and_a_line_says_why(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def missing(*_: object) -> None:

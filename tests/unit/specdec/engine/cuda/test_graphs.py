@@ -69,7 +69,7 @@ def test_common_buckets_are_buckets() -> None:
         assert bucket(counts) == shape
 
 
-def test_a_bucket_is_captured_once_and_replayed_with_what_the_row_holds_then() -> None:
+def test_a_bucket_is_captured_once_and_replayed_with_new_contents() -> None:
     capture = CallingCapture()
     graphs = make(capture)
     for ids, shape in ((3, ONE), (4, TWO), (5, ONE), (6, TWO)):

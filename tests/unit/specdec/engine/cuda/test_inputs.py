@@ -49,7 +49,7 @@ def test_reserved_pages_behind_the_last_token_are_not_told() -> None:
     assert row(PassShape(1, 1, 1), sequences, PackedBatch([1], [3], [1], [None], [])).pages.tolist() == [0]
 
 
-def test_a_chunk_of_more_tokens_than_the_shape_has_queries_is_stored_and_left_to_be_gathered() -> None:
+def test_a_chunk_beyond_the_shape_s_queries_is_stored_and_gathered_later() -> None:
     sequences = lists((3, 2), (5, 1))
     inputs = row(PassShape(3, 2, 1), sequences, PackedBatch([1, 2, 3], [3, 4, 5], [2, 1], [None, None], []))
     assert inputs.slots.tolist() == [3, 4, 21]

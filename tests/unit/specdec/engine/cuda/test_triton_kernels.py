@@ -140,9 +140,7 @@ def test_half_precision_is_summed_in_float32(triton: Kernels, kernel_device: tor
     test_the_kernels_are_plain_attention("all together", torch.float16, triton, kernel_device)
 
 
-def test_padding_and_gathered_chunks_are_not_attended_to_and_padding_is_not_stored(
-    triton: Kernels, kernel_device: torch.device
-) -> None:
+def test_padding_and_gathered_chunks_are_not_attended_to(triton: Kernels, kernel_device: torch.device) -> None:
     heads = Heads()
     layer = Layer(heads, [(5, 2, None), (4, 3, None)], torch.float32, kernel_device)
     inputs = layer.inputs._replace(owner=layer.inputs.owner.clone(), lengths=layer.inputs.lengths.clone())

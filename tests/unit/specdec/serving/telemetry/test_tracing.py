@@ -31,7 +31,7 @@ def _without_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
-async def test_a_call_is_a_part_of_its_caller_s_trace_and_its_tasks_are_parts_of_it() -> None:
+async def test_a_call_belongs_to_its_caller_s_trace_and_its_tasks_to_the_call() -> None:
     async def task() -> str:
         with part_span("part") as span:
             span.describe({"n": 3})
