@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.cluster.fits import SMALL, over
-from tests.cluster.pods import namespace, python_pod, store
-from tests.helm.cases import values_of
+from tests.cluster.fits import fitted, over
+from tests.cluster.pods import callers, namespace, python_pod, store
 from tests.helm.engine import CHART
 
 RELEASE = "trial"
@@ -75,8 +74,8 @@ class Cluster:
         wait(lambda: self.objects("serviceaccounts"))
 
     def create_store(self) -> None:
-        """Create the store, and wait until it is ready."""
-        self.apply(*store(self.registry))
+        """Create the store and the Secrets of callers, and wait until the store is ready."""
+        self.apply(*store(self.registry), *callers())
         self.kubectl("wait", "--for=condition=Ready", "pod/redis", f"--timeout={PATIENCE:.0f}s")
 
     def delete(self) -> None:
@@ -89,7 +88,7 @@ class Cluster:
 
     def install(self, case: str, **values: object) -> None:
         """Install a file of helm/ci, or upgrade to it, and wait until it serves."""
-        merged = over(over(over(values_of(case), SMALL), values), self.values)
+        merged = over(over(fitted(case), values), self.values)
         with closing(self._helm()) as helm:
             change = helm.upgrade if helm.list(all_states=True) else helm.install
             change(self.chart, RELEASE, merged, namespace=self.namespace, **_WAITING)

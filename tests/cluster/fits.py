@@ -3,13 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
-FITTING = ("default", "hpa", "minimal-cpu", "plain", "ratio-controller")
-"""Files to install; a store named `redis` and the Secret `redis-url` exist for them."""
+from tests.helm.cases import values_of
+
+FITTING = ("default", "hpa", "keys", "minimal-cpu", "plain", "ratio-controller")
+"""Files to install; the store named `redis` and the Secrets of pods.py exist for them."""
 WHY_NOT: Mapping[str, str] = {
     "dra": "its devices are allocated by a driver",
     "full": "its resources are those of operators",
     "keda": "KEDA is an operator",
-    "keys": "its certificate and keys are those of an installation",
     "kv": "its stores are outside the cluster",
     "models": "its models are downloaded",
     "mtls-redis-tls": "its certificates come from cert-manager",
@@ -22,17 +23,26 @@ STORED = ("minimal-cpu",)
 """Files with a claim, which a default StorageClass provides for."""
 
 
+_ELSEWHERE: Mapping[str, Mapping[str, object]] = {"keys": {"redis": {"external": {"url": "redis://redis:6379/0"}}}}
+"""Overrides for files whose store is outside the cluster."""
+
+
 def _small(memory: str, limit: str) -> Mapping[str, object]:
     resources = {"requests": {"cpu": "50m", "memory": memory}, "limits": {"memory": limit}}
     return {"resources": resources, "tmpSize": "256Mi"}
 
 
-SMALL: Mapping[str, object] = {
+_SMALL: Mapping[str, object] = {
     "drafter": _small("512Mi", "1Gi"),
     "verifier": _small("512Mi", "1Gi"),
     "gateway": _small("256Mi", "512Mi"),
 }
 """Overrides for each file, so that one node has room for all of it and for the pods of a rollout."""
+
+
+def fitted(case: str) -> dict[str, Any]:
+    """Return the values of a file in helm/ci, with the overrides that it needs on any cluster."""
+    return over(over(values_of(case), _ELSEWHERE.get(case, {})), _SMALL)
 
 
 def _probe(path: str, period: int, failures: int) -> Mapping[str, object]:

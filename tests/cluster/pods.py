@@ -1,6 +1,11 @@
-"""Manifests of the tests' own objects: confined pods with Python, a store, and namespaces."""
+"""Manifests of the tests' own objects: confined pods with Python, a store, Secrets and namespaces."""
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any
+
+from gateway.certificates.authority import issue, make_authority
 
 GATEWAY_IMAGE, STORE_IMAGE = "specdec/gateway:0.1.0", "valkey/valkey:8.1.4-alpine"
 _CONFINED: Mapping[str, object] = {
@@ -51,12 +56,27 @@ def store(registry: str = "") -> tuple[dict[str, object], ...]:
     }
     spec = {"automountServiceAccountToken": False, "containers": [container]}
     service = {"selector": labels, "ports": [{"port": 6379}]}
-    url = {"url": "redis://redis:6379/0"}
     return (
         {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "redis", "labels": labels}, "spec": spec},
         {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "redis"}, "spec": service},
-        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "redis-url"}, "stringData": url},
+        _secret("redis-url", {"url": "redis://redis:6379/0"}),
     )
+
+
+def callers() -> tuple[dict[str, Any], ...]:
+    """Return the Secrets of a gateway with API keys and a public certificate: both, and a key for `helm test`."""
+    key, now = "sk-trial", datetime.now(UTC)
+    certificate = issue(make_authority("trial", 1, now), ["trial.example.com"], 1, now)
+    pems = {"tls.crt": certificate.certificate_pem.decode(), "tls.key": certificate.key_pem.decode()}
+    return (
+        _secret("api-keys", {"keys": f"trial: sha256:{sha256(key.encode()).hexdigest()}\n"}),
+        _secret("public-certificate", pems, "kubernetes.io/tls"),
+        _secret("test-key", {"key": key}),
+    )
+
+
+def _secret(name: str, data: Mapping[str, str], kind: str = "Opaque") -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "type": kind, "stringData": dict(data)}
 
 
 def namespace(name: str) -> dict[str, object]:

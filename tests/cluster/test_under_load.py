@@ -2,6 +2,7 @@
 
 import base64
 import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -28,6 +29,10 @@ def _all_answered(report: dict[str, Any]) -> None:
     assert report["failed"] == []
     assert report["answered"] > 0
     assert len(report["texts"]) == 1, "greedy decoding has one text"
+
+
+def _serves(cluster: Cluster, pod: str, certificate: str) -> bool:
+    return cluster.kubectl("exec", pod, "--", "python", "-c", SERVED) == certificate
 
 
 def test_an_upgrade_of_every_tier(installed: Cluster) -> None:
@@ -90,7 +95,7 @@ def test_a_certificate_that_is_renewed(installed: Cluster) -> None:
         installed.upgrade_unchanged()  # the chart's Job makes the missing Secret
         after = certificate()
         for name in installed.pods("verifier"):  # the kubelet brings it within two minutes
-            wait(lambda name=name: installed.kubectl("exec", name, "--", "python", "-c", SERVED) == after)
+            wait(partial(_serves, installed, name, after))
         time.sleep(10)  # requests meet servers with the new one
     assert before != after
     _all_answered(report)
