@@ -1,4 +1,4 @@
-"""A worker that echoes its requests, sleeps, or dies."""
+"""A worker that echoes its requests, sleeps, computes, or dies."""
 
 import os
 import time
@@ -11,6 +11,10 @@ def answer(question: bytes) -> bytes:
         time.sleep(60)
     if question == b"die":
         os._exit(1)
+    if question == b"wait":
+        time.sleep(0.4)
+    while question == b"compute":
+        pass
     return question
 
 

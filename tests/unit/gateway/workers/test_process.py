@@ -32,3 +32,13 @@ async def test_an_answer_that_nobody_waits_for_is_not_that_of_the_next_question(
         assert await worker.ask(b"b", 60) == b"b"
     finally:
         await worker.close()
+
+
+async def test_a_worker_that_waits_for_a_processor_has_more_time_than_one_that_computes() -> None:
+    worker = WorkerProcess(ECHO)
+    try:
+        assert await worker.ask(b"wait", 0.2) == b"wait"
+        with pytest.raises(WorkerLost):
+            await worker.ask(b"compute", 0.2)
+    finally:
+        await worker.close()
