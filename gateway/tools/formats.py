@@ -11,13 +11,13 @@ from typing import Any
 from gateway.tools.harmony import HarmonyParser
 from gateway.tools.json_calls import read_objects, read_python
 from gateway.tools.parsers import JSON_HEAD, LeadingParser, PlainParser, TaggedParser, ToolParser
-from gateway.tools.schemas import simplified
+from gateway.tools.schemas import check_length, simplified
 from gateway.tools.structured import WHITESPACE, literal
 from gateway.tools.thinking import AUTO, HARMONY, chosen, thinking_of
 from gateway.tools.values import Tool, ToolCall
 from gateway.tools.xml_calls import FUNCTION, PAIRS, Texts, XmlParser
-from specdec.errors import UnsupportedParameter
-from specdec.sampling.grammar import Grammar, GrammarKind, token_name
+from specdec.errors import FieldInvalid, UnsupportedParameter
+from specdec.sampling.grammar import MAX_GRAMMAR_BYTES, Grammar, GrammarKind, token_name
 
 NUMBER = "{number}"
 """Placeholder for a number of one or two digits in a text."""
@@ -54,6 +54,7 @@ class ToolFormat(ABC):
             parallel: whether several calls are allowed.
 
         Raises:
+            FieldInvalid: a schema is invalid, or the grammar is too long.
             UnsupportedParameter: calls in this format cannot be constrained by a grammar.
         """
         before, between, after = (written(each, self.special) for each in self.around)
@@ -67,9 +68,14 @@ class ToolFormat(ABC):
             text = text_without(self.tags[0] if self.tags else "", self.special)
             rules = [f"start: TEXT | {calls} | TEXT {calls}", f"TEXT: {text}"]
         rules.append("call: " + " | ".join(f"call_{index}" for index in range(len(tools))))
+        room = MAX_GRAMMAR_BYTES
         for index, tool in enumerate(tools):
             free = not forced and not tool.strict
-            rules += self._call(index, tool, f"tools[{index}].function.parameters", free)
+            for rule in self._call(index, tool, f"tools[{index}].function.parameters", free):
+                rules.append(rule)
+                room -= len(rule)
+                if room < 0:
+                    raise FieldInvalid(f"tools: their grammar has over {MAX_GRAMMAR_BYTES} bytes", "tools")
         return Grammar(GrammarKind.LARK, "\n".join(rules))
 
     @abstractmethod
@@ -103,10 +109,12 @@ class XmlFormat(ToolFormat):
     """Texts before an argument's name, after the name, and after the value."""
 
     def _call(self, index: int, tool: Tool, place: str, free: bool) -> Iterator[str]:
-        schema = simplified(tool.schema, place)
-        properties = schema.get("properties", {})
+        schema = simplified(_checked(tool, place), place)
+        properties, required = schema.get("properties", {}), schema.get("required", [])
+        if not isinstance(properties, dict) or not isinstance(required, list):
+            raise FieldInvalid(f"{place}: properties must be an object, and required a list", place)
         known = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
-        required, arguments = schema.get("required", ()), []
+        needed, arguments = {name for name in required if isinstance(name, str)}, []
         for at, (key, value) in enumerate(properties.items()):
             head, end = written(self.argument[0] + key + self.argument[1], self.special), self.argument[2]
             yield f"arg_{index}_{at}: {head} value_{index}_{at} {written(end, self.special)}"
@@ -115,7 +123,7 @@ class XmlFormat(ToolFormat):
             yield f"value_{index}_{at}: {f'VALUE_{index}_{at}' if is_text else values}"
             if is_text:
                 yield f"VALUE_{index}_{at}: {values}"
-            arguments.append(f"arg_{index}_{at}" + ("" if key in required else "?"))
+            arguments.append(f"arg_{index}_{at}" + ("" if key in needed else "?"))
         head = written(self.call[0] + tool.name + self.call[1], self.special)
         yield f"call_{index}: {head} {' '.join(arguments)} {written(self.call[2], self.special)}"
 
@@ -329,9 +337,17 @@ def arguments_of(tool: Tool, place: str, *, free: bool) -> str:
     """Return the grammar of a tool's JSON arguments; `free` allows any object."""
     schema: dict[str, Any] = {"type": "object"}
     if not free:
-        schema = simplified(schema | tool.schema, place)
+        schema = simplified(schema | _checked(tool, place), place)
+        check_length(schema, place)
     schema["x-guidance"] = {"whitespace_pattern": WHITESPACE} | schema.get("x-guidance", {})
     return f"%json {json.dumps(schema, ensure_ascii=False)}"
+
+
+def _checked(tool: Tool, place: str) -> dict[str, Any]:
+    """Return the schema of a tool's arguments; raises FieldInvalid if it is too long for a grammar."""
+    if len(tool.parameters) > MAX_GRAMMAR_BYTES:
+        raise FieldInvalid(f"{place} may have {MAX_GRAMMAR_BYTES} bytes, it has {len(tool.parameters)}", place)
+    return tool.schema
 
 
 def values_of(schema: Mapping[str, Any], end: str, definitions: Mapping[str, Any]) -> str:

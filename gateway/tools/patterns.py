@@ -7,11 +7,15 @@ from typing import Any
 
 _parser: Any = re._parser  # type: ignore[attr-defined]
 _MOST = 64
-"""Most texts of an expression that are listed."""
+"""Most texts of an expression that are listed, and most look-aheads that are rewritten."""
+_LONGEST = 1024
+"""Longest expression whose texts are listed, in characters."""
+_MOST_DIGITS = 128
+"""Most digits of a decimal number that is rewritten as alternatives."""
 _NONE_OF = re.compile(r"\^?\(\?!\^?(?:\[((?!\^)(?:[^\]\\]|\\.)+)\]|(\\[sSdDwW]))\*\$\)")
 """Matches a negative look-ahead that requires at least one character outside a class."""
 _AHEAD = re.compile(r"\^\(\?=((?:[^()\\]|\\.)*)\)")
-_DIGITS = re.compile(r"\(\?=\[\\d\.\]\{1,(\d+)\}0\*\$\)\\d\{0,(\d+)\}\\\.\\d\{0,(\d+)\}0\*\$?")
+_DIGITS = re.compile(r"\(\?=\[\\d\.\]\{1,(\d{1,9})\}0\*\$\)\\d\{0,(\d{1,9})\}\\\.\\d\{0,(\d{1,9})\}0\*\$?")
 """Matches pydantic's pattern of a decimal number with a bounded number of digits."""
 
 
@@ -21,23 +25,35 @@ def without_lookahead(pattern: str) -> list[str]:
     An expression with a look-ahead that schema libraries do not generate is returned unchanged.
     """
     pattern = _DIGITS.sub(_digits, pattern)
-    if match := _NONE_OF.match(pattern):
-        inside = match[1] or match[2]
-        return [*without_lookahead("^" + pattern[match.end() :].removeprefix("^")), f"[^{inside}]"]
-    if match := _AHEAD.match(pattern):
-        return [*without_lookahead("^" + pattern[match.end() :]), f"^(?:{match[1]})"]
-    return [pattern]
+    others: list[str] = []
+    while len(others) < _MOST:
+        if match := _NONE_OF.match(pattern):
+            pattern = "^" + pattern[match.end() :].removeprefix("^")
+            others.append(f"[^{match[1] or match[2]}]")
+        elif match := _AHEAD.match(pattern):
+            pattern = "^" + pattern[match.end() :]
+            others.append(f"^(?:{match[1]})")
+        else:
+            break
+    return [pattern, *reversed(others)]
 
 
 def _digits(match: re.Match[str]) -> str:
-    """Return pydantic's pattern of a decimal number as alternatives, one per split of digits around the point."""
-    most, before, after = (int(each) for each in match.groups())
-    shares = sorted({(min(before, ahead), min(after, most - 1 - ahead)) for ahead in range(most)})
+    """Return pydantic's pattern of a decimal number as alternatives, one per split of digits around the point.
+
+    A pattern of more digits than any schema library writes is returned unchanged.
+    """
+    most, before, behind = (int(each) for each in match.groups())
+    if most > _MOST_DIGITS:
+        return match[0]
+    shares = sorted({(min(before, ahead), min(behind, most - 1 - ahead)) for ahead in range(most)})
     return "(?:" + "|".join(f"\\d{{0,{ahead}}}\\.\\d{{0,{rest}}}" for ahead, rest in shares) + ")$"
 
 
 def names_of(pattern: str) -> list[str] | None:
     """Return all texts that an anchored expression matches; None if there are many or it is not anchored."""
+    if len(pattern) > _LONGEST:
+        return None
     try:
         parsed = list(_parser.parse(pattern))
     except (re.error, RecursionError, OverflowError):

@@ -8,9 +8,12 @@ from typing import Any
 
 from gateway.tools.patterns import names_of, without_lookahead
 from specdec.errors import FieldInvalid
+from specdec.sampling.grammar import MAX_GRAMMAR_BYTES
 
 _MOST = 2**63 - 1024
 """Largest numeric bound that the library supports."""
+_MOST_PATTERNS = 64
+"""Most entries of `patternProperties` in one schema."""
 _DEPTH = 200
 """Deepest nesting of schemas to rewrite; the library refuses deeper ones."""
 _FORMATS = (
@@ -36,7 +39,7 @@ def simplified(schema: Any, path: str, depth: int = 0) -> Any:
         depth: nesting depth of the schema.
 
     Raises:
-        FieldInvalid: the library could complete values that violate the schema.
+        FieldInvalid: the library could complete values that violate the schema, or the result is too long.
     """
     if not isinstance(schema, dict) or depth > _DEPTH:
         return schema
@@ -54,9 +57,29 @@ def simplified(schema: Any, path: str, depth: int = 0) -> Any:
             found[name] = simplified(found[name], f"{path}.{name}", depth + 1)
     _bound(found)
     _rewrite_pattern(found)
-    _name_properties(found)
+    _name_properties(found, path)
     _check_counts(found, path)
     return found
+
+
+def check_length(value: Any, path: str, copies: int = 1) -> None:
+    """Raise FieldInvalid if the JSON text of some copies of a value is certainly over MAX_GRAMMAR_BYTES.
+
+    Values shared by several schemas count each time, as in the text. The walk ends at the bound.
+    """
+    rest, size = [value], 0
+    while rest:
+        each = rest.pop()
+        size += 1
+        if isinstance(each, str):
+            size += len(each)
+        elif isinstance(each, dict):
+            size += 4 * len(each) + sum(map(len, each))
+            rest += each.values()
+        elif isinstance(each, list):
+            rest += each
+        if size * copies > MAX_GRAMMAR_BYTES:
+            raise FieldInvalid(f"{path} may have {MAX_GRAMMAR_BYTES} bytes, it has more", path)
 
 
 def _says_nothing(name: str, value: Any, schema: Mapping[str, Any]) -> bool:
@@ -107,23 +130,31 @@ def _rewrite_pattern(schema: Schema) -> None:
     pattern = schema.get("pattern")
     if isinstance(pattern, str):
         first, *others = without_lookahead(pattern)
-        if others:
+        known = schema.get("allOf", [])
+        if others and isinstance(known, list):
             schema["pattern"] = first
-            schema["allOf"] = [*schema.get("allOf", ()), *({"pattern": other} for other in others)]
+            schema["allOf"] = [*known, *({"pattern": other} for other in others)]
 
 
-def _name_properties(schema: Schema) -> None:
+def _name_properties(schema: Schema, path: str) -> None:
     """Expand name patterns that match few names to properties, because the library does not track pattern names.
 
     No name is then generated twice, or once more after `properties` has it.
+
+    Raises:
+        FieldInvalid: there are too many patterns, or their names make the schema too long.
     """
     patterns = schema.get("patternProperties")
     if not isinstance(patterns, dict) or not isinstance(schema.get("properties", {}), dict):
         return
+    if len(patterns) > _MOST_PATTERNS:
+        place = f"{path}.patternProperties"
+        raise FieldInvalid(f"{place} takes at most {_MOST_PATTERNS} patterns, got {len(patterns)}", place)
     properties = dict(schema.get("properties", {}))
     for pattern, value in list(patterns.items()):
         names = names_of(pattern)
         if names is not None:
+            check_length(value, path, len(names))
             properties |= {name: _both(properties[name], value) if name in properties else value for name in names}
             del patterns[pattern]
     schema["properties"] = properties

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from gateway.tools.json_bounds import check_nesting
-from gateway.tools.schemas import simplified
+from gateway.tools.schemas import check_length, simplified
 from specdec.errors import FieldInvalid
 from specdec.sampling.grammar import MAX_GRAMMAR_BYTES, Grammar, GrammarKind
 
@@ -33,11 +33,13 @@ def json_schema(schema: Any, param: str, *, compact: bool = False, whitespace: s
             raise FieldInvalid(f"{param} is not JSON: {error}", param) from error
     if not isinstance(schema, dict) or not isinstance(schema.get("x-guidance", {}), dict):
         raise FieldInvalid(f"{param} must be a JSON Schema, an object", param)
+    check_length(schema, param)
     check_nesting(schema, param)
     options: dict[str, Any] = {"whitespace_pattern": whitespace or WHITESPACE}
     if compact:
         options = {"whitespace_flexible": False}
     schema = simplified(schema, param) | {"x-guidance": options | schema.get("x-guidance", {})}
+    check_length(schema, param)
     return _grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema, ensure_ascii=False), param)
 
 

@@ -9,7 +9,7 @@ from gateway.tools.formats import DEFAULT, FORMATS, TAGS, ToolFormat, format_of,
 from gateway.tools.template import described
 from gateway.tools.values import CallDelta, Thought, Tool, ToolCall
 from gateway.tools.xml_calls import texts_of
-from specdec.errors import UnsupportedParameter
+from specdec.errors import FieldInvalid, UnsupportedParameter
 from specdec.grammar.compiler import GrammarCompiler
 
 A, B = ToolCall("a", '{"x": 1}'), ToolCall("b", "{}")
@@ -244,3 +244,26 @@ def test_a_template_that_knows_no_tools_gets_them_in_words() -> None:
     assert '"name": "a"' in str(turns[0]["content"])
     assert turns[2]["content"] == HERMES
     assert turns[3]["content"] == "<tool_response>\n42\n</tool_response>"
+
+
+@pytest.mark.parametrize("name", ["hermes", "qwen3_coder", "glm"])
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$defs": {"a": {"description": "d" * 30_000}}, "properties": {f"p{index}": {} for index in range(3000)}},
+        {"properties": {"a": {"description": "d" * 70_000}}},
+    ],
+    ids=["definitions for each argument", "one schema"],
+)
+def test_a_grammar_of_tools_is_refused_as_soon_as_it_is_too_long(name: str, schema: object) -> None:
+    tools = [Tool("a", "", json.dumps(schema), True)]
+    with pytest.raises(FieldInvalid) as refused:
+        FORMATS[name].grammar(tools, forced=True, parallel=False)
+    assert refused.value.param.startswith("tools")
+
+
+@pytest.mark.parametrize("schema", [{"properties": []}, {"required": 5, "properties": {"a": {}}}])
+def test_arguments_that_are_no_schema_are_refused(schema: object) -> None:
+    with pytest.raises(FieldInvalid) as refused:
+        FORMATS["glm"].grammar([Tool("a", "", json.dumps(schema), True)], forced=True, parallel=False)
+    assert refused.value.param == "tools[0].function.parameters"

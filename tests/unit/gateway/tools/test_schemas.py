@@ -7,6 +7,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from gateway.tools.patterns import names_of, without_lookahead
 from gateway.tools.schemas import simplified
 from gateway.tools.structured import choice, json_schema
 from specdec.errors import FieldInvalid
@@ -113,3 +114,40 @@ def test_names_that_could_come_twice_are_not_counted() -> None:
 def test_any_character_can_be_chosen(code: int) -> None:
     text = f"a{chr(code)}b"
     assert walk(choice([text], "choice"), 0) == text
+
+
+def nested_names(levels: int) -> Any:
+    """A schema whose names, when listed, are 64 times as many with each level."""
+    value: Any = {"type": "string"}
+    for _ in range(levels):
+        value = {"patternProperties": {"^[a-zA-Z0-9_.]$": value}}
+    return value
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        nested_names(8),
+        {"patternProperties": {f"^{index}$": {} for index in range(65)}},
+        {"properties": {"k" * 30_000: {"anyOf": [{}] * 60_000}}},
+        {"patternProperties": {"^[a-z]$": {"description": "d" * 3000}}},
+    ],
+    ids=["names of names", "patterns", "values", "copies of a text"],
+)
+def test_a_schema_that_grows_too_long_is_refused_before_it_is_written(schema: Any) -> None:
+    with pytest.raises(FieldInvalid) as refused:
+        json_schema(schema, "schema")
+    assert refused.value.param.startswith("schema")
+
+
+def test_a_pattern_of_huge_counts_is_left_to_the_compiler() -> None:
+    huge = r"^(?=[\d.]{1,999999999}0*$)\d{0,999999999}\.\d{0,999999999}0*$"
+    assert without_lookahead(huge)[0].startswith("^")
+    assert names_of("^" + "[ab]" * 10_000 + "$") is None
+
+
+def test_a_pattern_of_many_look_aheads_is_rewritten_in_part() -> None:
+    first, *others = without_lookahead("^" + "(?=a)" * 5000 + "b")
+    assert others == ["^(?:a)"] * 64
+    assert first.startswith("^(?=a)")
+    assert without_lookahead("^(?=a)(?=b)c") == ["^c", "^(?:b)", "^(?:a)"]
