@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.tools.arguments import arguments_text
-from specdec.errors import FieldInvalid, FieldRequired
+from specdec.errors import FieldInvalid, FieldRequired, RequestError
 
 ROLES = ("system", "user", "assistant", "tool")
 MAX_TOOLS = 128
@@ -110,14 +110,18 @@ def check_messages(messages: Sequence[Message]) -> None:
     if not messages:
         raise FieldRequired("messages must not be empty", "messages")
     for index, message in enumerate(messages):
-        _check(f"messages[{index}]", message)
+        if (found := _mistake(message)) is not None:
+            kind, field, wrong = found
+            place = f"messages[{index}].{field}"
+            raise kind(f"{place} {wrong}", place)
 
 
-def _check(place: str, message: Message) -> None:
+def _mistake(message: Message) -> tuple[type[RequestError], str, str] | None:
+    """Return the error of a malformed message, its field, and what is wrong with it."""
     if message.role not in ROLES:
-        roles = ", ".join(ROLES)
-        raise FieldInvalid(f"{place}.role must be one of {roles}, got {message.role!r}", f"{place}.role")
+        return FieldInvalid, "role", f"must be one of {', '.join(ROLES)}, got {message.role!r}"
     if message.role == "tool" and not message.tool_call_id:
-        raise FieldRequired(f"{place}.tool_call_id is required", f"{place}.tool_call_id")
+        return FieldRequired, "tool_call_id", "is required"
     if message.tool_calls and message.role != "assistant":
-        raise FieldInvalid(f"{place}.tool_calls belong to the assistant", f"{place}.tool_calls")
+        return FieldInvalid, "tool_calls", "belong to the assistant"
+    return None

@@ -2,7 +2,7 @@
 
 import math
 from array import array
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
@@ -149,8 +149,10 @@ def _ends(tokens: Sequence[int], beginning: tuple[int, ...]) -> bool:
     return not count or (len(tokens) >= count and tuple(tokens[-count:]) == beginning)
 
 
-def check_ids(ids: Iterable[int], param: str, limit: int) -> None:
+def check_ids(ids: Collection[int], param: str, limit: int) -> None:
     """Raise TokenOutOfRange unless every id is in [0, limit)."""
+    if not ids or (min(ids) >= 0 and max(ids) < limit):
+        return
     for index, token in enumerate(ids):
         if not 0 <= token < limit:
             raise TokenOutOfRange(f"{param}[{index}]: token id {token} is not in [0, {limit})", param)

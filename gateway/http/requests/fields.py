@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, PlainValidator, WithJsonSchema
+from pydantic import AfterValidator, Field, PlainValidator, ValidationInfo, WithJsonSchema
 
 from gateway.callers.caller import MAX_NAME
 from gateway.lists import (
@@ -18,7 +18,7 @@ from gateway.lists import (
 from gateway.request import MAX_CHOICES, Prompt, TextPrompt, TokenPrompt
 from specdec.errors import FieldInvalid, UnsupportedParameter
 from specdec.planning.gamma_policy import POLICIES, GammaPolicy, PolicyKind, parse_gamma
-from specdec.sampling.params import MAX_LOGPROBS
+from specdec.sampling.params import MAX_LOGPROBS, check_ids
 
 MAX_INT = 2**31 - 1
 """Largest whole number of most fields."""
@@ -49,6 +49,12 @@ def _parse_ids(value: list[Any], param: str) -> tuple[int, ...]:
         if type(token) is not int:
             raise FieldInvalid(f"{param}[{index}] must be a token id, an integer", param)
     return tuple(value)
+
+
+def _distinct_ids(ids: list[int], info: ValidationInfo) -> tuple[int, ...]:
+    """Check the range before the ids are compared: huge numbers can be chosen to have one hash."""
+    check_ids(ids, info.field_name or "", MAX_INT + 1)
+    return tuple(dict.fromkeys(ids))
 
 
 def _parse_stop(value: Any) -> tuple[str, ...]:
@@ -129,7 +135,7 @@ Metadata = Annotated[dict[Annotated[str, Field(max_length=64)], _Value], Field(m
 TemplateArguments = Annotated[dict[str, Any], AfterValidator(check_arguments)]
 """Values that the caller gives the chat template."""
 SessionId = Annotated[str, WithJsonSchema({"type": "string", "pattern": "^[0-9a-f]{32}$"})]
-Ids = Annotated[TokenIds, Field(max_length=MAX_IDS), AfterValidator(lambda ids: tuple(dict.fromkeys(ids)))]
+Ids = Annotated[TokenIds, Field(max_length=MAX_IDS), AfterValidator(_distinct_ids)]
 Role = Annotated[str, WithJsonSchema({"enum": ["system", "developer", "user", "assistant", "tool"]})]
 _STOP_SCHEMA = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_CHARS}
 StopField = Annotated[
