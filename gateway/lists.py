@@ -11,6 +11,8 @@ MAX_BAD_WORDS = 256
 MAX_BAD_WORD_CHARS = 256
 MAX_IDS = 4096
 """Most token ids in one list, and most biases."""
+MAX_MESSAGES = 8192
+"""Most messages of a conversation; each costs some microseconds of the gateway."""
 MAX_ARGUMENT_VALUES = 4096
 """Most objects, lists and values in the arguments of a chat template."""
 MAX_ARGUMENT_CHARS = 256 * 1024

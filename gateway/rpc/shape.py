@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 
+from gateway.lists import MAX_BAD_WORDS, MAX_MESSAGES
 from gateway.tools.json_bounds import MAX_BRACKETS, MAX_COMMAS
 from specdec.errors import ContextLengthExceeded, FieldInvalid
 from specdec.protos.gateway.v1 import gateway_pb2 as pb
+from specdec.rules.speculation import MAX_DRAFTERS
+from specdec.sampling.grammar import MAX_GRAMMAR_BYTES
 
-MAX_MESSAGES = 8192
-"""Most messages and calls of a conversation; each costs some microseconds of this process."""
 _QUICK_BYTES = 64 * 1024
 _QUICK_PARTS = 2000
 
@@ -23,6 +24,13 @@ def is_quick(message: pb.GenerateRequest | pb.TokenizeRequest) -> bool:
 def check_shape(message: pb.GenerateRequest) -> None:
     """Raise FieldInvalid or ContextLengthExceeded for a message that has too much in it; `param` is the field."""
     check_chat(message.chat)
+    for param, values, most in (
+        ("bad_words", message.sampling.bad_words, MAX_BAD_WORDS),
+        ("structured_output.choice", message.structured_output.choice.texts, MAX_GRAMMAR_BYTES),
+        ("speculation.tree.drafters", message.speculation.tree.drafters, MAX_DRAFTERS),
+    ):
+        if len(values) > most:
+            raise FieldInvalid(f"{param} takes at most {most}, got {len(values)}", param)
     if len(message.tokens.token_ids) > MAX_COMMAS:
         raise ContextLengthExceeded(f"tokens has over {MAX_COMMAS} ids", "tokens")
     brackets, commas = 0, 0

@@ -7,6 +7,7 @@ from pydantic import Field
 from gateway.http.requests.body import Body
 from gateway.http.requests.fields import ContentField, Role
 from gateway.http.requests.tools import ToolCallBody
+from gateway.lists import MAX_MESSAGES
 from gateway.request import ChatPrompt
 from gateway.tools.values import MAX_TOOLS, Message
 from specdec.errors import FieldRequired
@@ -55,7 +56,7 @@ class PrefillBody(Body):
         return prompt.opened(self.add_generation_prompt, bool(self.continue_final_message))
 
 
-Messages = Annotated[list[MessageBody], Field(fail_fast=True)]
+Messages = Annotated[list[MessageBody], Field(max_length=MAX_MESSAGES, fail_fast=True)]
 
 
 def chat_prompt(messages: list[MessageBody], template_arguments: dict[str, Any] | None = None) -> ChatPrompt:
