@@ -22,10 +22,17 @@ _PROBE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _OFFERED = (b"upgrade", b"http2-settings")
 HEAD_BYTES = 64 * 1024
 """Largest head of a request, and most consecutive bytes outside a body."""
+MAX_URL = 8 * 1024
+"""Longest URL, in bytes."""
+MAX_HEADERS = 256
+"""Most headers and trailers of a request."""
 ARRIVAL_SECONDS = 6.0
 """Timeout for the arrival of a request, in seconds, from its first byte or from the start of the connection."""
 BYTES_PER_SECOND = 16 * 1024
 """Lowest transfer rate of a body: these bytes extend the arrival timeout by one second."""
+MAX_PIECES = 4096
+"""Most pieces of a body that are smaller than PIECE_BYTES on average; each costs the parser some microseconds."""
+PIECE_BYTES = 64
 MAX_PIPELINED = 16
 """Most pipelined requests that wait for the current answer; today's clients do not pipeline."""
 _BUSY = 0.1
@@ -49,8 +56,11 @@ class BoundedConnection(HttpToolsProtocol):
         super().connection_made(transport)
         self._head = 0
         """Bytes in URL and headers of the arriving request."""
+        self._headers = 0
         self._beside = 0
         """Bytes received since the last part of a body."""
+        self._room: float = MAX_PIECES
+        """Pieces of the arriving body that may still come; a byte brings room for a part of one."""
         self._due = math.inf
         """Deadline of the arriving request, in loop time; infinite if none arrives."""
         self._timer: asyncio.TimerHandle | None = None
@@ -94,17 +104,23 @@ class BoundedConnection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._head = 0
+        self._head, self._headers, self._room = 0, 0, MAX_PIECES
         if self._due == math.inf:
             self._begin()
 
     def on_url(self, url: bytes) -> None:
         self._count(len(url))
+        if self._head > MAX_URL:
+            raise ValueError("the URL is too long")  # the parser reports it as an invalid request
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._count(len(name) + len(value))
-        super().on_header(name, value)
+        self._headers += 1
+        if self._headers > MAX_HEADERS:
+            raise ValueError("there are too many headers")  # the parser reports it as an invalid request
+        if name.lower() != b"cookie":  # nothing reads cookies, but the framework would parse them
+            super().on_header(name, value)
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -126,6 +142,9 @@ class BoundedConnection(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         self._beside = 0
         self._due += len(body) / BYTES_PER_SECOND
+        self._room += len(body) / PIECE_BYTES - 1
+        if self._room < 0:
+            raise ValueError("the pieces are too small")  # the parser reports it as an invalid request
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -137,10 +156,18 @@ class BoundedConnection(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Answer invalid bytes with an error in OpenAI's format."""
-        if self._head > HEAD_BYTES:
+        if self._headers > MAX_HEADERS:
+            self._refuse(431, MessageTooLarge(f"a request may have {MAX_HEADERS} headers"))
+        elif self._head > HEAD_BYTES:
             self._refuse(431, MessageTooLarge(f"the head of a request must be at most {HEAD_BYTES} bytes"))
+        elif not self._headers and self._head > MAX_URL:
+            self._refuse(414, MessageTooLarge(f"a URL must be at most {MAX_URL} bytes"))
         elif len(self.pipeline) > MAX_PIPELINED:
             self._refuse(429, QueueFull(f"a connection may have {MAX_PIPELINED} requests waiting"))
+        elif self._room < 0:
+            self._refuse(
+                400, FieldInvalid(f"a body may have {MAX_PIECES} pieces, and one more for {PIECE_BYTES} bytes")
+            )
         else:
             self._refuse(400, FieldInvalid("the bytes are no HTTP request"))
 

@@ -99,6 +99,17 @@ async def test_an_endless_head_ends_at_its_limit(target: Target, start: bytes) -
     assert sent < 100
 
 
+@pytest.mark.parametrize(("size", "answer"), [(1, b"HTTP/1.1 400 "), (100, b"HTTP/1.1 200 ")])
+async def test_a_body_comes_in_so_many_pieces(target: Target, size: int, answer: bytes) -> None:
+    body = json.dumps({"prompt": "x", "max_tokens": 2}).encode().ljust(4200 * size)
+    reader, writer = await asyncio.open_connection(*target.address)
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+    chunks = (b"%x\r\n%b\r\n" % (size, body[start : start + size]) for start in range(0, len(body), size))
+    writer.write(b"".join((head, *chunks, b"0\r\n\r\n")))
+    assert (await reader.read()).startswith(answer)
+    writer.close()
+
+
 async def test_a_large_head_that_is_whole_is_refused_as_one(target: Target) -> None:
     reader, writer = await asyncio.open_connection(*target.address)
     writer.write(
@@ -108,6 +119,22 @@ async def test_a_large_head_that_is_whole_is_refused_as_one(target: Target) -> N
     writer.close()
     assert head.startswith(b"HTTP/1.1 431 ")
     assert json.loads(body)["error"]["code"] == "message_too_large"
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"GET /v1/models?" + b"a&" * 5000 + b" HTTP/1.1\r\n", b"414"),
+        (b"GET /v1/models HTTP/1.1\r\n" + b"a:\r\n" * 300, b"431"),
+        (b"GET /v1/models HTTP/1.1\r\nCookie: " + b"a;" * 20_000 + b"\r\n", b"200"),
+    ],
+    ids=["query", "headers", "cookies"],
+)
+async def test_a_head_of_many_parts_is_refused(target: Target, head: bytes, status: bytes) -> None:
+    reader, writer = await asyncio.open_connection(*target.address)
+    writer.write(head + b"Connection: close\r\n\r\n")
+    assert (await reader.read()).startswith(b"HTTP/1.1 " + status)
+    writer.close()
 
 
 async def test_prompts_that_cannot_fit_are_refused_before_any_work(target: Target) -> None:
