@@ -106,19 +106,19 @@ class _Api:
     async def responses(self, request: Request) -> Response:
         """Answer an input, or continue an earlier response."""
         body = await self._bodies.read(request, ResponsesBody)
-        return await self._generate(
-            request, body.chat(), lambda started, _: ResponsesWriter(started, body), stored(body)
-        )
+        chat = await self._bodies.convert(request, body.chat)
+        return await self._generate(request, chat, lambda started, _: ResponsesWriter(started, body), stored(body))
 
     async def messages(self, request: Request) -> Response:
         """Continue a conversation, as Anthropic's API has it."""
         body = await self._bodies.read(request, MessagesBody)
-        return await self._generate(request, body.chat(), lambda started, _: MessagesWriter(started))
+        chat = await self._bodies.convert(request, body.chat)
+        return await self._generate(request, chat, lambda started, _: MessagesWriter(started))
 
     async def count_tokens(self, request: Request) -> Response:
         """Count the tokens of a conversation, as Anthropic's API has it."""
-        chat = (await self._bodies.read(request, CountBody)).chat()
-        asked = await self._request(request.state.request_id, chat)
+        body = await self._bodies.read(request, CountBody)
+        asked = await self._request(request, await self._bodies.convert(request, body.chat))
         model = self._services.models.named(asked.model)
         tokens = await model.prompts.encode(asked.prompt, calling_tenant(), model.pool.info.context_length)
         return json_response(TokenCount(input_tokens=len(tokens)))
@@ -128,10 +128,11 @@ class _Api:
         body = await self._bodies.read(request, TokenizeBody)
         model = self._services.models.named(body.model or "")
         context = model.pool.info.context_length
-        tokens = await model.prompts.encode(body.input(), calling_tenant(), context)
+        prompt = await self._bodies.convert(request, body.input)
+        tokens = await model.prompts.encode(prompt, calling_tenant(), context)
         shown = Tokens(tokens=list(tokens), count=len(tokens), max_model_len=context)
         if body.return_token_strs:
-            shown.token_strs = model.tokenizer.written(tokens)
+            shown.token_strs = await model.prompts.written(tokens, calling_tenant())
         return json_response(shown, exclude_unset=True)
 
     async def detokenize(self, request: Request) -> Response:
@@ -176,7 +177,7 @@ class _Api:
         """
         answer_format, key = answer_format_of(body), idempotency_key(request.headers)
         ids = bool(body.stream and (wants_ids(request.headers) or body.options.resumable))
-        asked, caller = await self._request(request.state.request_id, body), calling_key()
+        asked, caller = await self._request(request, body), calling_key()
         wanted = replace(
             asked,
             key=caller,
@@ -194,13 +195,14 @@ class _Api:
         answer = streamed(events, models, make, self._services.settings.ping, after, ids=ids)
         return await while_connected(request, answer)
 
-    async def _request(self, request_id: str, body: CompletionBody | ChatBody) -> GenerationRequest:
+    async def _request(self, request: Request, body: CompletionBody | ChatBody) -> GenerationRequest:
         """Return the generation request of a body; its tool calls use the model's format."""
+        request_id = request.state.request_id
         if not isinstance(body, ChatBody):
-            return body.request(request_id)
+            return await self._bodies.convert(request, partial(body.request, request_id))
         tenant = calling_tenant(body.user or "")
         model = await self._sessions.model_of(body.model or "", body.session or "", tenant)
-        return body.request(request_id, model.tokenizer.tool_format)
+        return await self._bodies.convert(request, partial(body.request, request_id, model.tokenizer.tool_format))
 
 
 def _host_names(settings: GatewaySettings) -> Collection[str] | None:

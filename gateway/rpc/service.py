@@ -32,7 +32,7 @@ from gateway.rpc.shape import check_chat, check_shape, is_quick
 from gateway.rpc.tools import chat_prompt, structured_output, thinking_budget, tool_choice
 from gateway.rpc.unread import read_in_time
 from gateway.tools.choice import ToolChoice
-from gateway.turns.events import Started, collect
+from gateway.turns.events import Started, collect, described_tokens
 from gateway.turns.generation import Generator
 from gateway.turns.services import Services
 from gateway.turns.sessions import UserSessions
@@ -49,6 +49,8 @@ _Read = TypeVar("_Read")
 
 _WAITING = 1024
 """Most large messages that wait to be parsed."""
+_QUICK_TOKENS = 2048
+"""Most tokens described in a whole answer that is written on the event loop; a longer one is written on a thread."""
 
 
 def register(server: grpc.aio.Server, services: Services) -> None:
@@ -73,7 +75,9 @@ class GenerationServicer(pb_grpc.GenerationServiceServicer):
         wanted = replace(wanted, resumable=bool(wanted.idempotency_key or wanted.session))
         started, outputs = await collect(self._generator.stream(wanted, context.time_remaining()))
         await context.send_initial_metadata(tuple(started.limits.items()))
-        return replies.whole(started, outputs)
+        if described_tokens(started, outputs) <= _QUICK_TOKENS:
+            return replies.whole(started, outputs)
+        return await asyncio.to_thread(replies.whole, started, outputs)
 
     async def StreamGenerate(  # noqa: N802
         self, request: pb.StreamGenerateRequest, context: Context
@@ -97,7 +101,7 @@ class GenerationServicer(pb_grpc.GenerationServiceServicer):
             return wanted
         model = await self._sessions.model_of(message.model, message.session, wanted.tenant)
         wanted.check_thinking(model.tokenizer.tool_format, "thinking_token_budget")
-        return wanted.with_tools(choice, model.tokenizer.tool_format)
+        return await self._in_turn(message, partial(wanted.with_tools, choice, model.tokenizer.tool_format))
 
     async def _in_turn(self, message: pb.GenerateRequest | pb.TokenizeRequest, read: Callable[[], _Read]) -> _Read:
         """Parse a message with `read`; large messages are parsed on a thread, in fair rotation of callers."""

@@ -146,5 +146,9 @@ class PromptEncoder:
         check_ids(tokens, param, info.vocab_size)
         return await self._run(tenant, _TOKEN_MEMORY * len(tokens), partial(self._tokenizer.decode, tokens))
 
+    async def written(self, tokens: Sequence[int], tenant: str) -> list[str]:
+        """Return each token in the vocabulary's notation; raises QueueFull if the queue is full."""
+        return await self._run(tenant, _TOKEN_MEMORY * len(tokens), partial(self._tokenizer.written, tokens))
+
     async def _run(self, tenant: str, size: int, work: Callable[[], _Result]) -> _Result:
         return await (self._short if size <= _SHORT else self._long).run(tenant, size, work)

@@ -1,5 +1,6 @@
 """Builds the verifier's call and the turn's key from a request: checks it against the model and fills in defaults."""
 
+import asyncio
 from collections.abc import Container, Sequence
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ from gateway.request import GenerationRequest, new_id
 from gateway.store.sessions import SessionStore
 from gateway.store.values import SessionState, SessionView, TurnView
 from gateway.text.detokenizer import Decode
+from gateway.text.fit import request_memory
 from gateway.tools.message_reader import MessageReader, joined_message
 from gateway.tools.reading import Reading
 from gateway.tools.values import ToolCall
@@ -18,6 +20,9 @@ from specdec.planning.gamma_policy import AUTO
 from specdec.rules.speculation import Mode, Speculation, TreeOptions
 from specdec.sampling.params import check_ids, check_prompt_logprobs
 from specdec.wire.generation import GenerationCall, VerifierInfo
+
+_QUICK_BYTES = 64 * 1024
+"""Memory of a prompt whose digest takes less than a few milliseconds."""
 
 
 def make_call(
@@ -177,11 +182,18 @@ async def turn_key(request: GenerationRequest, sessions: SessionStore) -> tuple[
     if key or (request.expect_turn is not None and request.retries is None):  # of two writers, one is refused
         return key or new_id(), view
     if view.turn and (request.retries or view.state is SessionState.GENERATING):
-        key = f"{request.digest}:{view.turn - 1}"
+        key = f"{await digest_of(request)}:{view.turn - 1}"
         before = await sessions.get(request.session, request.tenant, key)
         if before.request_turn is not None:
             return key, before
-    return f"{request.digest}:{view.turn}", view
+    return f"{await digest_of(request)}:{view.turn}", view
+
+
+async def digest_of(request: GenerationRequest) -> str:
+    """Return the request's digest; that of a long prompt is computed on a thread."""
+    if request_memory(request) <= _QUICK_BYTES:
+        return request.digest
+    return await asyncio.to_thread(lambda: request.digest)
 
 
 def calls_of(last: TurnView, models: ServedModels) -> tuple[ToolCall, ...]:

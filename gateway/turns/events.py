@@ -123,6 +123,13 @@ class Output:
     """Log probabilities of the prompt's tokens after the first; None if the request asked for none."""
 
 
+def described_tokens(started: Started, outputs: Iterable[Output]) -> int:
+    """Return the number of tokens that a whole answer describes: output tokens, and the likely ones beside each."""
+    call = started.header.call
+    own, scored = 1 + (call.logprobs or 0), 1 + (call.prompt_logprobs or 0)
+    return sum(own * len(each.tokens) + scored * len(each.prompt_logprobs or ()) for each in outputs)
+
+
 async def without_first(events: AsyncGenerator[Event], count: int) -> AsyncGenerator[Event]:
     """Yield the events of one generation without its first `count` output tokens; closing this closes `events`.
 

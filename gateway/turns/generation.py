@@ -14,7 +14,7 @@ from gateway.store.values import Opened, SessionView, TurnView
 from gateway.text.fit import request_memory
 from gateway.tools.values import ToolCall
 from gateway.turns.broadcast import Broadcast
-from gateway.turns.call import calls_of, make_call, turn_key
+from gateway.turns.call import calls_of, digest_of, make_call, turn_key
 from gateway.turns.charge import Charge, charged
 from gateway.turns.events import Event, Started, without_first
 from gateway.turns.services import Services
@@ -224,6 +224,7 @@ class Generator:
             shows_stop=request.shows_stop,
             shows_special=request.shows_special,
         )
+        digest = await digest_of(request) if request.idempotency_key or request.session else ""
         with services.metrics.store_seconds.labels("open").time():
             opened = await services.sessions.open(
                 session_id,
@@ -233,7 +234,7 @@ class Generator:
                 kept or services.models.kept(model, info.system_fingerprint),
                 request.tenant,
                 expect_turn,
-                request.digest if request.idempotency_key or request.session else "",
+                digest,
                 create=not request.session,
                 base=len(history) or None,
             )

@@ -14,7 +14,12 @@ from contextlib import closing, contextmanager, suppress
 from http.client import HTTPConnection
 from typing import Any
 
-from tests.attacks.attacker import PROMPT, flood
+from grpc import RpcError
+from grpc import insecure_channel as grpc_channel
+
+from specdec.protos.gateway.v1 import gateway_pb2 as pb
+from specdec.protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
+from tests.attacks.attacker import PROMPT, flood, post
 
 Address = tuple[str, int]
 Kind = Callable[[Address, Address, int], list[int]]
@@ -146,6 +151,79 @@ def compressed(http: Address, grpc: Address, size: int) -> list[int]:
     return statuses
 
 
+def growing_schemas(http: Address, grpc: Address, size: int) -> list[int]:
+    """Send schemas of some hundred bytes that a rewriter expands to billions of values."""
+    names: dict[str, Any] = {"type": "string"}
+    for _ in range(12):
+        names = {"patternProperties": {"^[a-zA-Z0-9_.]$": names}}
+    digits = {"pattern": r"^(?=[\d.]{1,999999999}0*$)\d{0,999999999}\.\d{0,999999999}0*$"}
+    aheads = {"pattern": "^" + "(?=)" * 12_000}
+    bodies = [{"prompt": PROMPT, "guided_json": schema} for schema in (names, digits, aheads)]
+    return [status for body in bodies for status in _posted(http, "/v1/completions", body, 2 * size)]
+
+
+def users(http: Address, grpc: Address, size: int) -> list[int]:
+    """Send slow schemas under the names of 8 users at once."""
+    raws = [
+        json.dumps({"prompt": PROMPT, "max_tokens": 2, "user": f"mallory{each % 8}", "guided_json": schema}).encode()
+        for each, schema in enumerate({"type": "integer", "multipleOf": 1_500_003 + 2 * at} for at in range(16 * size))
+    ]
+    with ThreadPoolExecutor(len(raws)) as threads:
+        return list(threads.map(lambda raw: post(http, "/v1/completions", raw)[0], raws))
+
+
+def chosen_hashes(http: Address, grpc: Address, size: int) -> list[int]:
+    """Send lists of numbers that all have one hash."""
+    ids = [(2**61 - 1) * each for each in range(1, 4097)]
+    return _posted(http, "/v1/completions", {"prompt": PROMPT, "banned_token_ids": ids}, 8 * size)
+
+
+def tools(http: Address, grpc: Address, size: int) -> list[int]:
+    """Offer as many strict tools as are allowed, with as much in them as fits a body."""
+    schema = {"type": "object", "properties": {f"p{each}": {"anyOf": [{}, {}, {}]} for each in range(100)}}
+    function = {"name": "f", "parameters": schema, "strict": True}
+    offered = [{"type": "function", "function": {**function, "name": f"f{each}"}} for each in range(128)]
+    body = {"messages": [{"role": "user", "content": PROMPT}], "tools": offered}
+    return _posted(http, "/v1/chat/completions", body, 4 * size)
+
+
+def messages(http: Address, grpc: Address, size: int) -> list[int]:
+    """Send conversations of very many empty messages, for 16 choices."""
+    body = {"messages": [{"role": "user", "content": ""}] * 60_000, "n": 16}
+    fewer = {**body, "messages": body["messages"][:8192]}
+    return [
+        *_posted(http, "/v1/chat/completions", body, 2 * size),
+        *_posted(http, "/v1/chat/completions", fewer, 2 * size),
+    ]
+
+
+def likely_tokens(http: Address, grpc: Address, size: int) -> list[int]:
+    """Ask for the likely tokens beside each token of 16 prompts and outputs."""
+    body = {"prompt": [PROMPT * 100] * 16, "max_tokens": 500, "logprobs": 20, "prompt_logprobs": 20}
+    return _posted(http, "/v1/completions", body, 2 * size)
+
+
+def pieces(http: Address, grpc: Address, size: int) -> list[int]:
+    """Send bodies in chunks of a byte."""
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    for _ in range(8 * size):
+        with suppress(OSError), socket.create_connection(http, 10) as connection:
+            connection.sendall(head + b"1\r\na\r\n" * 500_000)
+    return []
+
+
+def parts(http: Address, grpc: Address, size: int) -> list[int]:
+    """Send gRPC messages of very many empty parts."""
+    message = pb.GenerateRequest(user="mallory")
+    message.chat.messages.extend([pb.ChatMessage()] * 1_000_000)
+    with grpc_channel(f"{grpc[0]}:{grpc[1]}") as channel:
+        stub = pb_grpc.GenerationServiceStub(channel)
+        for _ in range(4 * size):
+            with suppress(RpcError):
+                stub.Generate(message)
+    return []
+
+
 KINDS: Mapping[str, Kind] = {
     kind.__name__: kind
     for kind in (
@@ -160,6 +238,14 @@ KINDS: Mapping[str, Kind] = {
         unread,
         pings,
         resets,
+        growing_schemas,
+        users,
+        chosen_hashes,
+        tools,
+        messages,
+        likely_tokens,
+        pieces,
+        parts,
     )
 }
 

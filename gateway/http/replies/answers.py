@@ -23,12 +23,14 @@ from gateway.http.unread import note_share
 from gateway.models.served import ServedModels
 from gateway.tasks import cancel_and_wait
 from gateway.text.tokenizer import ModelTokenizer
-from gateway.turns.events import Event, Finished, Output, OutputRound, Started, collect
+from gateway.turns.events import Event, Finished, Output, OutputRound, Started, collect, described_tokens
 from specdec.errors import InternalError, SpecdecError
 from specdec.serving.rpc.status import logged_error, status_of
 
 _HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 _PING = b": ping\n"
+_QUICK_TOKENS = 2048
+"""Most tokens described in a whole answer that is written on the event loop; a longer one is written on a thread."""
 _log = structlog.get_logger()
 
 
@@ -93,7 +95,13 @@ async def whole(events: AsyncGenerator[Event], models: ServedModels, make: Write
     """Return the whole answer as one response."""
     started, outputs = await collect(events)
     writer = _writer(started, models, make)
-    return json_response(writer.whole(outputs), exclude_unset=writer.sparse, headers=started.limits)
+
+    def written() -> Response:
+        return json_response(writer.whole(outputs), exclude_unset=writer.sparse, headers=started.limits)
+
+    if described_tokens(started, outputs) <= _QUICK_TOKENS:
+        return written()
+    return await asyncio.to_thread(written)
 
 
 async def streamed(

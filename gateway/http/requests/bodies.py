@@ -2,7 +2,7 @@
 
 import asyncio
 import pickle
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from typing import TypeVar
 
@@ -16,6 +16,7 @@ from gateway.workers.process import WorkerLost, WorkerProcess
 from specdec.errors import FieldInvalid, QueueFull
 
 _BodyType = TypeVar("_BodyType", bound=Body)
+_Result = TypeVar("_Result")
 
 _UNIT = 64 * 1024
 """Bytes of a body for which it takes a place; smaller bodies need none."""
@@ -50,11 +51,28 @@ class BodyReader:
         async with AsyncExitStack() as stack:
             chunks = self._let_in(body_chunks(request), share, length, stack)
             raw = await read_body(chunks, length, self._limit)
-            if is_quick(raw):
+            request.state.large_body = not is_quick(raw)
+            if not request.state.large_body:
                 return kind.parse(parse_json(raw))
             await self._enter(self._turns, share, 1)
             stack.callback(self._turns.leave, share)
             return await self._read(kind, raw)
+
+    async def convert(self, request: Request, work: Callable[[], _Result]) -> _Result:
+        """The result of `work`, which converts the body that was read; of a large one on a thread, callers in turn.
+
+        Raises:
+            RequestError: `work` refuses the body.
+            QueueFull: too many large bodies are on their way.
+        """
+        if not request.state.large_body:
+            return work()
+        share = place_share(calling_tenant())
+        await self._enter(self._turns, share, 1)
+        try:
+            return await asyncio.to_thread(work)
+        finally:
+            self._turns.leave(share)
 
     async def close(self) -> None:
         """End the worker."""
@@ -87,7 +105,7 @@ class BodyReader:
         except WorkerLost as error:
             self._worker.warm()
             raise FieldInvalid("the body takes too long to be read") from error
-        read = pickle.loads(answer)
+        read = await asyncio.to_thread(pickle.loads, answer)
         if isinstance(read, kind):
             return read
         refused, message, param = read

@@ -8,8 +8,8 @@ from specdec.errors import ContextLengthExceeded, FieldInvalid
 
 _OF_CONTEXT = ("prompt", "tokens", "messages")
 """Fields that the model's context must have room for."""
-_QUICK_BYTES = 64 * 1024
-_QUICK_BRACKETS = 2000
+_QUICK_BYTES = 32 * 1024
+_QUICK_BRACKETS = 400
 
 
 def is_quick(raw: bytes) -> bool:

@@ -1,6 +1,7 @@
 """Bodies that take long to walk are refused by field name, and large ones are parsed in a worker."""
 
 import json
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,8 +12,10 @@ from gateway.http.requests.bodies import BodyReader
 from gateway.http.requests.body import parse_json
 from gateway.http.requests.completions import ChatBody, CompletionBody
 from gateway.http.requests.shape import is_quick
+from gateway.lists import MAX_MESSAGES
+from gateway.request import TextPrompt
 from gateway.tools.json_bounds import MAX_BRACKETS, MAX_COMMAS, MAX_NESTING
-from specdec.errors import FieldInvalid, MessageTooLarge, RequestError
+from specdec.errors import FieldInvalid, MessageTooLarge, RequestError, TokenOutOfRange
 
 MESSAGES = [{"role": "user", "content": "a"}]
 
@@ -48,12 +51,21 @@ def test_a_body_with_too_much_in_it_is_refused_by_its_largest_field(fields: dict
         ({"metadata": {str(each): "" for each in range(17)}}, "metadata"),
         ({"safety_identifier": "a" * 257}, "safety_identifier"),
         ({"prompt_cache_key": "a" * 257}, "prompt_cache_key"),
+        ({"messages": MESSAGES * (MAX_MESSAGES + 1)}, "messages"),
     ],
 )
 def test_fields_that_nobody_counts_are_short(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(RequestError) as refused:
         ChatBody.parse({"messages": MESSAGES, **fields})
     assert refused.value.param == param
+
+
+def test_numbers_chosen_for_their_hash_are_refused_before_they_are_compared() -> None:
+    primes = [(2**61 - 1) * (index + 1) for index in range(4096)]
+    assert len({hash(prime) for prime in primes}) == 1
+    with pytest.raises(TokenOutOfRange) as refused:
+        CompletionBody.parse({"prompt": "a", "banned_token_ids": primes})
+    assert refused.value.param == "banned_token_ids"
 
 
 def test_what_fits_is_read() -> None:
@@ -83,6 +95,15 @@ async def test_a_large_body_is_read_as_a_small_one_is(reader: BodyReader, declar
     raw = json.dumps(body).encode()
     assert not is_quick(raw)
     assert await reader.read(request(raw, declared), CompletionBody) == CompletionBody.parse(body)
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+async def test_a_large_body_is_converted_off_the_event_loop(reader: BodyReader, size: int) -> None:
+    asked = request(json.dumps({"prompt": "a" * size}).encode())
+    body = await reader.read(asked, CompletionBody)
+    assert body.prompt == (TextPrompt("a" * size),)
+    here = await reader.convert(asked, threading.get_ident) == threading.get_ident()
+    assert here == (size == 10)
 
 
 async def test_a_mistake_in_a_large_body_has_its_name(reader: BodyReader) -> None:
