@@ -25,8 +25,7 @@ from verifier_service.drafts.drafts import Drafts
 from verifier_service.drafts.pool import DrafterPool
 from verifier_service.drafts.sources import DraftSources
 from verifier_service.speculation.controller import BatchSpeculation
-from verifier_service.speculation.costs import DrafterTimes
-from verifier_service.speculation.pass_sample import PassSample
+from verifier_service.speculation.costs import DrafterTimes, PassSample
 
 _NAME = "bench"
 _CERTAIN = 50.0

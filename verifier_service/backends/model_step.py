@@ -1,13 +1,89 @@
 """Interface between the scheduling loop and a target: steps over waiting rows."""
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from specdec.engine.kv.pool import KvMemory
 from specdec.errors import InternalError
 from verifier_service.backends.batch_plan import Outcome, Row, ScheduledChunk
-from verifier_service.backends.told import Told
+
+_Item = TypeVar("_Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Changes since the last pass began."""
+
+    ended: Sequence[str] = ()
+    """KV names of the sequences that have ended."""
+    rows: Sequence[Row] = ()
+    """New rows of sequences that had none."""
+
+
+class PendingChanges:
+    """Queue of changes that no pass has taken. One thread calls `add`, another one `begin` and `take`."""
+
+    def __init__(self) -> None:
+        self._ended: deque[str] = deque()
+        self._rows: deque[Row] = deque()
+
+    def add(self, ended: Sequence[str], rows: Sequence[Row]) -> None:
+        """Queue changes for the next pass."""
+        self._rows.extend(rows)
+        self._ended.extend(ended)
+
+    def begin(self, rows: Sequence[Row]) -> Sequence[str]:
+        """Begin a run with these rows, which replace pending rows; return the KV names of ended sequences."""
+        ended = _taken(self._ended)
+        over = {*ended, *(row.kv_name for row in rows)}
+        self._rows.extend(row for row in _taken(self._rows) if row.kv_name not in over)
+        return ended
+
+    def take(self) -> Changes:
+        """Remove and return all pending changes."""
+        return Changes(_taken(self._ended), _taken(self._rows))
+
+
+def _taken(pending: deque[_Item]) -> Sequence[_Item]:
+    return [pending.popleft() for _ in range(len(pending))]
+
+
+class Told:
+    """Run-ahead flags: whether a pass may begin without the event loop, and which rows sessions have requested.
+
+    The event loop writes them, and the thread that runs the passes reads them.
+    """
+
+    def __init__(self) -> None:
+        self._stopped = False
+        self._asked: dict[str, int] = {}
+
+    def stop(self) -> None:
+        """Stop passes from running ahead, because a change must take part in the next pass."""
+        self._stopped = True
+
+    def go(self) -> None:
+        """Allow passes to run ahead: all changes take part in the next pass."""
+        self._stopped = False
+
+    @property
+    def stopped(self) -> bool:
+        """Whether `stop` was called after the last `go`."""
+        return self._stopped
+
+    def ask(self, row: Row) -> None:
+        """Record that the session of a running row has requested it, so that another row may follow."""
+        self._asked[row.kv_name] = row.goal
+
+    def asked(self, row: Row) -> bool:
+        """Whether the session has requested this row by `ask`."""
+        return self._asked.get(row.kv_name) == row.goal
+
+    def forget(self, kv_name: str) -> None:
+        """Drop the state of an ended sequence."""
+        self._asked.pop(kv_name, None)
 
 
 class TargetLost(RuntimeError):

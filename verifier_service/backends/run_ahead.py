@@ -11,9 +11,7 @@ from collections.abc import Sequence
 
 from specdec.errors import InternalError
 from verifier_service.backends.batch_plan import Outcome, Row
-from verifier_service.backends.changes import Changes, PendingChanges
-from verifier_service.backends.model_step import ModelStep, Passed
-from verifier_service.backends.told import Told
+from verifier_service.backends.model_step import Changes, ModelStep, Passed, PendingChanges, Told
 
 _MOST_JOINED = 4096
 """Longest row, in tokens, that may join between two passes. Handing over a longer row may block the event loop."""

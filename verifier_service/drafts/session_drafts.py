@@ -11,10 +11,9 @@ from specdec.wire.generation import Fallback, GenerationCall
 from specdec.wire.session import Close, Commit, DraftEnd, NackReason, Open, TreePlan
 from verifier_service.backends.batch_plan import Gathers
 from verifier_service.config import DraftingSettings
-from verifier_service.drafts.breaker import Breaker
 from verifier_service.drafts.draft_buffer import MOST_DRAFTS, DraftBuffer, TreeBuffer, checked
 from verifier_service.drafts.drafts import Drafts, Proposal
-from verifier_service.drafts.link import DrafterLink
+from verifier_service.drafts.link import Breaker, DrafterLink
 from verifier_service.drafts.pool import DrafterPool
 
 _CATCH_UP = 8

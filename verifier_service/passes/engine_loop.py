@@ -26,7 +26,7 @@ from verifier_service.metrics import VerifierMetrics
 from verifier_service.passes.draft_waits import Drafting, DraftWaits
 from verifier_service.passes.mask_lanes import PATIENCE, MaskLanes
 from verifier_service.speculation.controller import BatchSpeculation
-from verifier_service.speculation.pass_sample import PassHistory
+from verifier_service.speculation.costs import PassHistory
 
 _HAND_OVER = 5e-5
 """Seconds that the event loop sleeps after it submits a pass, so that the model's thread starts at once. Otherwise the

@@ -10,13 +10,18 @@ from typing import Literal
 
 from specdec.planning.allotment import NO_DRAFTS, Forecast, Judgement, RoundSeconds, allot, forecast
 from specdec.planning.gamma_policy import AUTO, GammaPolicy
-from verifier_service.speculation.costs import BatchCosts, DraftedRounds, DrafterTimes, PromptRate, SizedCosts
+from verifier_service.speculation.costs import (
+    BatchCosts,
+    DraftedRounds,
+    DrafterTimes,
+    PassSample,
+    PromptRate,
+    SizedCosts,
+)
 from verifier_service.speculation.fleet_acceptance import FleetAcceptance
 from verifier_service.speculation.groups import Groups
-from verifier_service.speculation.pass_sample import PassSample
-from verifier_service.speculation.round_tally import BatchRound
 from verifier_service.speculation.session_gamma import SessionGamma, controller_of
-from verifier_service.speculation.trials import Trials
+from verifier_service.speculation.trials import BatchRound, Trials
 
 _LEAST_SECONDS = 0.1
 """Least lifetime of a plan for the same batch, in seconds."""

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from verifier_service.speculation.pass_sample import PassSample
+from verifier_service.speculation.costs import PassSample
 
 _LEAST_SESSIONS = 4
 """Fewest sessions in a batch for two groups."""

@@ -9,8 +9,7 @@ import torch
 from specdec.errors import InternalError
 from specdec.rules.draft import NO_DRAFT, Draft, JoinedProbs, SparseProbs, Verdict, join_probs
 from verifier_service.backends.batch_plan import Outcome, Row, ScheduledChunk
-from verifier_service.backends.changes import Changes
-from verifier_service.backends.model_step import ModelStep
+from verifier_service.backends.model_step import Changes, ModelStep
 
 SentDraft = tuple[tuple[int, ...], JoinedProbs | None]
 SentResult = int | tuple[Verdict, int] | InternalError | None

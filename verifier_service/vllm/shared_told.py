@@ -6,7 +6,7 @@ import os
 from typing_extensions import override
 
 from verifier_service.backends.batch_plan import Row
-from verifier_service.backends.told import Told
+from verifier_service.backends.model_step import Told
 
 _SEQUENCES = 65_535
 """Number of cells for sequences. A verifier has fewer, including those that wait for admission."""

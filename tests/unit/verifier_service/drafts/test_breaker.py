@@ -1,6 +1,6 @@
 """A breaker opens after consecutive failures and then allows single trials at intervals."""
 
-from verifier_service.drafts.breaker import Breaker
+from verifier_service.drafts.link import Breaker
 
 
 def test_it_stays_closed_below_its_threshold() -> None:

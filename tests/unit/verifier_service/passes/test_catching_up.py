@@ -10,8 +10,7 @@ from specdec.planning.allotment import RoundSeconds
 from tests.unit.verifier_service.passes.scheduling import admitted, scheduling
 from tests.unit.verifier_service.speculation.simulated_batch import SimulatedBatch
 from tests.unit.verifier_service.verifier_fakes import TableEngine, make_row
-from verifier_service.speculation.costs import DrafterTimes
-from verifier_service.speculation.pass_sample import PassSample
+from verifier_service.speculation.costs import DrafterTimes, PassSample
 
 
 @pytest.mark.parametrize("reading", [0, 20, 100])

@@ -9,7 +9,7 @@ from specdec.rules.draft import NO_DRAFT
 from tests.unit.verifier_service.passes.scheduling import admitted, row, scheduling, steps
 from tests.unit.verifier_service.verifier_fakes import TableEngine, following, make_row, point_mass
 from verifier_service.backends.batch_plan import Gathers, Outcome, Row
-from verifier_service.speculation.pass_sample import PassSample
+from verifier_service.speculation.costs import PassSample
 
 
 async def test_a_pass_waits_for_a_row_that_is_announced() -> None:

@@ -8,8 +8,7 @@ from types import SimpleNamespace
 from specdec.planning.allotment import RoundSeconds
 from tests.clock import Clock
 from verifier_service.speculation.controller import BatchSpeculation
-from verifier_service.speculation.costs import DrafterTimes
-from verifier_service.speculation.pass_sample import PassSample
+from verifier_service.speculation.costs import DrafterTimes, PassSample
 from verifier_service.speculation.session_gamma import SessionGamma
 
 GAMMA_MAX = 16

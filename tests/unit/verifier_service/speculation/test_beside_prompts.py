@@ -4,8 +4,8 @@ import pytest
 
 from specdec.planning.allotment import RoundSeconds
 from tests.unit.verifier_service.speculation.simulated_batch import SimulatedBatch
-from verifier_service.speculation.pass_sample import PassSample
-from verifier_service.speculation.round_tally import BatchRound
+from verifier_service.speculation.costs import PassSample
+from verifier_service.speculation.trials import BatchRound
 
 SESSIONS = 8
 SLOW = RoundSeconds(0.004, 0.006 / SESSIONS, 0.050, 0.010)

@@ -4,8 +4,7 @@ import pytest
 
 from specdec.planning.allotment import RoundSeconds
 from specdec.planning.line import Line
-from verifier_service.speculation.costs import BatchCosts, DrafterTimes, PromptRate
-from verifier_service.speculation.pass_sample import PassSample
+from verifier_service.speculation.costs import BatchCosts, DrafterTimes, PassSample, PromptRate
 
 SILENT = DrafterTimes(None)
 

@@ -3,8 +3,8 @@
 import pytest
 
 from tests.unit.verifier_service.speculation.simulated_batch import LONG, WARM, SimulatedBatch, costs, plain_rate
-from verifier_service.speculation.pass_sample import PassSample
-from verifier_service.speculation.round_tally import BatchRound
+from verifier_service.speculation.costs import PassSample
+from verifier_service.speculation.trials import BatchRound
 
 
 def test_trials_compare_drafts_with_plain_passes_that_run_ahead() -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
+from verifier_service.speculation.costs import PassSample
 from verifier_service.speculation.groups import Groups
-from verifier_service.speculation.pass_sample import PassSample
 
 SESSIONS = 16
 BASE, TOKEN, DRAFTED = 0.02, 0.005, 0.06

@@ -3,8 +3,7 @@
 import pytest
 
 from tests.unit.verifier_service.speculation.simulated_batch import SimulatedBatch, costs
-from verifier_service.speculation.guess_costs import GuessCosts
-from verifier_service.speculation.pass_sample import PassSample
+from verifier_service.speculation.costs import GuessCosts, PassSample
 
 ROWS, TOKEN = 16, 0.005
 

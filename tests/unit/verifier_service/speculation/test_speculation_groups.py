@@ -7,8 +7,7 @@ import pytest
 
 from tests.clock import Clock
 from verifier_service.speculation.controller import BatchSpeculation
-from verifier_service.speculation.costs import DrafterTimes
-from verifier_service.speculation.pass_sample import PassSample
+from verifier_service.speculation.costs import DrafterTimes, PassSample
 
 
 def _grouping(fixed: int | None, prompt: int) -> float | None:

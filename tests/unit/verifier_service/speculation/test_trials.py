@@ -2,8 +2,7 @@
 
 import pytest
 
-from verifier_service.speculation.round_tally import BatchRound
-from verifier_service.speculation.trials import Trials
+from verifier_service.speculation.trials import BatchRound, Trials
 
 PLAIN_SECONDS = 0.01
 
