@@ -20,7 +20,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "decoder_ffn_dim": 48,
         "encoder_attention_heads": 4,
         "decoder_attention_heads": 4,
-        "max_position_embeddings": 128,
+        "max_position_embeddings": 512,
         "forced_eos_token_id": None,
     },
 }

@@ -1,5 +1,6 @@
 """The settings of `specdec up`; flags win over SPECDEC_UP_*, which win over the file, which wins over the defaults."""
 
+import json
 import os
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -60,7 +61,7 @@ class UpSettings(Settings):
     step; only for drafters of kind `model`."""
     backend: Literal["native", "vllm", "transformers"] = "native"
     """Engine of the target: `native`, vLLM in the environment that `make vllm` creates, or transformers, which is slow
-    and runs encoder-decoders. `transformers` also runs the draft model."""
+    and also runs the draft model. The default for an encoder-decoder is `transformers`, the only one that runs it."""
     vllm_python: Path = Path("build/vllm/.venv/bin/python")
     """Python interpreter of the environment with vLLM; used only with the backend `vllm`."""
     drafter_vocabulary: Literal["same", "translate"] = "same"
@@ -125,12 +126,24 @@ class UpSettings(Settings):
 
     @model_validator(mode="before")
     @classmethod
-    def _drafts_of_known_model(cls, given: Any) -> Any:
-        """Set the defaults for a known model: local draft sources and no drafter, because the demo's does not fit."""
-        known = KNOWN.get(str(given.get("target", ""))) if isinstance(given, dict) else None
-        if known is None or {"drafter", "drafter_kind"} & given.keys():
+    def _defaults_of_target(cls, given: Any) -> Any:
+        """Set the defaults for a known model and for an encoder-decoder.
+
+        Neither gets a drafter, because the demo's does not fit. A known model drafts by local sources, and an
+        encoder-decoder runs on the backend `transformers`, the only one that computes it.
+        """
+        if not isinstance(given, dict) or not given.get("target"):
             return given
-        return {"drafters": 0, "local": known.local, "drafter_kind": "prompt_lookup", **given}
+        target, defaults = Path(str(given["target"])), dict[str, Any]()
+        known = KNOWN.get(str(target))
+        encodes = is_encoder_decoder(find_model(target))
+        if (known is not None or encodes) and not {"drafter", "drafter_kind"} & given.keys():
+            defaults = {"drafters": 0, "drafter_kind": "prompt_lookup"}
+        if known is not None and defaults:
+            defaults["local"] = known.local
+        if encodes:
+            defaults["backend"] = "transformers"
+        return defaults | given
 
     @model_validator(mode="after")
     def _check_drafter_local(self) -> Self:
@@ -146,6 +159,15 @@ class UpSettings(Settings):
             return self.served_model_name or str(self.target)
         folder = folder.resolve()
         return folder.parent.name if folder.name == "target" else folder.name
+
+
+def is_encoder_decoder(folder: Path) -> bool:
+    """Whether the folder's config.json is that of an encoder-decoder; False if it cannot be read."""
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(config, dict) and bool(config.get("is_encoder_decoder"))
 
 
 def find_model(path: Path) -> Path:

@@ -103,6 +103,17 @@ def wait_until(condition: Callable[[], bool], seconds: float = START_SECONDS) ->
         time.sleep(0.05)
 
 
+def killed_verifier(system: System) -> int:
+    """Kill the verifier that has a generation now, and return its pid, or 0 if none reports one."""
+    for entry in system.of_now():
+        if entry["role"] == "verifier":
+            with urllib.request.urlopen(f"http://{entry['http']}/metrics", timeout=60) as reply:
+                if b"specdec_requests_running 1.0" in reply.read():
+                    os.kill(entry["pid"], signal.SIGKILL)
+                    return int(entry["pid"])
+    return 0
+
+
 @contextmanager
 def running_system(folder: Path, *arguments: str, **variables: str) -> Iterator[System]:
     """Run `specdec up` with `arguments` and environment `variables` on free ports.

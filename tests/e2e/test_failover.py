@@ -1,8 +1,6 @@
 """After a verifier is killed in the middle of a stream, another one continues from the committed tokens."""
 
-import os
 import re
-import signal
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -11,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.clients import client_of
-from tests.e2e.system import START_SECONDS, System, running_system, wait_until
+from tests.e2e.system import START_SECONDS, System, killed_verifier, running_system, wait_until
 
 REQUEST: dict[str, Any] = {
     "model": "demo",
@@ -40,17 +38,6 @@ def tokens(system: System, request: dict[str, Any]) -> list[int]:
     """Return the tokens from a system in which no process is killed."""
     answer: Any = client_of(system).completions.create(**request)
     return list(answer.choices[0].token_ids)
-
-
-def killed_verifier(system: System) -> int:
-    """Kill the verifier that has a generation now, and return its pid, or 0 if none reports one."""
-    for entry in system.of_now():
-        if entry["role"] == "verifier":
-            with urllib.request.urlopen(f"http://{entry['http']}/metrics", timeout=60) as reply:
-                if b"specdec_requests_running 1.0" in reply.read():
-                    os.kill(entry["pid"], signal.SIGKILL)
-                    return int(entry["pid"])
-    return 0
 
 
 def metric(system: System, name: str) -> float:

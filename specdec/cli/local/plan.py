@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from specdec.cli.known_models import KNOWN
 from specdec.cli.local import ports, vllm
-from specdec.cli.settings import UpSettings, find_model, source_names
+from specdec.cli.settings import UpSettings, find_model, is_encoder_decoder, source_names
 from specdec.errors import ConfigError
 from specdec.serving.settings import split_address
 
@@ -80,6 +80,17 @@ def check_models(settings: UpSettings) -> None:
     _check("--target", settings.target, "config.json")
     if settings.drafters and settings.drafter_kind in _MODEL_FILES:
         _check("--drafter", settings.drafter, _MODEL_FILES[settings.drafter_kind])
+        _check_architectures(settings)
+
+
+def _check_architectures(settings: UpSettings) -> None:
+    """Refuse a draft model that is an encoder-decoder where the target is a decoder, and the reverse."""
+    if settings.drafter_kind not in ("model", "hybrid"):
+        return
+    target, drafter = (is_encoder_decoder(find_model(each)) for each in (settings.target, settings.drafter))
+    if target is not drafter:
+        kinds = {True: "an encoder-decoder", False: "decoder-only"}
+        raise ConfigError(f"--drafter {settings.drafter} is {kinds[drafter]}, and the target {kinds[target]}")
 
 
 def _check(option: str, path: Path, file: str) -> None:

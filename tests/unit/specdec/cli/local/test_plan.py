@@ -220,3 +220,29 @@ def test_a_native_target_has_two_threads_for_prompts_if_processors_allow(
     by_name = {service.name: service.config for service in plan.services(own, ADDRESSES, "redis://x")}
     assert by_name["verifier-1"]["wide_threads"] == expected
     assert "wide_threads" not in by_name["drafter-1"]
+
+
+def encoder_decoder(folder: Path) -> Path:
+    folder.mkdir()
+    (folder / "config.json").write_text('{"is_encoder_decoder": true}')
+    return folder
+
+
+def test_an_encoder_decoder_runs_on_transformers_without_the_drafter_of_the_demo(tmp_path: Path) -> None:
+    settings = UpSettings.load(None, {"target": encoder_decoder(tmp_path / "t5")})
+    assert (settings.backend, settings.drafters, settings.drafter_kind) == ("transformers", 0, "prompt_lookup")
+    plan.check_models(settings)
+    config = {each.name: each.config for each in plan.services(settings, ADDRESSES, "redis://x")}["verifier-1"]
+    assert config["backend"] == "transformers"
+    drafted = UpSettings.load(None, {"target": tmp_path / "t5", "drafter": tmp_path / "t5", "backend": "vllm"})
+    assert (drafted.backend, drafted.drafters, drafted.drafter_kind) == ("vllm", 1, "model")
+
+
+def test_a_draft_model_of_the_other_kind_is_refused_by_name(settings: UpSettings, tmp_path: Path) -> None:
+    other = encoder_decoder(tmp_path / "t5")
+    with pytest.raises(ConfigError, match=r"drafter is decoder-only, and the target an encoder-decoder"):
+        plan.check_models(settings.model_copy(update={"target": other}))
+    with pytest.raises(ConfigError, match=r"t5 is an encoder-decoder, and the target decoder-only"):
+        plan.check_models(settings.model_copy(update={"drafter": other}))
+    plan.check_models(settings.model_copy(update={"target": other, "drafter": other}))
+    plan.check_models(settings.model_copy(update={"target": other, "drafter_kind": "random"}))
