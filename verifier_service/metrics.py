@@ -19,8 +19,9 @@ _KEEP = 0.995
 class VerifierMetrics:
     """Metrics of one process.
 
-    α is accepted / judged (`specdec_spec_alpha`). Drafts after the first rejection are not judged, so the ratio
-    accepted / drafted is lower. The mean length of rounds with a draft is 1 + accepted / rounds.
+    α (`specdec_spec_alpha`) is the mean of Σ min(p, q̂) over judged drafts in mode rejection, and accepted / judged in
+    the others. Drafts after the first rejection are not judged, so the ratio accepted / drafted is lower. The mean
+    length of rounds with a draft is 1 + accepted / rounds.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -83,7 +84,13 @@ class VerifierMetrics:
             ["address"],
         )
         self.malformed = counter("specdec_drafter_malformed", "Drafts that made no sense.", ["address"])
-        self.alpha = gauge("specdec_spec_alpha", "Estimated acceptance, accepted / judged.")
+        self.alpha = gauge(
+            "specdec_spec_alpha",
+            "Estimated acceptance: the mean of sum min(p, q) where it is known, and accepted / judged elsewhere.",
+        )
+        self.overlap = gauge(
+            "specdec_spec_overlap", "Mean of sum min(p, q) over drafts judged by token rejection; 0 before the first."
+        )
         self.plain_seconds = gauge(
             "specdec_verify_plain_seconds", "A pass without drafts over as many sessions as usual."
         )
@@ -134,6 +141,7 @@ class VerifierMetrics:
     def judge(self, report: Judgement) -> None:
         """Publish the estimates from which draft lengths are chosen."""
         self.alpha.set(report.alpha)
+        self.overlap.set(report.overlap)
         self.c.set(report.c)
         self.beta.set(report.beta)
         self.plain_seconds.set(report.plain_seconds)

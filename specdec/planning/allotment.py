@@ -123,6 +123,8 @@ class Judgement:
     """Number of groups that are drafted for and verified alternately."""
     grouping: float | None = None
     """Tokens per second with two groups relative to one; None before a measurement."""
+    overlap: float = 0.0
+    """Mean Σ min(p, q̂) of the drafts judged by token rejection; 0 before the first."""
 
 
 NO_DRAFTS = Allotment(1.0, 0)

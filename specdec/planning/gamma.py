@@ -62,9 +62,11 @@ def best_gamma(alpha: float, c: float, r: float = 0.0, beta: float = 0.0, limit:
 
 @dataclass(frozen=True, slots=True)
 class AcceptanceEstimate:
-    """α as accepted / (accepted + rejected), with a prior, and with less weight for older rounds.
+    """α of the judged drafts, with a prior, and with less weight for older rounds.
 
-    Tokens after the first rejection are never judged, so accepted / drafted would be too low.
+    A round counts by its accepted and rejected drafts or, if known, by Σ min(p, q̂) of the judged ones: the probability
+    that each is accepted, which has the same mean and less variance (Corollary 3.6). Tokens after the first rejection
+    are never judged, so accepted / drafted would be too low.
     """
 
     prior: float = 0.7
@@ -74,9 +76,9 @@ class AcceptanceEstimate:
     decay: float = 0.98
     """Factor applied to the earlier counts in each new round."""
     accepted: float = 0.0
-    """Accepted tokens, older rounds weighted less."""
+    """Accepted tokens, counted or expected, older rounds weighted less."""
     rejected: float = 0.0
-    """Rejected tokens, older rounds weighted less."""
+    """Rejected tokens, counted or expected, older rounds weighted less."""
 
     @property
     def alpha(self) -> float:
@@ -87,13 +89,20 @@ class AcceptanceEstimate:
         """The estimate with another prior."""
         return (self.accepted + self.weight * prior) / (self.accepted + self.rejected + self.weight)
 
-    def observed(self, drafted: int, accepted: int) -> "AcceptanceEstimate":
-        """The estimate after one more round; a round without drafts only lowers the weight of earlier rounds."""
-        rejections = 1 if accepted < drafted else 0
+    def observed(self, drafted: int, accepted: int, overlap: float | None = None) -> "AcceptanceEstimate":
+        """The estimate after one more round; a round without drafts only lowers the weight of earlier rounds.
+
+        Args:
+            drafted: drafted tokens.
+            accepted: accepted ones.
+            overlap: Σ min(p, q̂), summed over the judged drafts; None if unknown.
+        """
+        judged = accepted + (1 if accepted < drafted else 0)
+        kept = accepted if overlap is None else overlap
         return replace(
             self,
-            accepted=self.accepted * self.decay + accepted,
-            rejected=self.rejected * self.decay + rejections,
+            accepted=self.accepted * self.decay + kept,
+            rejected=self.rejected * self.decay + judged - kept,
         )
 
 
@@ -106,7 +115,7 @@ class FixedGamma:
     def gamma(self) -> int:
         return self.value
 
-    def observe(self, drafted: int, accepted: int) -> None:
+    def observe(self, drafted: int, accepted: int, overlap: float | None = None) -> None:
         """Do nothing: γ is fixed."""
 
 
@@ -144,9 +153,9 @@ class OptimalGamma:
             self._current = best
         return self._current
 
-    def observe(self, drafted: int, accepted: int) -> None:
-        """Learn from a round."""
-        self.estimate = self.estimate.observed(drafted, accepted)
+    def observe(self, drafted: int, accepted: int, overlap: float | None = None) -> None:
+        """Learn from a round; arguments as in `AcceptanceEstimate.observed`."""
+        self.estimate = self.estimate.observed(drafted, accepted, overlap)
 
     def _best(self) -> int:
         return best_gamma(self.estimate.alpha, self._c(), self._r(), self._beta(), limit=self._limit)

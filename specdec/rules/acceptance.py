@@ -8,9 +8,11 @@ judged as if the draft ended there.
 Only `sample_rest` is as wide as V; everything else costs O(K) a position, because q̂ is never made dense.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,6 +20,9 @@ from specdec.rules.padding import FlatDrafts, PaddedDrafts, pad_drafts
 from specdec.rules.speculation import Mode
 from specdec.sampling.cache import parts
 from specdec.sampling.distribution import sample
+
+_DIGITS = 6
+"""Digits of an overlap. Devices add in other orders, and so differ in the last of a float64's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +110,46 @@ def thresholds(mode: Mode, p: Tensor, mass: Tensor, padded: PaddedDrafts) -> tup
     if mode is Mode.BLOCK:
         return p_x, q_x, block_h(block_pi(p_x, q_x), _supported(p, mass, padded, rows), q_s)
     return p_x, q_x, (p_x / (q_x * padded.lenience[:, None])).clamp_max(1.0)
+
+
+def overlaps_on_host(p: Tensor, mass: Tensor, flat: FlatDrafts, tau: Sequence[int]) -> list[tuple[float, ...]]:
+    """Σ min(p/ℓ, q̂) of each judged draft: the τ that are kept, and the rejected one.
+
+    The sum is the probability with which token rejection keeps a draft of the position, so its mean over judged drafts
+    is α (Leviathan et al., arXiv 2211.17192, Corollary 3.6). Whether the drafts were kept has the same mean and more
+    variance. Drafts after a rejection are left out, because a draft's prefix decides whether it is judged.
+
+    Args:
+        p, mass: as in `judge`.
+        flat: drafts of token rejection.
+        tau: number of tokens kept of each draft [B].
+    """
+    lengths, sizes = flat.lengths.numpy(), flat.sizes.numpy()
+    if not len(sizes):
+        return [()] * len(lengths)
+    ends, supports = lengths.cumsum(), sizes.cumsum() - sizes
+    rows = np.repeat(flat.first.numpy() - ends + lengths, lengths) + np.arange(len(sizes))
+    scale = mass.numpy()[rows] * np.repeat(flat.lenience.numpy(), lengths)
+    with np.errstate(divide="ignore", invalid="ignore"):  # a row of p that is not a distribution
+        shares = p.numpy()[np.repeat(rows, sizes), flat.ids.numpy()] / np.repeat(scale, sizes)
+    weights = flat.weights.numpy().astype(np.float64)
+    q = weights / np.repeat(np.add.reduceat(weights, supports), sizes)
+    kept = np.add.reduceat(np.minimum(np.nan_to_num(shares), q), supports).tolist()
+    judged = zip((ends - lengths).tolist(), lengths.tolist(), tau, strict=True)
+    return [judged_overlaps(kept[start : start + length], count) for start, length, count in judged]
+
+
+def judged_overlaps(of_drafts: Sequence[float], kept: int) -> tuple[float, ...]:
+    """The overlaps of the drafts that token rejection judged: those that are kept and the rejected one."""
+    return tuple(round(each, _DIGITS) for each in of_drafts[: kept + 1])
+
+
+def overlaps(p: Tensor, mass: Tensor, padded: PaddedDrafts) -> Tensor:
+    """Σ min(p/ℓ, q̂) of each draft, float64 [B, Γ], as `overlaps_on_host` of the judged ones; no device sync."""
+    rows, q_s = _rows(padded, len(p)), padded.weights.double()
+    q_s = q_s / q_s.sum(-1, keepdim=True).clamp_min_(1.0)
+    shares = _supported(p, mass, padded, rows) / padded.lenience[:, None, None]
+    return torch.minimum(shares, q_s).sum(-1)[:, :-1]
 
 
 def _rows(padded: PaddedDrafts, rows: int) -> Tensor:

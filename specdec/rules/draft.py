@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -108,6 +109,9 @@ class Verdict(NamedTuple):
     """The accepted nodes of a tree, from the root down; None for a chain."""
     at_leaf: bool = False
     """Whether the path ends at a leaf of the drafted tree."""
+    overlaps: tuple[float, ...] = ()
+    """Σ min(p/ℓ, q̂) of each judged draft, the probability with which its position keeps a draft, rounded so that all
+    devices agree; empty unless the rule is token rejection."""
 
     @property
     def rows(self) -> tuple[int, ...]:
@@ -116,6 +120,9 @@ class Verdict(NamedTuple):
 
     @property
     def judged(self) -> int:
+    overlaps: tuple[float, ...] = field(default=(), compare=False)
+    """Σ min(p/ℓ, q̂) of each judged draft, the probability with which its position keeps a draft; empty unless the rule
+    is token rejection."""
         """Number of drafts that the rule judged: `accepted` if the path ends at a leaf, else `drafted`."""
         return self.accepted if self.at_leaf else self.drafted
 

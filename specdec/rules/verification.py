@@ -3,14 +3,14 @@
 Every draw at absolute position t uses (seed, t, purpose), so a verdict depends only on its own rows of p.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain, islice
 
 import torch
 from torch import Tensor
 
 from specdec.errors import FieldInvalid, InternalError
-from specdec.rules.acceptance import judge, judge_on_host, sample_rest
+from specdec.rules.acceptance import judge, judge_on_host, judged_overlaps, overlaps, overlaps_on_host, sample_rest
 from specdec.rules.checks import check_drafts, masses, proper_counts
 from specdec.rules.coupling import coupled_on_device, coupled_on_host
 from specdec.rules.draft import Draft, JoinedProbs, Verdict
@@ -133,7 +133,10 @@ def _verify_on_host(p: Tensor, batch: DraftBatch) -> list[Verdict]:
     if batch.mode not in _RACED:
         flat = flatten_drafts(batch, accept_noise(batch), _last_noise(batch), laws)
         tau, last = judge_on_host(batch.mode, p, mass, flat)
-        committed = _with_last(drafts, tau.tolist(), last.tolist())
+        kept = tau.tolist()
+        committed = _with_last(drafts, kept, last.tolist())
+        if batch.mode is Mode.REJECTION:
+            return _verdicts(mass, batch.first, drafts, committed, overlaps_on_host(p, mass, flat, kept))
     elif all(torch.equal(p[part].amax(-1).double(), mass[part]) for part in (slice(1), slice(1, None))):
         committed = _certain(argmax(p).tolist(), batch.first, drafts)
     else:
@@ -176,12 +179,21 @@ def _verify_on_device(p: Tensor, batches: Sequence[DraftBatch]) -> list[list[Ver
         else:
             tau, rest = judge(batch.mode, p, mass, padded)
             results += tau, sample_rest(p, mass, rest, padded.last.gather(1, tau[:, None])[:, 0])
-    mass, *numbers = to_host(mass, *results)
-    ends = zip(batches, numbers[::2], numbers[1::2], strict=True)
-    return [
-        _verdicts(mass, batch.first, batch.drafts, _with_last(batch.drafts, tau.tolist(), last.tolist()))
-        for batch, tau, last in ends
-    ]
+        if batch.mode is Mode.REJECTION and isinstance(padded, PaddedDrafts):
+            results.append(overlaps(p, mass, padded))
+    mass, *found = to_host(mass, *results)
+    numbers = iter(found)
+    return [_read(mass, batch, numbers) for batch in batches]
+
+
+def _read(mass: Tensor, batch: DraftBatch, numbers: Iterator[Tensor]) -> list[Verdict]:
+    """Build the verdicts on a batch from the next results on the host: τ, the last tokens, and any overlaps."""
+    kept, last = next(numbers).tolist(), next(numbers).tolist()
+    committed, found = _with_last(batch.drafts, kept, last), None
+    if batch.mode is Mode.REJECTION:
+        lines = zip(next(numbers).tolist(), batch.drafts, kept, strict=True)
+        found = [judged_overlaps(line[: len(draft.tokens)], count) for line, draft, count in lines]
+    return _verdicts(mass, batch.first, batch.drafts, committed, found)
 
 
 def _copied(
@@ -209,10 +221,17 @@ def _with_last(drafts: Sequence[Draft], kept: Sequence[int], last: Sequence[int]
     return [(*draft.tokens[:count], token) for draft, count, token in zip(drafts, kept, last, strict=True)]
 
 
-def _verdicts(mass: Tensor, first: Sequence[int], drafts: Sequence[Draft], committed: Committed) -> list[Verdict]:
+def _verdicts(
+    mass: Tensor,
+    first: Sequence[int],
+    drafts: Sequence[Draft],
+    committed: Committed,
+    overlaps: Sequence[tuple[float, ...]] | None = None,
+) -> list[Verdict]:
     """Build the verdicts; a token from a row that is not a distribution is dropped, with all tokens after it."""
     counts = proper_counts(mass, first, [len(tokens) for tokens in committed])
+    found = [()] * len(drafts) if overlaps is None else overlaps
     return [
-        Verdict(tokens[:count], accepted=min(count, len(tokens) - 1), drafted=len(draft.tokens))
-        for tokens, count, draft in zip(committed, counts, drafts, strict=True)
+        Verdict(tokens[:count], accepted=min(count, len(tokens) - 1), drafted=len(draft.tokens), overlaps=each)
+        for tokens, count, draft, each in zip(committed, counts, drafts, found, strict=True)
     ]

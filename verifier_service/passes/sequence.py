@@ -275,7 +275,8 @@ class Sequence:
         """Commit the tokens of a verdict and update the acceptance estimates."""
         verdict = outcome.verdict
         if not asked.proposal.local:  # forced tokens do not count either
-            self._gamma.observe(min(verdict.judged, asked.drafted), min(verdict.accepted, asked.drafted))
+            judged, accepted = (min(each, asked.drafted) for each in (verdict.judged, verdict.accepted))
+            self._gamma.observe(judged, accepted, verdict.overlaps)
         if verdict.drafted < outcome.offered:
             self.drafts.distrust()
         committed = cut(verdict.tokens, self._limit - asked.base_len, self._stop_ids)

@@ -134,7 +134,8 @@ class BatchSpeculation:
             alpha, goodput = self.acceptance.overall.alpha, self._nearest.goodput or load / plain
             price = goodput * (costs.token if self.drafting else self._nearest.guess_seconds(costs.token))
             judged = Judgement(alpha, c, beta, goodput, price, r, plain, predicted, measured)
-            self._report = replace(judged, groups=self.groups, grouping=self._groups[self._level].gain)
+            grouping, overlap = self._groups[self._level].gain, self.acceptance.overlap
+            self._report = replace(judged, groups=self.groups, grouping=grouping, overlap=overlap)
         return self._report
 
     @property

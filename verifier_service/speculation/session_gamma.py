@@ -1,7 +1,7 @@
 """Draft length and acceptance estimate of one session."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from specdec.planning.allotment import Demand, Judgement
@@ -80,13 +80,20 @@ class SessionGamma:
         """Whether the next round will probably draft."""
         return self._batch.drafting if self._own is None else self._own.gamma() > 0
 
-    def observe(self, drafted: int, accepted: int) -> None:
-        """Record a verdict."""
+    def observe(self, drafted: int, accepted: int, overlaps: Sequence[float] = ()) -> None:
+        """Record a verdict.
+
+        Args:
+            drafted: drafted tokens.
+            accepted: accepted ones.
+            overlaps: Σ min(p, q̂) of each judged draft; empty if unknown.
+        """
+        overlap = sum(overlaps[:drafted]) if overlaps else None
         if drafted:
-            self._estimate = self._estimate.observed(drafted, accepted)
-            self._batch.acceptance.learn(self._source() or "", drafted, accepted)
+            self._estimate = self._estimate.observed(drafted, accepted, overlap)
+            self._batch.acceptance.learn(self._source() or "", drafted, accepted, overlap)
         if self._own is not None:
-            self._own.observe(drafted, accepted)
+            self._own.observe(drafted, accepted, overlap)
 
     def close(self) -> None:
         """Leave the batch at the end of the session."""

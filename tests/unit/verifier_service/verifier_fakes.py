@@ -100,7 +100,7 @@ class FixedGamma:
     def gamma(self) -> int:
         return self.value
 
-    def observe(self, drafted: int, accepted: int) -> None:
+    def observe(self, drafted: int, accepted: int, overlaps: Sequence[float] = ()) -> None:
         """Ignore the observation."""
 
     def speedup(self) -> Speedup:

@@ -1,5 +1,7 @@
 """One call for a ragged batch: a verdict depends only on its draft's rows, and invalid input is named."""
 
+from statistics import stdev
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from specdec.errors import FieldInvalid, InternalError, SpecdecError, TokenOutOfRange
+from specdec.planning.gamma import AcceptanceEstimate
 from specdec.rules.checks import check_drafts
 from specdec.rules.draft import NO_DRAFT, Draft, SparseProbs, Verdict
 from specdec.rules.speculation import Mode, Origin
@@ -210,7 +213,7 @@ def test_rows_that_the_verdict_does_not_reach_are_not_judged(mode: Mode, bad: fl
         if not one.accepted:
             assert other == one
         else:
-            assert other == Verdict(draft.tokens, accepted=1, drafted=1)
+            assert other._replace(overlaps=()) == Verdict(draft.tokens, accepted=1, drafted=1)
             assert other.origins == (Origin.ACCEPTED,)
     assert {verdict.accepted for verdict in valid} == {0, 1}
 
@@ -248,3 +251,49 @@ def test_a_row_of_zeros_is_no_distribution(mode: Mode) -> None:
 def test_shapes_that_disagree_are_refused(p: Tensor, seeds: list[int], positions: list[int]) -> None:
     with pytest.raises(InternalError):
         verify(Mode.REJECTION, p, [NO_DRAFT], seeds, positions)
+
+
+def near(draft: Draft, seed: int) -> Tensor:
+    """Return target distributions near the q̂ of a draft, and one more."""
+    rows = distributions(len(draft.tokens) + 1, seed)
+    drafts = torch.stack([*map(dense, draft.probs), torch.zeros(VOCAB)])
+    return (rows + drafts / 3) / (1 + drafts.sum(-1, keepdim=True) / 3)
+
+
+def dense(probs: SparseProbs) -> Tensor:
+    return torch.zeros(VOCAB).index_put((probs.ids,), (probs.weights / probs.weights.sum()).float())
+
+
+@pytest.mark.parametrize("lenience", [1.0, 0.4])
+def test_the_overlaps_are_those_of_the_judged_positions(lenience: float, device: torch.device) -> None:
+    drafts = [drafted(Mode.REJECTION, gamma, seed=b, support=2 + b) for b, gamma in enumerate((3, 0, 5, 2, 4, 4))]
+    rows = [near(draft, seed=b) for b, draft in enumerate(drafts)]
+    p, of = torch.cat(rows), (list(range(6)), [10] * 6, [lenience] * 6)
+    for here in (p, p.to(device)):
+        verdicts = verify(Mode.REJECTION, here, drafts, *of)
+        assert 0 < sum(verdict.accepted for verdict in verdicts) < sum(len(draft.tokens) for draft in drafts)
+        for verdict, draft, own in zip(verdicts, drafts, rows, strict=True):
+            judged = min(verdict.accepted + 1, len(draft.tokens))
+            expected = [float(torch.minimum(own[i] / lenience, dense(draft.probs[i])).sum()) for i in range(judged)]
+            assert verdict.overlaps == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("mode", [Mode.BLOCK, Mode.COUPLED])
+def test_other_modes_have_no_overlaps(mode: Mode) -> None:
+    (verdict,) = verify(mode, distributions(4, 1), [drafted(mode, 3, seed=1)], [1], [10])
+    assert verdict.overlaps == ()
+
+
+def test_overlaps_estimate_what_is_accepted_with_less_variance() -> None:
+    counted, expected = AcceptanceEstimate(weight=0.0, decay=1.0), AcceptanceEstimate(weight=0.0, decay=1.0)
+    counts, overlaps = list[float](), list[float]()
+    for seed in range(1500):
+        draft = drafted(Mode.REJECTION, 4, seed)
+        (verdict,) = verify(Mode.REJECTION, near(draft, seed), [draft], [seed], [10])
+        counted = counted.observed(4, verdict.accepted)
+        expected = expected.observed(4, verdict.accepted, sum(verdict.overlaps))
+        counts += [float(each < verdict.accepted) for each in range(len(verdict.overlaps))]
+        overlaps += verdict.overlaps
+    error = stdev(counts) / len(counts) ** 0.5
+    assert expected.alpha == pytest.approx(counted.alpha, abs=4 * error)
+    assert stdev(overlaps) < stdev(counts) / 2

@@ -138,15 +138,19 @@ LIKELY = 0.9
 class Random(DirectTarget):
     """Accepts each draft with a fixed probability. Every token may be the end."""
 
-    def __init__(self) -> None:
+    def __init__(self, *overlaps: float) -> None:
+        """Create the target; its verdicts report the overlaps, if given, of up to four drafts."""
         super().__init__()
         self.dice = random.Random(1)
+        self.overlaps = overlaps
 
     def judge(self, row: Row) -> Outcome:
         drafted = len(row.draft.tokens)
         accepted = next((step for step in range(drafted) if self.dice.random() >= LIKELY), drafted)
         tokens = tuple(END if self.dice.random() < 1 / MEAN_LENGTH else 1 for _ in range(accepted + 1))
-        return Outcome(Verdict(tokens, accepted, drafted), started=0.0, seconds=0.1, offered=drafted)
+        overlaps = self.overlaps[: min(accepted + 1, drafted)]
+        verdict = Verdict(tokens, accepted, drafted, overlaps=overlaps)
+        return Outcome(verdict, started=0.0, seconds=0.1, offered=drafted)
 
 
 class Endless(Drafts):
@@ -179,6 +183,28 @@ async def test_the_published_acceptance_is_of_verdicts_and_not_of_cut_rounds(
         assert service.rounds(call)[-1].finish
     alpha = service.metrics.registry.get_sample_value("specdec_spec_alpha")
     assert alpha == pytest.approx(LIKELY, abs=0.01)
+
+
+async def test_the_published_acceptance_is_the_mean_overlap_where_it_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The drafts are accepted with probability 0.9, and the target reports another, to tell the estimates apart."""
+    monkeypatch.setattr(speculation, "_REPORT_SECONDS", 0.0)  # include the last round on a machine of any speed
+    service, target = Service(), Random(*[0.25] * 4)
+    service.speculation.acceptance.overall = AcceptanceEstimate(decay=1.0)
+    service.generations._loop = service.target = target  # type: ignore[assignment]
+    monkeypatch.setattr(service.generations._sources, "drafts", lambda *_: Endless())
+    for number in range(60):
+        call = make_call(
+            session_id=f"s{number}",
+            max_tokens=90,
+            stop_token_ids=(END,),
+            sampling=SamplingParams(),
+            speculation=Speculation(Mode.REJECTION, 4),
+        )
+        assert service.rounds(call)[-1].finish
+    found = [service.metrics.registry.get_sample_value(f"specdec_spec_{name}") for name in ("alpha", "overlap")]
+    assert found == [pytest.approx(0.25, abs=0.01), pytest.approx(0.25, abs=1e-9)]
 
 
 async def test_a_call_that_breaks_a_limit_is_refused_before_it_starts() -> None:

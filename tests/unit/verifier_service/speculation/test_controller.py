@@ -7,11 +7,13 @@ from unittest.mock import Mock
 import pytest
 
 from specdec.planning.allotment import Judgement, RoundSeconds
+from specdec.planning.gamma import OptimalGamma
 from specdec.planning.gamma_policy import GammaPolicy, PolicyKind
 from specdec.wire.generation import Speedup
 from tests.unit.verifier_service.speculation.simulated_batch import LONG, WARM, SimulatedBatch, costs, plain_rate
 from verifier_service.speculation.controller import BatchSpeculation
 from verifier_service.speculation.costs import DrafterTimes
+from verifier_service.speculation.fleet_acceptance import FleetAcceptance
 from verifier_service.speculation.session_gamma import SessionGamma
 
 
@@ -325,3 +327,15 @@ def test_a_session_that_is_alone_drafts_from_its_first_round_on() -> None:
     several = SimulatedBatch([0.8] * 4, RoundSeconds(0.02, 0.001, 0.001, 0.002))
     several.run(1)
     assert several.gammas == [0] * 4, "what drafts cost a batch is compared with plain rounds first"
+
+
+@pytest.mark.parametrize("own", [None, OptimalGamma(lambda: 0.1, lambda: 0.0, 8)])
+def test_a_session_learns_from_the_overlaps_of_its_own_drafts(own: OptimalGamma | None) -> None:
+    """The third overlap is that of a token that a grammar forced after the draft."""
+    batch = Mock(acceptance=FleetAcceptance())
+    session = SessionGamma(batch, lambda: "model", own, 8)
+    for _ in range(200):
+        session.observe(2, 2, (0.5, 0.3, 1.0))
+    assert session.demand("model").alpha == pytest.approx(0.4, abs=0.03)
+    assert batch.acceptance.overlap == pytest.approx(0.4)
+    assert own is None or own.estimate.alpha == pytest.approx(0.4, abs=0.03)
