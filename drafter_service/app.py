@@ -12,6 +12,7 @@ from drafter_service.drafters.counts_drafter import CountsDrafter
 from drafter_service.drafters.model_drafter import ModelDrafter
 from drafter_service.drafters.source_drafter import HybridDrafter, SourceDrafter
 from drafter_service.drafters.source_reader import Guesser, SourceReader
+from drafter_service.drafters.uniform_drafter import UniformDrafter
 from drafter_service.drafters.uniform_model import UniformModel
 from drafter_service.metrics import DrafterMetrics
 from drafter_service.service import SERVICE, DrafterService
@@ -115,7 +116,7 @@ def load_drafter(settings: DrafterSettings) -> Drafter:
         case "counts":
             return CountsDrafter(name, load_counts(path / COUNTS_FILE), settings.support)
         case "random":
-            return ModelDrafter(name, UniformModel(load_vocabulary(path)), settings.support, "random")
+            return UniformDrafter(name, UniformModel(load_vocabulary(path)), settings.support, "random")
         case source:
             return SourceDrafter(name, source, load_vocabulary(path), _reader(settings, SourceKind(source)))
 

@@ -56,7 +56,8 @@ class Approximation:
     rejection: float
     """Acceptance rate of one step of rejection sampling, Σ p(x) · min(q/p) (A.2)."""
     served: float = 0.0
-    """Mean Σ min(p, q̂), where q̂ is what a drafter would send: the likeliest ids with rounded weights."""
+    """Mean Σ min(p, q̂), where q̂ is what a drafter would send: the likeliest ids with rounded weights, or all of them if
+    they are equally likely."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +124,14 @@ def _judged(p: Tensor, q: Tensor, temperature: float) -> tuple[Tensor, ...]:
 
 
 def _served(p: Tensor, q: Tensor, temperature: float) -> Tensor:
-    """Return Σ min(p, q̂) of each position. At temperature 0, q̂ has one id, so the sum is α."""
+    """Return Σ min(p, q̂) of each position.
+
+    At temperature 0, q̂ has one id, so the sum is α. A uniform q is served as it is.
+    """
     if temperature == 0:
         return _judged(p, q, temperature)[0]
+    if bool((q == q[0, 0]).all()):
+        return torch.minimum(p, q).sum(-1)
     rows = range(len(q))
     _, laws = propose(Mode.REJECTION, q.double(), [0] * len(rows), rows, _SUPPORT)
     shares = [law.weights.double() / law.weights.sum() for law in laws]

@@ -11,7 +11,7 @@ from specdec.sampling import vocabulary
 
 
 class UniformModel(SequenceLengths):
-    """An Engine whose logits are all equal. Its q̂ is uniform over as many ids as a q̂ may hold."""
+    """An Engine whose logits are all equal."""
 
     def __init__(self, ids: Mapping[str, int]) -> None:
         """Create the model; `ids` is the tokenizer's vocabulary."""

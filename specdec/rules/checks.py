@@ -110,6 +110,8 @@ def check_probs(
             or row.weights.is_floating_point()
         ):
             raise FieldInvalid("a draft distribution needs as many integer weights as ids, and at least one", "probs")
+        if len(row.ids) > vocab_size:  # before they are joined, which takes memory
+            raise FieldInvalid(f"a draft distribution has more ids than the vocabulary of {vocab_size}", "probs")
     sizes, ids, weights = joined = join_probs(probs)
     if not 0 <= ids.min() <= ids.max() < vocab_size:
         raise FieldInvalid(f"a draft distribution has an id outside the vocabulary of {vocab_size}", "probs")

@@ -29,6 +29,14 @@ class SparseProbs:
     """Token ids, int64 [k], ascending."""
     weights: Tensor
     """Weight of each id, int64 [k], in 1..MAX_WEIGHT."""
+    uniform: bool = False
+    """Whether this is `uniform_probs(k)`, which is sent as the number k alone."""
+
+
+@lru_cache(maxsize=4)
+def uniform_probs(count: int) -> SparseProbs:
+    """The uniform distribution over the ids 0..count-1; its tensors are shared and must not be changed."""
+    return SparseProbs(torch.arange(count), torch.ones(count, dtype=torch.int64), uniform=True)
 
 
 class JoinedProbs(NamedTuple):
@@ -120,9 +128,6 @@ class Verdict(NamedTuple):
 
     @property
     def judged(self) -> int:
-    overlaps: tuple[float, ...] = field(default=(), compare=False)
-    """Σ min(p/ℓ, q̂) of each judged draft, the probability with which its position keeps a draft; empty unless the rule
-    is token rejection."""
         """Number of drafts that the rule judged: `accepted` if the path ends at a leaf, else `drafted`."""
         return self.accepted if self.at_leaf else self.drafted
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from specdec.errors import FieldInvalid
 from specdec.protos.drafter.v1 import drafter_pb2 as pb
-from specdec.rules.draft import Draft, DraftStep, SparseProbs
+from specdec.rules.draft import Draft, DraftStep, SparseProbs, uniform_probs
 from specdec.rules.padding import NO_PROBS
 from specdec.trees.tree import Tree, TreeDraft
 from specdec.wire.session import SessionMessage
@@ -19,6 +19,8 @@ from specdec.wire.tokens import tokens_from_bytes, tokens_to_bytes
 
 PROTOCOL = 1
 """Version of the protocol between verifier and drafter. Both sides must use the same version."""
+_MOST_IDS = 2**20
+"""Most ids of a uniform distribution, which bounds the memory that a message of a few bytes can claim."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,7 +37,8 @@ class DraftTokens(SessionMessage):
 
 def draft_to_pb(tokens: DraftTokens) -> pb.DraftTokens:
     """Return the message of a draft. Without distributions, it holds only token ids."""
-    probs = [law or NO_PROBS for law in tokens.draft.probs]
+    probs = [NO_PROBS if law is None or law.uniform else law for law in tokens.draft.probs]
+    uniform = max((len(law.ids) for law in tokens.draft.probs if law is not None and law.uniform), default=0)
     return pb.DraftTokens(
         session_id=tokens.session_id,
         epoch=tokens.epoch,
@@ -46,6 +49,7 @@ def draft_to_pb(tokens: DraftTokens) -> pb.DraftTokens:
         support_ids=_pack([row.ids for row in probs], np.int32),
         support_weights=_pack([row.weights for row in probs], np.uint16),
         parents=tokens.draft.tree.parents if isinstance(tokens.draft, TreeDraft) else (),
+        uniform_ids=uniform,
         **({} if isinstance(tokens.draft, TreeDraft) else _steps_to_pb(tokens.draft.steps)),
     )
 
@@ -61,7 +65,7 @@ def draft_from_pb(message: pb.DraftTokens) -> DraftTokens:
         laws = tuple(law if len(law.ids) else None for law in _probs(message, len(tokens) + 1))
         draft: Draft | TreeDraft = TreeDraft(Tree(tuple(message.parents)), tokens, laws)
     else:
-        draft = Draft(tokens, tuple(_probs(message, len(tokens))), _steps(message, len(tokens)))
+        draft = Draft(tokens, tuple(_chain_probs(message, len(tokens))), _steps(message, len(tokens)))
     return DraftTokens(
         session_id=message.session_id,
         epoch=message.epoch,
@@ -69,6 +73,16 @@ def draft_from_pb(message: pb.DraftTokens) -> DraftTokens:
         prefix_hash=message.prefix_hash,
         draft=draft,
     )
+
+
+def _chain_probs(message: pb.DraftTokens, count: int) -> Iterable[SparseProbs]:
+    """Return the q̂ of each token of a chain; a support size of 0 stands for a uniform one, if the message has any."""
+    if not message.uniform_ids:
+        return _probs(message, count)
+    if message.uniform_ids > _MOST_IDS:
+        raise FieldInvalid(f"at most {_MOST_IDS} ids, got {message.uniform_ids}", "uniform_ids")
+    uniform = uniform_probs(message.uniform_ids)
+    return (law if len(law.ids) else uniform for law in _probs(message, count))
 
 
 def _probs(message: pb.DraftTokens, count: int) -> Iterable[SparseProbs]:

@@ -64,6 +64,8 @@ class Open(SessionMessage):
     """Requests trees, whose nodes γ counts; None requests chains."""
     outcomes: int = 0
     """Maximum number of outcomes of the pending verdict to push chains for before they are requested."""
+    uniform: bool = False
+    """Whether the verifier reads uniform distributions that are sent as the number of their ids."""
 
 
 @dataclass(frozen=True, slots=True)

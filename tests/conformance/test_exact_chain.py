@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from specdec.rules.draft import SparseProbs
+from specdec.rules.draft import SparseProbs, uniform_probs
 from specdec.rules.speculation import Mode
 from specdec.sampling.params import SamplingParams
 from tests.conformance.automata import BUDGET, HASH, LOOP
-from tests.conformance.exact_chain import Drawn, outcome, proposed, sample_law
+from tests.conformance.exact_chain import Drafter, Drawn, outcome, proposed, sample_law
 from tests.conformance.table_models import Context, Tables, pair
 
 RATIO = [Mode.REJECTION, Mode.BLOCK]
@@ -90,3 +90,34 @@ def test_a_sampled_token_has_the_law_it_is_sampled_from() -> None:
     p = pair(8, 1).p([(token,) for token in range(8)])
     p[:, 3] = 0.0
     assert float((sample_law(5 * p) - p / p.sum(1, keepdim=True)).abs().max()) <= 1e-12
+
+
+def chance(vocab_size: int, sent: SparseProbs) -> Drafter:
+    """Return a drafter of uniform random tokens that sends `sent`."""
+    drawn = [Drawn(token, 1.0 / vocab_size, sent) for token in range(vocab_size)]
+    return lambda contexts: [drawn for _ in contexts]
+
+
+@pytest.mark.parametrize("mode", RATIO)
+@pytest.mark.parametrize("params", [SamplingParams(), SamplingParams(temperature=0.0), SamplingParams(top_k=2)])
+def test_random_tokens_are_exact_and_improve_every_model(mode: Mode, params: SamplingParams) -> None:
+    """Leviathan et al., §3.6: drafts that are uniform over the whole vocabulary bring something, whatever the target.
+
+    α = Σ min(p, 1/V) is at least 1/V: the likeliest token has that probability.
+    """
+    for vocab_size, gamma in ((3, 3), (4, 2), (8, 1)):
+        for seed in range(4):
+            tables = pair(vocab_size, seed, params)
+            found = outcome(tables, mode, chance(vocab_size, uniform_probs(vocab_size)), gamma)
+            assert float((found.law - tables.joint(gamma + 1)).abs().max()) <= 1e-12
+            overlap = tables.p([()]).clamp_max(1 / vocab_size).sum()
+            assert found.accepted >= float(overlap) - 1e-12 >= 1 / vocab_size - 2e-12
+
+
+@pytest.mark.parametrize("mode", RATIO)
+def test_random_tokens_judged_by_another_distribution_are_caught(mode: Mode) -> None:
+    """The planted bug is a verifier that takes the flag for other weights than those drawn from."""
+    planted = SparseProbs(torch.arange(4), torch.tensor([2, 1, 1, 1]))
+    tables = pair(4, seed=1)
+    found = outcome(tables, mode, chance(4, planted), 2)
+    assert float((found.law - tables.joint(3)).abs().max()) > 1e-3

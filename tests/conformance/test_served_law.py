@@ -115,7 +115,7 @@ CELLS = [
     *(Cell(mode, "T=1", drafter="hybrid") for mode in Mode if mode is not Mode.OFF),
     *(Cell(mode, "T=1", drafter="counts") for mode in (Mode.REJECTION, Mode.BLOCK)),
     Cell(Mode.REJECTION, "penalties", drafter="counts"),
-    Cell(Mode.REJECTION, "T=1", drafter="random"),
+    *(Cell(mode, "T=1", drafter="random") for mode in Mode if mode is not Mode.OFF),
     *(Cell(Mode.REJECTION, "T=1", lenience=lenience) for lenience in (0.5, 0.3)),
 ]
 Served = dict[Cell, list[Done]]

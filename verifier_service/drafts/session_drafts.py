@@ -231,7 +231,7 @@ class RemoteDrafts(Drafts):
         opening = Open(
             call.session_id, call.epoch, self._buffer.committed, call.prompt_len, call.sampling, call.speculation.mode,
             gamma, self._max_len, call.cache_salt, trace_headers().get(TRACEPARENT, ""), call.speculation.policy,
-            self._plan, outcomes if self._plan is None else 0,
+            self._plan, outcomes if self._plan is None else 0, uniform=True,
         )  # fmt: skip
         self._link.open(opening, self)
 

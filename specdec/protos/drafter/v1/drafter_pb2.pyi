@@ -261,6 +261,7 @@ class Open(_message.Message):
     POLICY_FIELD_NUMBER: _builtins.int
     TREE_FIELD_NUMBER: _builtins.int
     OUTCOMES_FIELD_NUMBER: _builtins.int
+    UNIFORM_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Id of the session in all messages about it."""
     epoch: _builtins.int
@@ -281,6 +282,8 @@ class Open(_message.Message):
     """Parent span of the drafts, as W3C Trace Context; empty for none."""
     outcomes: _builtins.int
     """Largest number of outcomes of the running verdict to push chains for; 0 asks for none."""
+    uniform: _builtins.bool
+    """Whether the verifier reads `uniform_ids` of a draft. Without it, a distribution lists its ids."""
     @_builtins.property
     def sampling(self) -> _common_pb2.SamplingParams:
         """The request's sampling, used for q exactly as the target uses it for p."""
@@ -309,10 +312,11 @@ class Open(_message.Message):
         policy: _common_pb2.GammaPolicy | None = ...,
         tree: Global___TreePlan | None = ...,
         outcomes: _builtins.int = ...,
+        uniform: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy", "sampling", b"sampling", "tree", b"tree"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "epoch", b"epoch", "gamma", b"gamma", "max_len", b"max_len", "mode", b"mode", "outcomes", b"outcomes", "policy", b"policy", "prompt_len", b"prompt_len", "sampling", b"sampling", "session_id", b"session_id", "tokens", b"tokens", "traceparent", b"traceparent", "tree", b"tree"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "epoch", b"epoch", "gamma", b"gamma", "max_len", b"max_len", "mode", b"mode", "outcomes", b"outcomes", "policy", b"policy", "prompt_len", b"prompt_len", "sampling", b"sampling", "session_id", b"session_id", "tokens", b"tokens", "traceparent", b"traceparent", "tree", b"tree", "uniform", b"uniform"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -455,6 +459,7 @@ class DraftTokens(_message.Message):
     PARENTS_FIELD_NUMBER: _builtins.int
     ENTROPIES_FIELD_NUMBER: _builtins.int
     GAMMAS_FIELD_NUMBER: _builtins.int
+    UNIFORM_IDS_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Id from the Open of the session."""
     epoch: _builtins.int
@@ -475,6 +480,10 @@ class DraftTokens(_message.Message):
     """
     gammas: _builtins.bytes
     """With policy egag: gamma after each draft step, uint16 little-endian."""
+    uniform_ids: _builtins.int
+    """Of a chain, the number n of ids of its uniform distributions, at most 2^20: a support size of 0 stands for
+    q(x) = 1/n over the ids 0..n-1. 0 where there are none.
+    """
     @_builtins.property
     def support_sizes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Support size of each token's distribution; empty for a mode that needs none. For a tree: the sizes of the root's
@@ -501,10 +510,11 @@ class DraftTokens(_message.Message):
         parents: _abc.Iterable[_builtins.int] | None = ...,
         entropies: _builtins.bytes = ...,
         gammas: _builtins.bytes = ...,
+        uniform_ids: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_len", b"base_len", "entropies", b"entropies", "epoch", b"epoch", "gammas", b"gammas", "parents", b"parents", "prefix_hash", b"prefix_hash", "session_id", b"session_id", "support_ids", b"support_ids", "support_sizes", b"support_sizes", "support_weights", b"support_weights", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_len", b"base_len", "entropies", b"entropies", "epoch", b"epoch", "gammas", b"gammas", "parents", b"parents", "prefix_hash", b"prefix_hash", "session_id", b"session_id", "support_ids", b"support_ids", "support_sizes", b"support_sizes", "support_weights", b"support_weights", "tokens", b"tokens", "uniform_ids", b"uniform_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,14 +11,17 @@ from drafter_service.drafters.counts_drafter import CountsDrafter
 from drafter_service.drafters.model_drafter import ModelDrafter
 from drafter_service.drafters.source_drafter import HybridDrafter, SourceDrafter
 from drafter_service.drafters.source_reader import SourceReader
+from drafter_service.drafters.uniform_drafter import UniformDrafter
 from drafter_service.drafters.uniform_model import UniformModel
 from drafter_service.sessions.draft_session import DraftSession
 from drafter_service.sessions.drafter import DraftedToken, NoGuess, ScheduledSession, StepResult
 from specdec.errors import ModelRefused
+from specdec.rules.draft import uniform_probs
 from specdec.rules.speculation import Mode
 from specdec.sampling.params import SamplingParams
 from specdec.sources.counts import COUNTS_FILE, count, load_counts, save_counts
 from specdec.sources.prompt_lookup import PromptLookup
+from tests.conformance.g_test import p_value
 from tests.drafter_fakes import CONTEXT, OPEN, PrefixModel, commit, expected_drafts
 
 TEXT = [1, 2, 1, 2, 1, 3, 0]
@@ -188,16 +192,39 @@ class TestHybrid:
         assert torch.equal(drafted.probs.weights, probs.weights)
 
 
-def test_chance_is_uniform_over_what_may_be_drawn() -> None:
-    drafter = ModelDrafter("chance", UniformModel(IDS), 64, "random")
-    session = DraftSession("s", replace(OPEN, params=SamplingParams(banned_token_ids=(2,))), CONTEXT)
+def by_chance(support: int, **opening: Any) -> DraftedToken:
+    """Return a draft of random tokens for a session that is opened so."""
+    drafter = UniformDrafter("chance", UniformModel(IDS), support, "random")
+    assert drafter.info.kind == "random"
+    session = DraftSession("s", replace(OPEN, **opening), CONTEXT)
     drafter.sequences.admit("s", session.limit)
     (drafted,) = drafter.step([ScheduledSession(session, 3)])
     assert isinstance(drafted, DraftedToken)
-    assert drafted.probs is not None
-    assert drafted.probs.ids.tolist() == [token for token in range(11) if token != 2]
-    assert len(set(drafted.probs.weights.tolist())) == 1
-    assert drafter.info.kind == "random"
+    return drafted
+
+
+@pytest.mark.parametrize("uniform", [True, False])
+def test_chance_is_uniform_over_what_may_be_drawn(uniform: bool) -> None:
+    probs = by_chance(64, params=SamplingParams(banned_token_ids=(2,)), uniform=uniform).probs
+    assert probs is not None
+    assert not probs.uniform, "the number of its ids does not describe it"
+    assert probs.ids.tolist() == [token for token in range(11) if token != 2]
+    assert len(set(probs.weights.tolist())) == 1
+
+
+def test_chance_draws_from_the_whole_vocabulary_where_the_verifier_reads_that() -> None:
+    drafts = [by_chance(3, params=SamplingParams(seed=seed), uniform=True) for seed in range(400)]
+    assert all(each.probs is uniform_probs(11) for each in drafts)
+    law = {(token,): 1 / 11 for token in range(11)}
+    assert p_value([(each.token,) for each in drafts], law) > 1e-6
+    others = [by_chance(3, params=SamplingParams(seed=seed)).probs for seed in range(20)]
+    assert all(probs is not None and len(probs.ids) == 3 and not probs.uniform for probs in others)
+
+
+def test_chance_races_over_the_whole_vocabulary_in_mode_coupled() -> None:
+    drafts = [by_chance(3, params=SamplingParams(seed=s), uniform=True, mode=Mode.COUPLED) for s in range(200)]
+    assert {each.token for each in drafts} == set(range(11))
+    assert all(each.probs is None for each in drafts)
 
 
 def test_a_session_without_a_guess_ends_its_draft_until_the_next_verdict() -> None:

@@ -1,6 +1,7 @@
 """A draft is unchanged after transmission, to the bit, and inconsistent arrays are refused."""
 
 from array import array
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -9,9 +10,11 @@ from hypothesis import strategies as st
 
 from specdec.errors import FieldInvalid
 from specdec.protos.drafter.v1 import drafter_pb2 as pb
-from specdec.rules.draft import Draft, DraftStep, SparseProbs
+from specdec.rules.draft import Draft, DraftStep, SparseProbs, uniform_probs
+from specdec.rules.speculation import Mode
 from specdec.trees.tree import ROOT, Tree, TreeDraft
 from specdec.wire.draft import DraftTokens, draft_from_pb, draft_to_pb
+from verifier_service.drafts.draft_buffer import checked
 
 supports = st.dictionaries(st.integers(0, 2**31 - 1), st.integers(1, 65535), min_size=1, max_size=5)
 
@@ -52,6 +55,34 @@ def test_a_draft_without_distributions_is_token_ids_alone() -> None:
     assert not sent.support_weights
     received = draft_from_pb(sent).draft
     assert (received.tokens, received.probs) == ((4, 5), ())
+
+
+def test_a_uniform_distribution_is_sent_as_the_number_of_its_ids() -> None:
+    listed = _draft([{7: 9, 8: 2}])
+    draft = Draft((3, 7, 149_999), (uniform_probs(150_000), *listed.probs, uniform_probs(150_000)))
+    sent = _sent(_message(draft))
+    assert (sent.uniform_ids, list(sent.support_sizes)) == (150_000, [0, 2, 0])
+    assert sent.ByteSize() < 100
+    received = draft_from_pb(sent).draft
+    assert [law is not None and law.uniform for law in received.probs] == [True, False, True]
+    assert all(law.ids.equal(own.ids) and law.weights.equal(own.weights) for law, own in _pairs(received, draft))
+
+
+def test_a_uniform_distribution_over_too_many_ids_is_refused_before_it_takes_memory() -> None:
+    with pytest.raises(FieldInvalid, match="uniform_ids"):
+        draft_from_pb(pb.DraftTokens(tokens=b"\0\0\0\0", support_sizes=[0], uniform_ids=2**31))
+    nothing = draft_from_pb(pb.DraftTokens(tokens=b"\0\0\0\0", support_sizes=[0])).draft
+    with pytest.raises(FieldInvalid):
+        checked(nothing, Mode.REJECTION, None, 8)
+    wide = draft_from_pb(pb.DraftTokens(tokens=b"\0\0\0\0", support_sizes=[0], uniform_ids=9)).draft
+    with pytest.raises(FieldInvalid, match="more ids than the vocabulary"):
+        checked(wide, Mode.REJECTION, None, 8)
+
+
+def _pairs(received: Draft | TreeDraft, draft: Draft) -> Iterator[tuple[SparseProbs, SparseProbs]]:
+    for law, own in zip(received.probs, draft.probs, strict=True):
+        assert law is not None
+        yield law, own
 
 
 def test_the_entropy_of_each_step_survives_the_wire() -> None:

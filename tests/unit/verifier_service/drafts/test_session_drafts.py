@@ -19,7 +19,7 @@ async def test_a_session_opens_once_with_everything_the_drafter_needs() -> None:
     scene.drafts.begin(4)
     (opened,) = (await scene.sent()).opens
     call = make_call(tokens=PROMPT)
-    assert opened == Open("s", 1, PROMPT, 3, call.sampling, Mode.REJECTION, 4, 20)
+    assert opened == Open("s", 1, PROMPT, 3, call.sampling, Mode.REJECTION, 4, 20, uniform=True)
 
 
 @pytest.mark.parametrize(("wanted", "offered", "asked"), [(8, 16, 8), (8, 4, 4), (8, 0, 0), (0, 16, 0)])

@@ -1,0 +1,41 @@
+"""Random tokens: drafts drawn uniformly from the whole vocabulary (Leviathan et al., arXiv 2211.17192, §3.6)."""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+from typing_extensions import override
+
+from drafter_service.drafters.model_drafter import ModelDrafter
+from drafter_service.sessions.draft_session import DraftSession
+from specdec.rules.draft import SparseProbs, uniform_probs
+from specdec.rules.proposal import propose
+from specdec.sampling.distribution import History, probabilities
+
+
+class UniformDrafter(ModelDrafter):
+    """A ModelDrafter whose q̂ is not limited to its support where it is uniform over the whole vocabulary.
+
+    Sampling parameters may make q another distribution, and an older verifier reads no uniform one. Such drafts have at
+    most `support` ids, like those of a language model.
+    """
+
+    @override
+    def _drawn(
+        self, logits: Tensor, sessions: Sequence[DraftSession], histories: Sequence[History]
+    ) -> list[tuple[int, SparseProbs | None]]:
+        return [
+            self._uniform(logits[row : row + 1], session, history)
+            or super(UniformDrafter, self)._drawn(logits[row : row + 1], [session], [history])[0]
+            for row, (session, history) in enumerate(zip(sessions, histories, strict=True))
+        ]
+
+    def _uniform(
+        self, logits: Tensor, session: DraftSession, history: History
+    ) -> tuple[int, SparseProbs | None] | None:
+        """Return a draft from the whole vocabulary, or None if q is not uniform or the verifier reads none such."""
+        q = probabilities(logits, [session.params], [history])
+        if not session.opened.uniform or not bool(q.amin() == q.amax()):
+            return None
+        seeds, positions, size = [session.params.seed], [len(session)], q.shape[1]
+        (token,), probs = propose(session.mode, q, seeds, positions, size, [session.chain_start])
+        return token, uniform_probs(size) if probs else None
