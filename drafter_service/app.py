@@ -148,7 +148,8 @@ def load_engine(settings: DrafterSettings) -> NativeEngine | ReferenceEngine:
 
 def _reader(settings: DrafterSettings, kind: SourceKind) -> SourceReader:
     maker = SourceMaker(settings.sources)
-    return SourceReader(lambda domain, known: maker.make(kind, domain, known, known), settings.ahead)
+    sampled = settings.sources.sampled
+    return SourceReader(lambda domain, known: maker.make(kind, domain, known, known), settings.ahead, sampled=sampled)
 
 
 async def _until(stop: asyncio.Event, work: Coroutine[None, None, None]) -> None:

@@ -1,7 +1,6 @@
 """Drafts from corpus counts of what followed the last token, without a vector over the vocabulary."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -24,8 +23,8 @@ from specdec.rules.draft import SparseProbs
 from specdec.rules.multidraft import Siblings
 from specdec.rules.proposal import propose, propose_siblings
 from specdec.rules.speculation import Mode
-from specdec.sampling.distribution import History, probabilities
-from specdec.sampling.params import SamplingParams
+from specdec.sampling.among import among
+from specdec.sampling.distribution import probabilities
 from specdec.sources.counts import Counts
 
 _BACK_OFF = 1.0
@@ -97,31 +96,3 @@ class CountsDrafter:
         mass = _BACK_OFF * self._unigram[ids]
         mass[torch.searchsorted(ids, followers)] += pairs
         return ids, mass
-
-
-def among(ids: Tensor, params: SamplingParams, history: History) -> tuple[SamplingParams, History]:
-    """Map parameters and history to the vocabulary in which token i is ids[i]. Other tokens are left out.
-
-    Args:
-        ids: ascending.
-    """
-    places = {token: place for place, token in enumerate(ids.tolist())}
-
-    def found(tokens: Sequence[int]) -> tuple[int, ...]:
-        return tuple(places[token] for token in tokens if token in places)
-
-    allowed = found(params.allowed_token_ids)
-    if params.allowed_token_ids and not allowed:
-        raise NoDistribution("none of the candidates may be drawn")
-    masked = params.end_token_ids if len(history.output) < params.min_tokens else ()
-    bias = {places[token]: each for token, each in params.logit_bias.items() if token in places}
-    mapped = replace(
-        params,
-        logit_bias=bias,
-        min_tokens=0,
-        end_token_ids=(),
-        allowed_token_ids=allowed,
-        banned_token_ids=found((*params.banned_token_ids, *masked, *params.barred(history.output))),
-        bad_words=(),
-    )
-    return mapped, History(found(history.prompt), found(history.output))

@@ -7,9 +7,11 @@ from weakref import WeakKeyDictionary
 
 from drafter_service.sessions.draft_session import DraftSession
 from drafter_service.sessions.drafter import DraftedToken, StepResult
+from drafter_service.sessions.tree_session import TreeSession
 from specdec.planning.gamma import AcceptanceEstimate
-from specdec.rules.draft import certain
+from specdec.rules.draft import Draft, certain
 from specdec.sources.maker import usual_price
+from specdec.sources.sampled import IN_DRAFTER, CountSampling, drafted
 from specdec.sources.source import DraftSource
 
 MakeSource = Callable[[str, int], DraftSource]
@@ -34,15 +36,24 @@ class _Reading:
 class SourceReader:
     """One source per session, which reads the tokens that its session commits."""
 
-    def __init__(self, make_source: MakeSource, ahead: int) -> None:
-        """Allow drafts of up to `ahead` tokens beyond the requested draft."""
+    def __init__(self, make_source: MakeSource, ahead: int, *, sampled: bool = False) -> None:
+        """Create the reader without sessions.
+
+        Args:
+            make_source: creates the source of a session.
+            ahead: maximum number of drafts beyond the requested draft.
+            sampled: whether a source that counts draws its drafts from the counts.
+        """
         self._make = make_source
         self._ahead = ahead
+        self._sampled = sampled
         self._readings: WeakKeyDictionary[DraftSession, _Reading] = WeakKeyDictionary()
 
     def apart(self, name: str) -> "SourceReader":
         """Return a reader whose domains are separate from this reader's."""
-        return SourceReader(lambda domain, known: self._make(f"{name}/{domain}", known), self._ahead)
+        return SourceReader(
+            lambda domain, known: self._make(f"{name}/{domain}", known), self._ahead, sampled=self._sampled
+        )
 
     def drafts(self, session: DraftSession, count: int) -> list[StepResult]:
         """Return the wanted drafts that the source can guess; none while committed tokens are still unread.
@@ -52,10 +63,17 @@ class SourceReader:
         reading = self._advanced(session, count)
         if reading is None:
             return []
-        tokens = _guessed(reading, session, session.wanted(self._ahead))
-        draft = certain(tokens, session.mode)
-        probs = draft.probs or (None,) * len(tokens)
-        return [DraftedToken(session, token, each) for token, each in zip(tokens, probs, strict=True)]
+        draft = self._drawn(reading, session, session.wanted(self._ahead))
+        probs = draft.probs or (None,) * len(draft.tokens)
+        return [DraftedToken(session, token, each) for token, each in zip(draft.tokens, probs, strict=True)]
+
+    def _drawn(self, reading: _Reading, session: DraftSession, most: int) -> Draft:
+        """Return up to `most` drafts, drawn from counts if the reader samples and the session drafts chains."""
+        samples = self._sampled and not isinstance(session, TreeSession)
+        sampling = CountSampling.of(session.params, session.mode, IN_DRAFTER) if samples else None
+        drafts = session.tokens_from(session.committed)
+        drawn = drafted(reading.source, sampling, drafts, most, len(session), session.chain_start)
+        return certain(_guessed(reading, session, most), session.mode) if drawn is None else drawn
 
     def guesses(self, session: DraftSession, count: int) -> list[int]:
         """Return guesses of the next drafts, which a draft model confirms or corrects in one pass.

@@ -15,7 +15,15 @@
 {{- end -}}
 
 {{- define "specdec.config.drafter" -}}
-{{- with .root.Values.speculation.drafterLocal }}local: {{ toJson . }}{{ else }}{}{{ end }}
+{{- with .root.Values.speculation.drafterLocal }}
+local: {{ toJson . }}
+{{- end }}
+{{- if .root.Values.speculation.sampled }}
+sources: {sampled: true}
+{{- end }}
+{{- if not (or .root.Values.speculation.drafterLocal .root.Values.speculation.sampled) }}
+{}
+{{- end }}
 {{- end -}}
 
 {{- define "specdec.config.verifier" -}}
@@ -29,6 +37,9 @@ gamma_max: {{ .root.Values.speculation.gammaMax }}
 drafter: {{ .root.Values.speculation.drafter | quote }}
 local: {{ toJson .root.Values.speculation.local }}
 drafter_vocabulary: {{ .root.Values.speculation.drafterVocabulary }}
+{{- if .root.Values.speculation.sampled }}
+sources: {sampled: true}
+{{- end }}
 drain_seconds: {{ .root.Values.verifier.drain.seconds }}
 backend: {{ .root.Values.verifier.backend }}
 {{- if gt (int .root.Values.verifier.tensorParallelSize) 1 }}

@@ -68,6 +68,9 @@ class UpSettings(Settings):
     """Whether drafters must have the target's tokenizer, or translate the tokens that both tokenizers have."""
     local: Annotated[str, AfterValidator(check_sources)] = ""
     """Sources inside the verifiers, tried before any drafter, such as `suffix,ngram`: ngram, prompt_lookup, suffix."""
+    sampled: bool = False
+    """Whether the source `ngram` draws its drafts from its counts, with these as q̂, at temperatures above 0; otherwise
+    it drafts the most frequent token."""
     default_drafter: str = ""
     """Default drafter of requests: a source, or a drafter's kind, model or address; any when empty."""
     served_model_name: str = ""

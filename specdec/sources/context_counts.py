@@ -1,6 +1,6 @@
 """Counts of the tokens that followed each context: sparse, for any vocabulary size, and bounded in memory."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 Context = tuple[int, ...]
@@ -9,16 +9,16 @@ Context = tuple[int, ...]
 class Followers:
     """Counts of the tokens that followed one context, with the most frequent always at hand."""
 
-    __slots__ = ("_counts", "_most", "best")
+    __slots__ = ("_most", "best", "counts")
 
     def __init__(self, first: int) -> None:
         self.best = first
         """Most frequent token; the latest one on a tie."""
         self._most = 1
-        self._counts = {first: 1}
+        self.counts = {first: 1}
 
     def add(self, token: int) -> None:
-        count = self._counts[token] = self._counts.get(token, 0) + 1
+        count = self.counts[token] = self.counts.get(token, 0) + 1
         if count >= self._most:
             self.best, self._most = token, count
 
@@ -68,6 +68,14 @@ class ContextCounts:
                 return Match(length, known if isinstance(known, int) else known.best)
         return None
 
+    def followers(self, contexts: Keys) -> Mapping[int, int] | None:
+        """Return how often each token followed the first known context, or None."""
+        for _, key in contexts:
+            known = self._followers.get(key)
+            if known is not None:
+                return {known: 1} if isinstance(known, int) else known.counts
+        return None
+
 
 class RecentCounts:
     """Counts of at least the last `window` tokens and at most twice as many.
@@ -93,3 +101,7 @@ class RecentCounts:
     def find(self, contexts: Keys) -> Match | None:
         """Return the most frequent follower of the first known context, or None."""
         return self._counts.find(contexts)
+
+    def followers(self, contexts: Keys) -> Mapping[int, int] | None:
+        """Return how often each token followed the first known context, or None."""
+        return self._counts.followers(contexts)

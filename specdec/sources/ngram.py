@@ -1,6 +1,6 @@
 """N-grams of the sequence itself: the most frequent follower of its last three, two or one tokens."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from specdec.sources.context_counts import Context, RecentCounts, keys
 
@@ -27,3 +27,7 @@ class Ngram:
             guesses.append(match.token)
             end = (*end[-_CONTEXTS[0] + 1 :], match.token)
         return guesses
+
+    def followers(self, drafts: Sequence[int]) -> Mapping[int, int] | None:
+        """Return how often each token followed the longest known context at the end of `drafts`; None without one."""
+        return self._counts.followers(keys((*self._end, *drafts)[-_CONTEXTS[0] :], _CONTEXTS))

@@ -16,3 +16,6 @@ class SourceSettings(Section):
     """Last generated tokens that `suffix` keeps of each tenant and salt, at about 0.5 KiB each."""
     store_domains: int = Field(default=32, ge=1)
     """Number of tenants and salts for which `suffix` keeps tokens; the least recently used one is dropped."""
+    sampled: bool = False
+    """Whether `ngram` draws its drafts from its counts, with these as q̂, at temperatures above 0; otherwise it drafts
+    the most frequent token as a point mass, as at temperature 0."""

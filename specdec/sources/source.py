@@ -1,7 +1,7 @@
-"""Protocol of the draft sources without a model."""
+"""Protocols of the draft sources without a model."""
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Protocol, runtime_checkable
 
 
 class DraftSource(Protocol):
@@ -18,4 +18,16 @@ class DraftSource(Protocol):
         guess.
 
         The source learns neither from `drafts` nor from the returned tokens.
+        """
+
+
+@runtime_checkable
+class CountedSource(DraftSource, Protocol):
+    """A source whose guesses come from counts, which can serve as the distribution of sampled drafts."""
+
+    def followers(self, drafts: Sequence[int]) -> Mapping[int, int] | None:
+        """Return how often each token followed what precedes the next one; None without a guess.
+
+        Args:
+            drafts: tokens after the tokens read.
         """

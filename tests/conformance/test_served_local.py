@@ -1,9 +1,10 @@
 """Sources inside the verifier also serve the target's law: joint G-tests of four tokens.
 
 Drafts are point masses. Every kind of source drafts in every mode, and n-grams also under penalties, a bias and masks.
+N-grams also draw their drafts from their counts, in the verifier and in a drafter.
 A hybrid asks a drafter when its source has no answer, so that the rounds of a session differ in their draft source. All
 cells run as one workload, so that suffixes of all sessions are in one store. Seeds are fixed. A cell is 250 sessions
-and fails below p = 1e-6, so sound code fails one of the 20 cells in 2e-5 of the runs.
+and fails below p = 1e-6, so sound code fails one of the 28 cells in 3e-5 of the runs.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Literal
 
 import pytest
 
@@ -52,9 +54,12 @@ class Cell:
     mode: Mode
     params: str = "T=1"
     drafter: str = "ngram"
+    sampled: Literal["", "in the verifier", "in a drafter"] = ""
+    """Where drafts are drawn from counts; empty for point masses."""
 
     def __str__(self) -> str:
-        return f"{self.drafter}, {self.mode}, {self.params}"
+        drawn = f", sampled {self.sampled}" if self.sampled else ""
+        return f"{self.drafter}, {self.mode}, {self.params}{drawn}"
 
     def asks(self, number: int) -> list[Ask]:
         """Return the sessions of the cell. No two cells share a seed."""
@@ -66,7 +71,7 @@ class Cell:
                 REPETITIVE,
                 LENGTH,
                 (END,),
-                drafter=self.drafter,
+                drafter="" if self.sampled else self.drafter,
                 prediction=PREDICTION if self.drafter == "prediction" else (),
             )
             for index in range(SESSIONS)
@@ -76,6 +81,9 @@ class Cell:
 CELLS = [
     *(Cell(mode, drafter=drafter) for drafter in KINDS for mode in DRAFTING),
     *(Cell(Mode.REJECTION, params) for params in PARAMS if params != "T=1"),
+    *(Cell(mode, sampled="in the verifier") for mode in DRAFTING),
+    *(Cell(Mode.REJECTION, params, sampled="in the verifier") for params in ("T=0", "penalties", "masks")),
+    *(Cell(mode, sampled="in a drafter") for mode in DRAFTING),
 ]
 SAMPLED = [cell for cell in CELLS if cell.params == "T=1"]
 Served = dict[Cell, list[Done]]
@@ -90,21 +98,45 @@ def law_of(params: str) -> Law:
 @pytest.fixture(scope="module")
 def served() -> Served:
     """Return the outputs of every cell's sessions."""
-    work = [(cell, ask) for number, cell in enumerate(CELLS) for ask in cell.asks(number)]
-    random.Random(1).shuffle(work)
     results: Served = {cell: [] for cell in CELLS}
-    for (cell, _), done in zip(work, asyncio.run(run([ask for _, ask in work])), strict=True):
-        results[cell].append(done)
+    for run in (run_local, run_sampled, run_drafter):
+        work = [
+            (cell, ask) for number, cell in enumerate(CELLS) if RUNS[cell.sampled] is run for ask in cell.asks(number)
+        ]
+        random.Random(1).shuffle(work)
+        for (cell, _), done in zip(work, asyncio.run(run([ask for _, ask in work])), strict=True):
+            results[cell].append(done)
     return results
 
 
-async def run(work: list[Ask]) -> list[Done]:
+async def run_local(work: list[Ask]) -> list[Done]:
     """Serve with a drafter, which only the hybrid asks."""
     async with (
         running_drafter(small().drafter) as drafter,
         running_verifier(small().target, drafter.address, local=["prompt_lookup"]) as client,
     ):
         return await generate(client, work, AT_ONCE)
+
+
+async def run_sampled(work: list[Ask]) -> list[Done]:
+    """Serve n-grams of the verifier, which draw their drafts from their counts, before a drafter's model."""
+    async with (
+        running_drafter(small().drafter) as drafter,
+        running_verifier(small().target, drafter.address, local=["ngram"], sources={"sampled": True}) as client,
+    ):
+        return await generate(client, work, AT_ONCE)
+
+
+async def run_drafter(work: list[Ask]) -> list[Done]:
+    """Serve n-grams of a drafter, which draw their drafts from their counts."""
+    async with (
+        running_drafter(small().drafter, kind="ngram", sources={"sampled": True}) as drafter,
+        running_verifier(small().target, drafter.address) as client,
+    ):
+        return await generate(client, work, AT_ONCE)
+
+
+RUNS = {"": run_local, "in the verifier": run_sampled, "in a drafter": run_drafter}
 
 
 @pytest.mark.timeout(900)
@@ -127,4 +159,5 @@ def test_drafts_are_judged_and_kept_or_not(cell: Cell, served: Served) -> None:
     assert origins[common.TOKEN_ORIGIN_ACCEPTED] > SESSIONS / 20
     assert origins[common.TOKEN_ORIGIN_RECOVERED] > SESSIONS / 20
     drafters = {response.drafter for response in rounds} - {""}
-    assert drafters == ({"prompt_lookup", "model"} if cell.drafter == "hybrid" else {cell.drafter})
+    both = {"hybrid": {"prompt_lookup", "model"}}.get(cell.drafter, {cell.drafter})
+    assert drafters == (both | {"model"} if cell.sampled == "in the verifier" else both)

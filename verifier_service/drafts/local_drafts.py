@@ -12,6 +12,7 @@ from specdec.planning.gamma import FixedGamma
 from specdec.rules.draft import NO_DRAFT, Draft, certain
 from specdec.rules.prefix import common_length
 from specdec.rules.speculation import Mode
+from specdec.sources.sampled import CountSampling, drafted
 from specdec.sources.source import DraftSource
 from specdec.wire.generation import Fallback
 from verifier_service.backends.batch_plan import Gathers
@@ -32,6 +33,15 @@ class LocalSource:
     """Chooses the largest draft length."""
     worth: SourceWorth | None = None
     """Worth of the source over all sessions. None if the request fixes γ, so that the source always drafts."""
+    sampling: CountSampling | None = None
+    """How drafts are drawn from the counts of a source that has any; None drafts its guesses as point masses."""
+
+    def draft(self, most: int, position: int, mode: Mode) -> Draft:
+        """Return a draft of up to `most` tokens after the `position` committed ones; empty without a guess."""
+        if most <= 0:
+            return NO_DRAFT
+        drawn = drafted(self.source, self.sampling, (), most, position, position)
+        return certain(self.source.draft((), most), mode) if drawn is None else drawn
 
     def observe(self, drafted: int, accepted: int) -> None:
         """Update the estimates from a round."""
@@ -48,7 +58,13 @@ class LocalDrafts(Drafts):
     """
 
     def __init__(
-        self, sources: Sequence[LocalSource], tokens: Sequence[int], room: int, mode: Mode, drafter: Drafts | None
+        self,
+        sources: Sequence[LocalSource],
+        tokens: Sequence[int],
+        room: int,
+        mode: Mode,
+        drafter: Drafts | None,
+        length: int = 0,
     ) -> None:
         """Create the drafts of one session.
 
@@ -58,12 +74,14 @@ class LocalDrafts(Drafts):
             room: number of tokens that the sequence may still get.
             mode: speculation mode, which decides whether drafts carry a q̂.
             drafter: fallback when no source has a draft; None for no fallback.
+            length: length of the sequence, in tokens.
         """
         self._sources = sources
         self._unread = list(tokens)
         self._room = room
         self._mode = mode
         self._drafter = drafter
+        self._length = length
         self._reading: asyncio.Task[None] | None = None
         self._used: LocalSource | None = None
         """The source that made the last draft, or None."""
@@ -136,6 +154,7 @@ class LocalDrafts(Drafts):
     def commit(self, tokens: Sequence[int], judged: int, gamma: int) -> None:
         self._unread += tokens
         self._room -= len(tokens)
+        self._length += len(tokens)
         if not self._is_reading:
             self._read(len(self._unread))
         ours = min(judged, len(self._draft.tokens))  # tokens that a grammar forced after the draft do not count
@@ -165,10 +184,9 @@ class LocalDrafts(Drafts):
         for each in () if self._is_reading else self._sources:
             gamma = each.gamma.gamma()
             self._asked = self._asked or gamma > 0
-            most = min(gamma, self._room - 1)
-            tokens = each.source.draft((), most) if most > 0 else []
-            if tokens:
-                return each, certain(tokens, self._mode)
+            draft = each.draft(min(gamma, self._room - 1), self._length, self._mode)
+            if draft.tokens:
+                return each, draft
         return None, NO_DRAFT
 
     @property

@@ -8,6 +8,7 @@ from specdec.planning.gamma import FixedGamma
 from specdec.planning.gamma_policy import PolicyKind
 from specdec.rules.speculation import MAX_NODES, TreeOptions
 from specdec.sources.maker import SourceKind, SourceMaker, usual_price
+from specdec.sources.sampled import IN_VERIFIER, CountSampling
 from specdec.sources.suffix import GuessRates, GuessTerms
 from specdec.wire.generation import GenerationCall
 from specdec.wire.session import TreePlan
@@ -96,7 +97,8 @@ class DraftSources:
         tokens = call.tokens[-2 * self._settings.sources.window :]
         most = gamma if tree is None or gamma is None else min(gamma, tree.depth)
         sources = [self._source(kind, call, len(tokens), most) for kind in local if self._reads(kind, call, most)]
-        return LocalDrafts(sources, tokens, limit - len(call.tokens), call.speculation.mode, drafter)
+        length = len(call.tokens)
+        return LocalDrafts(sources, tokens, limit - length, call.speculation.mode, drafter, length)
 
     def _local(self, name: str) -> Sequence[SourceKind]:
         """Return the sources of this process that a name selects."""
@@ -122,7 +124,9 @@ class DraftSources:
         terms = GuessTerms(self._price if gamma is None else usual_price, self._rates[name])
         source = self._maker.make(kind, call.cache_salt, known, prompt, call.speculation.prediction, terms)
         worth = self._worths[name] if gamma is None else None
-        return LocalSource(kind.value, source, self._controller(kind, gamma, call), worth)
+        samples = self._settings.sources.sampled and call.speculation.tree is None
+        sampling = CountSampling.of(call.sampling, call.speculation.mode, IN_VERIFIER) if samples else None
+        return LocalSource(kind.value, source, self._controller(kind, gamma, call), worth, sampling)
 
     def _price(self) -> float:
         """Return the current cost of one drafted token to the batch, in committed tokens."""

@@ -187,7 +187,7 @@ def _drafter_config(settings: UpSettings) -> dict[str, Any]:
     # A setting of this release is written only where it differs, so that services of the last one can read the rest.
     backend = {"backend": "transformers"} if settings.backend == "transformers" else {}
     local = {"local": source_names(settings.drafter_local)} if settings.drafter_local else {}
-    return {"kind": kind, "model": model, **backend, **local, "log": settings.log.model_dump()}
+    return {"kind": kind, "model": model, **backend, **local, **_sources(settings), "log": settings.log.model_dump()}
 
 
 def _verifier_config(settings: UpSettings, drafters: Sequence[str]) -> dict[str, Any]:
@@ -195,12 +195,17 @@ def _verifier_config(settings: UpSettings, drafters: Sequence[str]) -> dict[str,
     config = {"model": model, "drafters": drafters, "log": settings.log.model_dump(), **_mode(settings)}
     config |= {"local": source_names(settings.local), "drafter": settings.default_drafter}
     config |= {"drafter_vocabulary": settings.drafter_vocabulary, "backend": settings.backend}
-    config |= {} if settings.drafters else {"drafters_expected": False}
+    config |= _sources(settings) | ({} if settings.drafters else {"drafters_expected": False})
     if settings.backend == "native":
         config["wide_threads"] = settings.wide_threads or max(1, min(_WIDE_THREADS, cores() // settings.verifiers))
     tree = None if settings.tree is None else asdict(settings.tree) | {"drafters": list(settings.tree.drafters)}
     chosen = {"gamma": settings.gamma, "lenience": settings.lenience, "tree": tree}
     return config | {name: value for name, value in chosen.items() if value is not None}
+
+
+def _sources(settings: UpSettings) -> dict[str, Any]:
+    """The settings of sources without a model, where they differ from the defaults."""
+    return {"sources": {"sampled": True}} if settings.sampled else {}
 
 
 def _gateway_config(settings: UpSettings, verifiers: Sequence[str], redis_url: str, kv: str) -> dict[str, Any]:

@@ -4,16 +4,22 @@ import random
 import time
 import tracemalloc
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
+from specdec.rules.draft import Draft
+from specdec.rules.speculation import Mode
+from specdec.sampling.params import SamplingParams
 from specdec.sources.maker import SourceKind, SourceMaker
 from specdec.sources.ngram import Ngram
 from specdec.sources.prediction import Prediction
 from specdec.sources.prompt_lookup import PromptLookup
+from specdec.sources.sampled import IN_DRAFTER, IN_VERIFIER, CountSampling, drafted
 from specdec.sources.settings import SourceSettings
 from specdec.sources.source import DraftSource
 from specdec.sources.suffix import GuessRates, GuessTerms
+from tests.conformance.g_test import p_value
 
 WINDOW = 64
 VOCABULARY = 152_000
@@ -247,3 +253,70 @@ def scan(tokens: Sequence[int], longest: int) -> list[int]:
             if list(tokens[end - size : end]) == list(tokens[-size:]):
                 return [tokens[end]]
     return []
+
+
+class TestSampled:
+    """Drafts drawn from the counts after (1, 2): 9 twice and 8 once."""
+
+    TEXT = (1, 2, 9, 1, 2, 9, 1, 2, 8, 1, 2)
+
+    def drawn(
+        self, params: SamplingParams, mode: Mode = Mode.REJECTION, start: int = 11, index: int = IN_VERIFIER
+    ) -> Draft:
+        source, sampling = reading(Ngram(WINDOW), *self.TEXT), CountSampling.of(params, mode, index)
+        draft = drafted(source, sampling, (), 1, 11, start)
+        assert draft is not None
+        return draft
+
+    @pytest.mark.parametrize(
+        ("params", "shares"),
+        [
+            (SamplingParams(), {8: 1 / 3, 9: 2 / 3}),
+            (SamplingParams(temperature=0.5), {8: 1 / 5, 9: 4 / 5}),
+            (SamplingParams(banned_token_ids=(9,)), {8: 1.0}),
+            (SamplingParams(top_k=1), {9: 1.0}),
+            (SamplingParams(presence_penalty=2.0, min_tokens=30, end_token_ids=(9,)), {8: 1 / 3, 9: 2 / 3}),
+        ],
+    )
+    @pytest.mark.parametrize("mode", [Mode.REJECTION, Mode.BLOCK])
+    def test_a_draft_is_drawn_from_the_law_that_is_sent(
+        self, params: SamplingParams, shares: dict[int, float], mode: Mode
+    ) -> None:
+        drafts = [self.drawn(replace(params, seed=seed), mode) for seed in range(300)]
+        law = drafts[0].probs[0]
+        sent = dict(zip(law.ids.tolist(), (law.weights / law.weights.sum()).tolist(), strict=True))
+        assert sent == pytest.approx(shares, abs=1e-4)
+        assert all(each.probs[0].weights.equal(law.weights) for each in drafts)
+        assert p_value([each.tokens for each in drafts], {(token,): share for token, share in sent.items()}) > 1e-6
+
+    def test_a_later_chain_and_another_source_draw_other_numbers(self) -> None:
+        draws = [
+            [self.drawn(SamplingParams(seed=seed), **key).tokens for seed in range(60)]
+            for key in ({}, {"start": 10}, {"index": IN_DRAFTER})
+        ]
+        assert len({*map(tuple, draws)}) == 3
+        assert draws[0] == [self.drawn(SamplingParams(seed=seed)).tokens for seed in range(60)]
+
+    def test_a_chain_follows_what_it_drew(self) -> None:
+        source, sampling = reading(Ngram(WINDOW), *self.TEXT), CountSampling.of(SamplingParams(), Mode.REJECTION, 0)
+        draft = drafted(source, sampling, (9,), 4, 12, 11)
+        assert draft is not None
+        assert draft.tokens[:2] == (1, 2)
+        assert len(draft.tokens) == len(draft.probs) == 4
+        assert [len(law.ids) for law in draft.probs] == [1, 1, 2, 1]
+
+    def test_mode_coupled_sends_no_law(self) -> None:
+        drafts = [self.drawn(SamplingParams(seed=seed), Mode.COUPLED) for seed in range(50)]
+        assert {each.tokens for each in drafts} == {(8,), (9,)}
+        assert not any(each.probs for each in drafts)
+
+    def test_nothing_is_drawn_where_no_counted_token_may_be(self) -> None:
+        for params in (SamplingParams(allowed_token_ids=(3,)), SamplingParams(banned_token_ids=(8, 9))):
+            for mode in (Mode.REJECTION, Mode.COUPLED):
+                assert self.drawn(params, mode) == Draft()
+
+    def test_greedy_and_plain_sessions_and_other_sources_draw_nothing(self) -> None:
+        assert CountSampling.of(SamplingParams(temperature=0.0), Mode.REJECTION, 0) is None
+        assert CountSampling.of(SamplingParams(), Mode.OFF, 0) is None
+        other = reading(PromptLookup(3, WINDOW), *self.TEXT)
+        assert drafted(other, CountSampling.of(SamplingParams(), Mode.REJECTION, 0), (), 1, 11, 11) is None

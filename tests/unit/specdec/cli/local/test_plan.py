@@ -246,3 +246,12 @@ def test_a_draft_model_of_the_other_kind_is_refused_by_name(settings: UpSettings
         plan.check_models(settings.model_copy(update={"drafter": other}))
     plan.check_models(settings.model_copy(update={"target": other, "drafter": other}))
     plan.check_models(settings.model_copy(update={"target": other, "drafter_kind": "random"}))
+
+
+def test_sampled_sources_are_set_only_where_they_are_wanted(settings: UpSettings) -> None:
+    def sources(settings: UpSettings) -> list[object]:
+        return [each.config.get("sources") for each in plan.services(settings, ADDRESSES, "redis://x")]
+
+    sampled = {"sampled": True}
+    assert sources(settings) == [None] * 5
+    assert sources(settings.model_copy(update=sampled)) == [sampled] * 4 + [None]
