@@ -1,5 +1,6 @@
 """Generated pages match the code."""
 
+import re
 import runpy
 import shutil
 from pathlib import Path
@@ -47,3 +48,17 @@ def test_the_pages_of_results_are_fresh(tmp_path: Path) -> None:
 
 def test_the_readme_is_short_enough_to_be_read() -> None:
     assert len((DOCS.parent / "README.md").read_text(encoding="utf-8").splitlines()) <= 130
+
+
+LINKED = re.findall(
+    r"\[(\d+\.\d\d[^\]]*)\]\(\.\./benchmarks/RESULTS\.md#(\w+)\)", (DOCS / "drafting.md").read_text(encoding="utf-8")
+)
+"""Figures of the page about drafting, and the section of the results that each links."""
+
+
+@pytest.mark.parametrize(("figures", "section"), LINKED)
+def test_the_figures_of_drafting_are_in_the_results_that_they_link(figures: str, section: str) -> None:
+    text = REPOSITORY.results.read_text(encoding="utf-8").split(f"\n## {section}\n")[1].split("\n## ")[0]
+    tables = [file.read_text(encoding="utf-8") for file in REPOSITORY.lines.glob(f"{section}-*.csv")]
+    missing = [each for each in re.findall(r"\d+\.\d\d", figures) if each not in "\n".join([text, *tables])]
+    assert not missing
