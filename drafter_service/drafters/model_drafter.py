@@ -57,7 +57,7 @@ _TRIAL_STEPS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class DraftRow:
     """One row of logits, from which a token is drafted for a session."""
 
     session: DraftSession
@@ -78,9 +78,9 @@ class _Chain:
     guesses: tuple[int, ...] = ()
 
     @property
-    def rows(self) -> list[_Row]:
+    def rows(self) -> list[DraftRow]:
         """Rows of logits: one after the session's tokens, and one after each guess."""
-        return [_Row(self.session, self.guesses[:seen]) for seen in range(len(self.guesses) + 1)]
+        return [DraftRow(self.session, self.guesses[:seen]) for seen in range(len(self.guesses) + 1)]
 
 
 class ModelDrafter:
@@ -236,7 +236,7 @@ class ModelDrafter:
             return [result for each in trees for result in self._levels([each])]
         return [DraftedLevel(*each) for each in zip(sessions, levels, strict=True)]
 
-    def _drafts(self, logits: Tensor, rows: Sequence[_Row]) -> list[DraftedToken | DraftFailure]:
+    def _drafts(self, logits: Tensor, rows: Sequence[DraftRow]) -> list[DraftedToken | DraftFailure]:
         """Draft one token per row. A row whose parameters or logits raise fails alone."""
         try:
             return self._propose(logits, rows)
@@ -245,7 +245,7 @@ class ModelDrafter:
                 return [DraftFailure(rows[0].session, error)]
             return [self._drafts(logits[at : at + 1], [row])[0] for at, row in enumerate(rows)]
 
-    def _propose(self, logits: Tensor, rows: Sequence[_Row]) -> list[DraftedToken | DraftFailure]:
+    def _propose(self, logits: Tensor, rows: Sequence[DraftRow]) -> list[DraftedToken | DraftFailure]:
         if not rows:
             return []
         sessions = [row.session for row in rows]
@@ -260,7 +260,7 @@ class ModelDrafter:
         ]
 
     def _drawn(
-        self, logits: Tensor, rows: Sequence[_Row], histories: Sequence[History]
+        self, logits: Tensor, rows: Sequence[DraftRow], histories: Sequence[History]
     ) -> list[tuple[int, SparseProbs | None]]:
         """Return the draft of each row. If all rows are greedy, no distribution is computed on the host."""
         sessions = [row.session for row in rows]

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from torch import Tensor
 from typing_extensions import override
 
-from drafter_service.drafters.model_drafter import ModelDrafter
-from drafter_service.sessions.draft_session import DraftSession
+from drafter_service.drafters.model_drafter import DraftRow, ModelDrafter
 from specdec.rules.draft import SparseProbs, uniform_probs
 from specdec.rules.proposal import propose
 from specdec.sampling.distribution import History, probabilities
@@ -21,21 +20,20 @@ class UniformDrafter(ModelDrafter):
 
     @override
     def _drawn(
-        self, logits: Tensor, sessions: Sequence[DraftSession], histories: Sequence[History]
+        self, logits: Tensor, rows: Sequence[DraftRow], histories: Sequence[History]
     ) -> list[tuple[int, SparseProbs | None]]:
         return [
-            self._uniform(logits[row : row + 1], session, history)
-            or super(UniformDrafter, self)._drawn(logits[row : row + 1], [session], [history])[0]
-            for row, (session, history) in enumerate(zip(sessions, histories, strict=True))
+            self._uniform(logits[at : at + 1], row, history)
+            or super(UniformDrafter, self)._drawn(logits[at : at + 1], [row], [history])[0]
+            for at, (row, history) in enumerate(zip(rows, histories, strict=True))
         ]
 
-    def _uniform(
-        self, logits: Tensor, session: DraftSession, history: History
-    ) -> tuple[int, SparseProbs | None] | None:
+    def _uniform(self, logits: Tensor, row: DraftRow, history: History) -> tuple[int, SparseProbs | None] | None:
         """Return a draft from the whole vocabulary, or None if q is not uniform or the verifier reads none such."""
+        session = row.session
         q = probabilities(logits, [session.params], [history])
         if not session.opened.uniform or not bool(q.amin() == q.amax()):
             return None
-        seeds, positions, size = [session.params.seed], [len(session)], q.shape[1]
-        (token,), probs = propose(session.mode, q, seeds, positions, size, [session.chain_start])
+        size, start = q.shape[1], session.chain_start
+        (token,), probs = propose(session.mode, q, [session.params.seed], [row.position], size, [start])
         return token, uniform_probs(size) if probs else None
