@@ -212,7 +212,7 @@ def test_chance_is_uniform_over_what_may_be_drawn(uniform: bool) -> None:
     assert len(set(probs.weights.tolist())) == 1
 
 
-def test_chance_draws_from_the_whole_vocabulary_where_the_verifier_reads_that() -> None:
+def test_chance_draws_from_the_whole_vocabulary_if_the_verifier_reads_it() -> None:
     drafts = [by_chance(3, params=SamplingParams(seed=seed), uniform=True) for seed in range(400)]
     assert all(each.probs is uniform_probs(11) for each in drafts)
     law = {(token,): 1 / 11 for token in range(11)}

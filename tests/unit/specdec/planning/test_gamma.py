@@ -61,7 +61,7 @@ def test_the_estimate_counts_judged_tokens_only() -> None:
     assert estimate.alpha == 0.5
 
 
-def test_the_estimate_counts_the_chances_of_judged_tokens_where_they_are_known() -> None:
+def test_the_estimate_counts_the_known_chances_of_judged_tokens() -> None:
     """Two tokens were judged, and were accepted with 0.9 and 0.3."""
     estimate = AcceptanceEstimate(weight=0.0).observed(drafted=5, accepted=1, overlap=0.9 + 0.3)
     assert estimate.alpha == pytest.approx(0.6)

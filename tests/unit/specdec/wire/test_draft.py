@@ -68,7 +68,7 @@ def test_a_uniform_distribution_is_sent_as_the_number_of_its_ids() -> None:
     assert all(law.ids.equal(own.ids) and law.weights.equal(own.weights) for law, own in _pairs(received, draft))
 
 
-def test_a_uniform_distribution_over_too_many_ids_is_refused_before_it_takes_memory() -> None:
+def test_a_uniform_distribution_over_too_many_ids_is_refused_early() -> None:
     with pytest.raises(FieldInvalid, match="at most 1048576 ids"):
         draft_from_pb(pb.DraftTokens(tokens=b"\0\0\0\0", support_sizes=[0], uniform_ids=2**31))
     nothing = draft_from_pb(pb.DraftTokens(tokens=b"\0\0\0\0", support_sizes=[0])).draft

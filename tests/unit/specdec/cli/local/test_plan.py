@@ -228,7 +228,7 @@ def encoder_decoder(folder: Path) -> Path:
     return folder
 
 
-def test_an_encoder_decoder_runs_on_transformers_without_the_drafter_of_the_demo(tmp_path: Path) -> None:
+def test_an_encoder_decoder_runs_on_transformers_without_the_demo_drafter(tmp_path: Path) -> None:
     settings = UpSettings.load(None, {"target": encoder_decoder(tmp_path / "t5")})
     assert (settings.backend, settings.drafters, settings.drafter_kind) == ("transformers", 0, "prompt_lookup")
     plan.check_models(settings)
