@@ -5,7 +5,8 @@ draft's own length p_x = 0 and q_x = 1, and past a support q_s = 0, so padding i
 A row of p that is not a distribution counts as 0 everywhere. No draft is kept at that row, and the drafts before it are
 judged as if the draft ended there.
 
-Only `sample_rest` is as wide as V; everything else costs O(K) a position, because q̂ is never made dense.
+Only `sample_rest` is as wide as V; everything else costs O(K) a position. K is V only for the uniform q̂ of random
+drafts.
 """
 
 from collections.abc import Sequence

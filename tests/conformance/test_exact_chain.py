@@ -1,11 +1,11 @@
 """By enumeration: for any drafter's model, the joint law of a round's tokens is the target's, up to rounding."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
 
-from specdec.rules.draft import SparseProbs, uniform_probs
+from specdec.rules.draft import SparseProbs, point_mass, uniform_probs
 from specdec.rules.speculation import Mode
 from specdec.sampling.params import SamplingParams
 from tests.conformance.automata import BUDGET, HASH, LOOP
@@ -121,3 +121,18 @@ def test_random_tokens_judged_by_another_distribution_are_caught(mode: Mode) -> 
     tables = pair(4, seed=1)
     found = outcome(tables, mode, chance(4, planted), 2)
     assert float((found.law - tables.joint(3)).abs().max()) > 1e-3
+
+
+@pytest.mark.parametrize("mode", RATIO)
+def test_drafts_drawn_from_counts_are_exact_by_these_counts_alone(mode: Mode) -> None:
+    """The planted bug is a sampled draft that is sent as a point mass, as guesses are."""
+    law = SparseProbs(torch.tensor([0, 1, 3]), torch.tensor([5, 2, 1]))
+    tables = pair(4, seed=2)
+
+    def error_of(sent: Callable[[int], SparseProbs]) -> float:
+        drawn = [Drawn(token, weight / 8, sent(token)) for token, weight in ((0, 5), (1, 2), (3, 1))]
+        found = outcome(tables, mode, lambda contexts: [drawn for _ in contexts], 2)
+        return float((found.law - tables.joint(3)).abs().max())
+
+    assert error_of(lambda _: law) <= 1e-12
+    assert error_of(point_mass) > 1e-3

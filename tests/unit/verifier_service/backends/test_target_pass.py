@@ -238,7 +238,7 @@ def test_detail_is_only_for_the_rows_that_ask_and_changes_no_verdict() -> None:
 
     results = verify_batch(engine_with("a", "b"), [asked("a", False), asked("b", True)])
     silent, told = (verdict(result) for result in results)
-    assert silent == told._replace(judged_tokens=())
+    assert silent == told._replace(judged_tokens=(), overlaps=())
     assert (silent.judged_tokens, told.accepted) == ((), 1)
     kept, refused = told.judged_tokens
     assert (kept.q, kept.threshold, refused.q) == (1.0, kept.p, 1.0)
