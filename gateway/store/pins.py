@@ -1,13 +1,13 @@
 """Session affinity: Redis stores which verifier holds the KV of each session. Losing a pin costs time, not output."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
-from typing import Any
+from collections.abc import Collection
 
 import structlog
 from redis.asyncio import Redis
 
 from gateway.store import lua
+from gateway.store.redis_scripts import SharedPipeline
 
 _log = structlog.get_logger()
 
@@ -24,7 +24,7 @@ class Pins:
         self._ttl_ms = round(ttl * 1000)
         self._prefix = prefix
         self._storing = set[asyncio.Future[str]]()
-        self._script: Callable[..., Awaitable[Any]] = client.register_script(lua.script("pin"))
+        self._pipeline = SharedPipeline(client, replicas=0)
 
     async def settle(self, session: str, epoch: int, choice: str, candidates: Collection[str]) -> str:
         """Return the candidate that served the session last; if there is none, store and return `choice`.
@@ -48,7 +48,8 @@ class Pins:
         key = f"{self._prefix}sd:1:{{{session}}}:v"
         try:
             async with asyncio.timeout(_PATIENCE):
-                answer: bytes = await self._script(keys=[key], args=[epoch, self._ttl_ms, choice, *candidates])
+                script, limits = lua.script("pin"), (epoch, self._ttl_ms)
+                answer: bytes = await self._pipeline.run("EVAL", script, 1, key, *limits, choice, *candidates)
             return answer.decode()
         except Exception as error:  # noqa: BLE001 - Redis is away or late, or its answer cannot be read
             _log.info("pin_unknown", session=session, error=str(error))
@@ -57,4 +58,5 @@ class Pins:
     async def close(self) -> None:
         """Wait for pending writes, then close the connection."""
         await asyncio.gather(*self._storing)
+        await self._pipeline.close()
         await self._client.aclose()

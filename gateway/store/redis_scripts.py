@@ -31,6 +31,8 @@ _REFUSALS: Sequence[tuple[str, type[SessionStoreDown], str]] = (
 TRIES = 3
 """Number of attempts with a corrupted reply, after which the store counts as down."""
 
+_IN_FLIGHT = 2
+"""Most pipelines in flight; commands that arrive meanwhile share the next one."""
 ACK_TIMEOUT = 0.5
 """Timeout in seconds of the replicas' acknowledgement; less than the reply timeout."""
 _Command = Sequence[str | bytes | int]
@@ -53,6 +55,8 @@ class SharedPipeline:
         self._replicas = replicas
         self._due: list[tuple[_Command, asyncio.Future[Any]]] = []
         self._sending: set[asyncio.Task[None]] = set()
+        self._in_flight = 0
+        """Number of tasks that will take what is due."""
 
     async def run(self, *command: str | bytes | int) -> Any:
         """Run a command and return the server's answer. Cancelling the caller does not stop the command.
@@ -63,7 +67,8 @@ class SharedPipeline:
         """
         answer = asyncio.get_running_loop().create_future()
         self._due.append((command, answer))
-        if len(self._due) == 1:  # commands that arrive before this task starts join the batch
+        if len(self._due) == 1 and self._in_flight < _IN_FLIGHT:  # commands that arrive before the task starts join
+            self._in_flight += 1
             sending = asyncio.create_task(self._send())
             self._sending.add(sending)
             sending.add_done_callback(self._sending.discard)
@@ -74,7 +79,12 @@ class SharedPipeline:
         await asyncio.gather(*self._sending)
 
     async def _send(self) -> None:
-        due, self._due = self._due, []
+        while self._due:
+            due, self._due = self._due, []
+            await self._answer(due)
+        self._in_flight -= 1
+
+    async def _answer(self, due: Sequence[tuple[_Command, asyncio.Future[Any]]]) -> None:
         answers: Sequence[Any]
         try:
             answers = await self._answers([command for command, _ in due])

@@ -38,16 +38,18 @@ async def test_an_older_owner_changes_nothing(pins: Pins) -> None:
     assert await pins.settle("fenced", 6, "c", ALL) == "a"
 
 
-async def test_the_only_verifier_is_remembered_and_nobody_waits_for_that(server: Server) -> None:
+async def test_the_only_verifier_is_remembered_and_nobody_waits_for_that(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     client = connect(server.url)
     pins, may = Pins(client, ttl=60.0), asyncio.Event()
-    script = pins._script
+    run = pins._pipeline.run
 
-    async def late(**arguments: Any) -> Any:
+    async def late(*command: str | bytes | int) -> Any:
         await may.wait()
-        return await script(**arguments)
+        return await run(*command)
 
-    pins._script = late
+    monkeypatch.setattr(pins._pipeline, "run", late)
     assert await pins.settle("alone", 1, "a", ("a",)) == "a"
     may.set()
     await pins.close()
