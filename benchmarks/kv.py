@@ -36,7 +36,7 @@ GOES_ON = 16
 POSITIONS = 8192
 _DEMO = machine.ROOT / "models" / "demo" / "target"
 _TEXT = """\
-To the logits behind a prompt, in process: computing it in pieces of 512 tokens against fetching its blocks of 256 from
+To the logits of a prompt, in process: computing it in pieces of 512 tokens against fetching its blocks of 256 from
 a Redis of their own, checking and writing them. Medians of runs in turn, and the middle half in brackets. Keys, values
 and logits of both are compared to the bit, and so are the greedy tokens that follow."""
 

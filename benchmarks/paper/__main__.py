@@ -55,7 +55,7 @@ def _conditions(size: measured.Size, seed: int) -> str:
     today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
     return (
         f"Measured {today} on {os.cpu_count()} CPU cores ({platform.machine()}), float32, one thread, seed {seed}: "
-        f"α over {size.rows * size.tokens:,} tokens of the target's own text at each temperature; speeds behind the "
+        f"α over {size.rows * size.tokens:,} tokens of the target's own text at each temperature; speeds after the "
         f"prompt in CPU time, {size.asks * size.repeats} pairs of runs of {size.tokens} tokens in turn, median and "
         f"middle half. "
         f"Load average at the end {os.getloadavg()[0]:.1f}."

@@ -120,7 +120,7 @@ Expected drafts that are kept, of four:
 
 The document's 2.05 and 3.28 count the case that all four are kept twice; its speed-ups inherit that.
 
-Its trace, by `specdec/sources/ngram.py` after a text that repeats "the cat sat on the mat.": behind "the cat sat"
+Its trace, by `specdec/sources/ngram.py` after a text that repeats "the cat sat on the mat.": after "the cat sat"
 come "{" ".join(drafted)}". The document finds nothing for the 4-gram "on the mat" and falls back to the 3-gram. That
 cannot be: it has seen "sat on the" go on with "mat" 23 times, so something followed "on the mat" 22 times at least.
 
@@ -144,7 +144,7 @@ Their sample of a debug output contradicts itself: "Accepted: 3" stands over dra
 two are kept, and the token after them stands at position 13 and not at 12, where a kept draft is.
 
 Their option to skip the residual breaks exactness: with p = {P} and q = {Q} a token's law is ({shown}), at a distance
-of {distance:.2f} from p. Their rate, accepted / drafted, is no α: tokens behind the first rejection were never
+of {distance:.2f} from p. Their rate, accepted / drafted, is no α: tokens after the first rejection were never
 judged. At α = 0.8 and γ = 5 it reads {(expected_tokens(0.8, 5) - 1) / 5:.2f}.
 
 Their greedy processor drafts the argmax of q and keeps it by r ≤ p/q of the softmaxes, so the text is not the target's

@@ -19,7 +19,7 @@ from benchmarks.reports.summary import ORDER, performance
 _RESULTS = """\
 # Results
 
-Each section is written by the command it names. It has the newest run and a row for each run before; `results/` has
+Each section is written by the command it names. It has the newest run and the dates of those before; `results/` has
 all runs whole, a line of JSON each, and the long tables as CSV. [Performance](../docs/performance.md) is the summary.
 
 Absolute times vary on shared machines, so a figure is a ratio of runs made in turns in one session: the median of the
@@ -99,14 +99,12 @@ def with_section(page: str, name: str, body: str) -> str:
 
 
 def section(runs: Sequence[Line], places: Places) -> str:
-    """Return the section of one command: its text, tables and charts of the newest run, and a row for every run."""
+    """Return the section of one command: its text, tables and charts of the newest run, and the dates of all runs."""
     newest = runs[-1]
     quick = [QUICK] if newest.get("quick") else []
     pictures = os.path.relpath(places.pictures, places.results.parent)
     charts = [f"![{chart['x']}]({pictures}/{chart['name']}.png)\n" for chart in newest["charts"]]
-    rows = [(run["date"], run["commit"], _machine(run), _headline(run)) for run in runs]
-    history = table(("run of", "commit", "machine", "headline"), rows)
-    parts = [f"`{newest['command']}`\n", newest["text"] + "\n", *quick, *_tables(newest), *charts, history]
+    parts = [f"`{newest['command']}`\n", newest["text"] + "\n", *quick, *_tables(newest), *charts, _made(runs)]
     return "\n".join(parts)
 
 
@@ -127,11 +125,11 @@ def _long_tables(line: Line) -> Iterator[tuple[str, Line]]:
             yield f"{line['section']}-{index}.csv", each
 
 
-def _machine(line: Line) -> str:
-    gpu = f", {line['gpu']}" if line["gpu"] else ""
-    return f"{line['cores']} cores of {line['cpu']}{gpu}, load {line['load']} before"
-
-
-def _headline(line: Line) -> str:
-    figures = [each for each in line["figures"] if each["goal"]] or line["figures"]
-    return "; ".join(f"{each['name']} {each['value']}" for each in figures[:2])
+def _made(runs: Sequence[Line]) -> str:
+    newest = runs[-1]
+    gpu = f", {newest['gpu']}" if newest["gpu"] else ""
+    machine = f"{newest['cores']} cores of {newest['cpu']}{gpu}, load {newest['load']} before"
+    versions = f"torch {newest['torch']}, transformers {newest['transformers']}"
+    earlier = ", ".join(f"{run['date']} ({run['commit']})" for run in runs[:-1])
+    made = f"Measured {newest['date']}, commit {newest['commit']}, {machine}; {versions}."
+    return f"{made} Earlier runs: {earlier}.\n" if earlier else f"{made}\n"

@@ -17,7 +17,7 @@ verifier has seen the load: {streams} streams, each of which asks again whenever
 ended. "Easy" are those of the held-out texts on which the drafter's greedy drafts were accepted most often, "hard"
 those on which least often. "Mixed" has half of its streams at temperature 0 and half at 1. The bound is that of
 Leviathan et al. (arXiv 2211.17192, §3.5): each round drafts exactly what will be accepted, by the acceptance and the
-costs that were measured here; no drafting ahead is in it. Drafted is the number of drafts behind each token of the
+costs that were measured here; no drafting ahead is in it. Drafted is the number of drafts after each token of the
 output."""
 _HEAD = ("code", "temperature", "controller", "speed / plain", "of the best fixed γ", "α", "drafted", "bound")
 _FIXED = "γ = "

@@ -29,7 +29,7 @@ The engines of [peers](#peers) alone, each with its scheduler, all processes on 
 no server, no gateway and no store, and nothing is written out. Ours is the verifier without its servers, compiled, with
 its event loop; its drafter, and a target on vLLM, are processes beside it on the same core, and "suffix" drafts in the
 verifier, from the text of the request alone. vLLM 0.32 is `LLMEngine.step` in process, compiled as it comes, with
-drafts of {draft} tokens where it drafts. All are in float32. An answer is of {tokens} tokens behind a prompt of
+drafts of {draft} tokens where it drafts. All are in float32. An answer is of {tokens} tokens after a prompt of
 {prompt}; what is counted begins once every answer has begun, and ends with the first that ends, so that all streams
 are in every pass. Every turn has prompts of its own, and all engines answer the same. Before the turns that count each
 way has one, and "auto" as many as take {learning:g} s: the verifier has learned by then what this load is like."""

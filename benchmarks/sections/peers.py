@@ -31,8 +31,8 @@ model as `specdec up --target` does, without a drafter; vLLM's draft model is th
 ids. HF is `generate()` on two threads, one request after another, so it is measured at one stream alone: more streams
 would get the same tokens a second together.
 
-A ratio is of one turn, and every turn has prompts of its own. The demo pair has {turns} turns of {tokens} tokens behind
-{prompt} of code; the chat model has {chat_turns} turns of {chat_tokens} tokens behind questions of `spec_bench.jsonl`,
+A ratio is of one turn, and every turn has prompts of its own. The demo pair has {turns} turns of {tokens} tokens after
+{prompt} of code; the chat model has {chat_turns} turns of {chat_tokens} tokens after questions of `spec_bench.jsonl`,
 those of at most {longest} tokens; one stream alone has {alone} times as many turns. Several streams have two questions
 each in a turn: a stream asks again when its answer has ended, its first answer is shorter, by another share for each
 stream, and what comes from when all have had a token until one finds no question left counts. So there are as many

@@ -12,8 +12,8 @@ from benchmarks.systems.apart import Apart, DrafterSpec, Slice, StepTime, apart
 _TEXT = """\
 A verifier and its drafters as processes on real sockets, with a proxy between them that passes every byte on half a
 round trip after it came, in both directions and in order. Models are slowed to what an accelerator takes: a pass takes
-the same time whatever it computes. "Synchronous" drafts nothing that was not asked for, "ahead" goes on behind the
-draft while the target verifies it, as if all of it and the token behind it were guessed right; both draft a fixed γ.
+the same time whatever it computes. "Synchronous" drafts nothing that was not asked for, "ahead" goes on after the
+draft while the target verifies it, as if all of it and the token after it were guessed right; both draft a fixed γ.
 "Push" also sends chains for the likely outcomes of the verdict under way, 8 of them.
 "Auto" leaves γ to the verifier, whose drafter drafts ahead. Ways take turns, and each speed is over plain decoding in
 the same turn; "of r = 0" is that ratio over the one without a delay. γ is the drafts of a round, in the mean. "Dead" is

@@ -19,7 +19,7 @@ Texts are replayed: the target computes every pass and is made to say what was w
 time that it takes and acceptance depends on the text alone. Code is held-out files of the standard library, chat is
 pages of this documentation: nobody has seen them. In the edit loop a file is written anew in each turn with a few
 changes, in the agent loop tool calls in JSON are made with other arguments; `prediction` is given the prompt. Greedy,
-one sequence, one thread, CPU time behind the prompt; each source chooses its own draft length. A turn of each side
+one sequence, one thread, CPU time after the prompt; each source chooses its own draft length. A turn of each side
 comes after the other; speeds are ratios of the same turn."""
 _HEAD = ("work", "source", "speed / plain", "α", "tokens a round", "drafted a round")
 

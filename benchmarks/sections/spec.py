@@ -26,8 +26,8 @@ _GAMMA = 4
 _TEXT = """\
 Questions of this project's own in Spec-Bench's six categories (`benchmarks/spec_bench.jsonl`), answered in process by
 {target} in float32 on one thread, mode rejection, γ = 4. Tokens a round count the drafts that were kept and the one
-behind them. α at a position is the share of the drafts there, behind accepted ones, that were accepted; a source that
-finds nothing drafts nothing, so its rounds may be plain. Speeds are tokens a second of CPU time behind the prompt, as
+after them. α at a position is the share of the drafts there, after accepted ones, that were accepted; a source that
+finds nothing drafts nothing, so its rounds may be plain. Speeds are tokens a second of CPU time after the prompt, as
 ratios to `off` on the same question: each question is answered by every source in turn."""
 _HEAD = ("category", "temperature", "source", "tokens a round", "drafted a round", "α", "α by position", "speed / off")
 

@@ -25,7 +25,7 @@ plain decoding. The unit is a plain round of the target; c is a drafted token, �
 a round costs for having a draft at all: judging it and, through the stack, the way to the drafter and back. α is
 accepted / (accepted + rejected) over all γ; c, β and r are measured by themselves, not taken from the runs they
 predict. "Ahead" is S where the drafter drafts on while the target verifies, which the stack's does and Theorem 3.8
-leaves out. Operations is the factor of Theorem 3.11, with ĉ from the sizes of the weights. Speeds are those behind
+leaves out. Operations is the factor of Theorem 3.11, with ĉ from the sizes of the weights. Speeds are those after
 the first token. Unigrams and bigrams are counts of the training text; prompt lookup goes on as the text did before.
 In process target and drafter share one thread."""
 _HEAD = (

@@ -117,6 +117,12 @@ def test_every_page_is_linked_from_another() -> None:
     assert sorted(set(texts) - linked - {"README.md"}) == []
 
 
+def test_every_decision_is_in_the_index_under_its_title() -> None:
+    index = (ROOT / "docs" / "decisions" / "README.md").read_text(encoding="utf-8")
+    titles = {path.name: path.read_text(encoding="utf-8").splitlines()[0].partition(". ")[2] for path in DECISIONS}
+    assert [name for name, title in titles.items() if f"[{title}]({name})" not in index] == []
+
+
 def test_the_pages_are_short_enough_to_be_read() -> None:
     words = sum(len(text.split()) for text in markdown().values())
     records = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in DECISIONS}

@@ -20,7 +20,7 @@ def _run(*arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.mark.timeout(1200)  # dozens of processes start, each with torch
-def test_every_section_ends_in_a_dated_row_and_a_page(tmp_path: Path) -> None:
+def test_every_section_ends_in_a_dated_run_and_a_page(tmp_path: Path) -> None:
     target = make_tiny_model(tmp_path / "target", seed=1)
     drafter = make_tiny_model(tmp_path / "drafter", seed=1, noise=0.01)
     done = _run(

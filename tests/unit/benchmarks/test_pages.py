@@ -36,15 +36,17 @@ def test_a_new_section_is_appended() -> None:
     assert with_section("# Results\n\n## one\n\n### part\n", "two", "new").endswith("### part\n\n## two\n\nnew\n")
 
 
-def test_every_run_stays_as_a_dated_row(places: Places) -> None:
-    for value in (0.9, 1.4):
+def test_every_run_stays_with_its_date(places: Places) -> None:
+    for value in (0.9, 1.4, 1.5):
         publish(_report("engine", value), "python -m benchmarks engine", places, load="0.1")
     publish(Report("wire", "Bytes.", [Figure("bytes", "7")]), "python -m benchmarks.wire", places, load="0.2")
+    first, _, newest = lines("engine", places.lines)
     page = places.results.read_text()
-    rows = [line for line in page.splitlines() if "load 0.1 before" in line]
-    assert ["0.90" in rows[0], "1.40" in rows[1]] == [True, True]
-    assert len(lines("engine", places.lines)) == 2
-    assert "bytes 7" in page
+    assert f"Measured {newest['date']}, commit {newest['commit']}, {newest['cores']} cores of" in page
+    earlier = f"{first['date']} ({first['commit']})"
+    assert f" Earlier runs: {earlier}, {earlier}." in page
+    assert page.count("Earlier runs") == 1
+    assert "| bytes | 7 |" in page
 
 
 def test_the_page_names_each_missed_goal_and_each_section_without_a_run(places: Places) -> None:
