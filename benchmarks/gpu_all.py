@@ -22,7 +22,7 @@ from benchmarks.gpu.phase import PHASES
 from benchmarks.gpu.setup import Device, Setup, Shape
 from benchmarks.reports.pages import REPOSITORY, Places
 from benchmarks.reports.results import lines
-from specdec.cli.local import tether
+from specdec.cli.local import child_process
 
 _TRIAL = machine.ROOT / "build" / "benchmarks" / "gpu"
 _MINUTES = 9.0
@@ -74,7 +74,9 @@ def _run(wanted: Sequence[str], setup: Setup, out: str, seconds: float) -> Itera
         command = [sys.executable, "-m", "benchmarks.gpu.phase", name, json.dumps(asdict(setup)), out]
         began = time.monotonic()
         try:
-            status = subprocess.run(tether.tied(*command), cwd=machine.ROOT, timeout=limit, check=False).returncode
+            status = subprocess.run(
+                child_process.tied(*command), cwd=machine.ROOT, timeout=limit, check=False
+            ).returncode
         except subprocess.TimeoutExpired:
             status = 1
             sys.stderr.write(f"gpu: {name} was stopped after {limit:.0f} s\n")

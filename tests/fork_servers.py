@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from specdec.cli.local import forked, plan, tether
+from specdec.cli.local import child_process, forked, plan
 
 _SECONDS = 300.0
 """Seconds allowed for the imports on a busy machine."""
@@ -35,7 +35,7 @@ def fork_servers() -> Iterator[None]:
 def _listening(modules: tuple[str, ...], environment: dict[str, str]) -> Iterator[None]:
     path = forked.shared_socket(modules, environment)
     assert path is not None
-    command = tether.tied(sys.executable, "-m", "specdec.cli.local.fork_server", str(path), *modules)
+    command = child_process.tied(sys.executable, "-m", "specdec.cli.local.fork_server", str(path), *modules)
     process = subprocess.Popen(command, cwd=Path(__file__).parents[1], env=environment, start_new_session=True)
     try:
         deadline = time.monotonic() + _SECONDS

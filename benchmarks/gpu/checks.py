@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from benchmarks.gpu.setup import Setup
 from benchmarks.machine import ROOT, environment
 from benchmarks.reports.results import Figure, Report
-from specdec.cli.local import tether
+from specdec.cli.local import child_process
 from specdec.errors import InternalError
 
 _GRAPHS = "tests/unit/specdec/engine/cuda/test_graphs.py"
@@ -51,7 +51,7 @@ def _run(paths: tuple[str, ...]) -> tuple[int, ...]:
         file = Path(folder) / "junit.xml"
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--junitxml", str(file), *paths]
         done = subprocess.run(
-            tether.tied(*command), cwd=ROOT, env=environment(), capture_output=True, text=True, check=False
+            child_process.tied(*command), cwd=ROOT, env=environment(), capture_output=True, text=True, check=False
         )
         sys.stderr.write(done.stdout[-4000:])
         found = _COUNTS.search(file.read_text(encoding="utf-8")) if file.exists() else None

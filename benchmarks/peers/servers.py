@@ -24,7 +24,7 @@ from benchmarks.peers.turns import Process
 from benchmarks.peers.worker import Spec
 from benchmarks.run import Ask, Slice
 from benchmarks.systems.stack import running
-from specdec.cli.local import tether, vllm
+from specdec.cli.local import child_process, vllm
 from specdec.cli.local.ports import Wanted, allot
 from specdec.errors import InternalError
 
@@ -206,7 +206,7 @@ def vllm_alone(
     command += ["--speculative-config", json.dumps(speculative)] if speculative else []
     environment = vllm_environment(python, packages, device)
     with TemporaryDirectory() as folder, (Path(folder) / "log").open("w+") as log:
-        process = subprocess.Popen(tether.tied(*command), env=environment, stdout=log, stderr=log, cwd=folder)
+        process = subprocess.Popen(child_process.tied(*command), env=environment, stdout=log, stderr=log, cwd=folder)
         try:
             _await(process, f"http://{address}", Path(log.name))
             roles = {process.pid: API_SERVER, **dict.fromkeys(children(process.pid), ENGINE)}

@@ -21,7 +21,7 @@ from benchmarks.machine import ROOT, environment, resident_bytes
 from benchmarks.pair import Pair
 from benchmarks.run import Ask, Run, gaps_of
 from benchmarks.systems.steady import steady_rate
-from specdec.cli.local import tether
+from specdec.cli.local import child_process
 from specdec.errors import InternalError
 from specdec.protos.gateway.v1 import gateway_pb2 as pb
 from specdec.protos.gateway.v1 import gateway_pb2_grpc
@@ -116,7 +116,7 @@ def _command(pair: Pair, state: Path, arguments: Sequence[str]) -> list[str]:
     start = "from specdec.cli.app import main; main()"
     models = ["--target", str(pair.target), "--drafter", str(pair.drafter)]
     command = [sys.executable, "-c", start, "up", "--no-sample", "--state", str(state)]
-    return tether.tied(*command, *ports, *models, *arguments)
+    return child_process.tied(*command, *ports, *models, *arguments)
 
 
 def _await_state(process: "subprocess.Popen[bytes]", state: Path, log: str) -> None:

@@ -253,7 +253,7 @@ class ModelDrafter:
         drawn = self._drawn(logits, rows, histories)
         tokens = [token for token, _ in drawn]
         sure = _certainties(logits, sessions, histories, tokens)
-        others = rivals(logits, sessions, tokens, self._grammars.history)
+        others = alternatives(logits, sessions, tokens, self._grammars.history)
         return [
             DraftedToken(session, *each, sure.get(at), others.get(at, ()))
             for at, (session, each) in enumerate(zip(sessions, drawn, strict=True))
@@ -318,7 +318,7 @@ def _tree_chunk(session: TreeSession, pending: list[int]) -> Chunk:
     return Chunk(session.key, [*pending, *growth.tokens], logits=growth.rows, parents=parents)
 
 
-def rivals(
+def alternatives(
     logits: Tensor,
     sessions: Sequence[DraftSession],
     tokens: Sequence[int],

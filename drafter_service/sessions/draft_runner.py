@@ -149,7 +149,7 @@ class DraftRunner:
             self._reply(stream, session)
 
     def _extend(self, drafted: DraftedToken) -> None:
-        drafted.session.extend(drafted.token, drafted.probs, drafted.certainty, drafted.rivals)
+        drafted.session.extend(drafted.token, drafted.probs, drafted.certainty, drafted.alternatives)
         self._metrics.tokens.inc()
 
     def _extend_by_run(self, run: DraftedRun) -> bool:

@@ -52,7 +52,7 @@ class DraftSession:
         """Maximum number of verdict outcomes to push chains for. It is 0 for a chain whose end depends on the draws,
         since its set of outcomes would depend on draws that are repeated later. It is also 0 with a grammar, which
         takes long to compile."""
-        self.rivals: list[Sequence[int]] = []
+        self.alternatives: list[Sequence[int]] = []
         """For each draft, the other likely tokens at its position."""
         self.prompt_len = opened.prompt_len
         self.gamma = opened.gamma
@@ -121,8 +121,8 @@ class DraftSession:
         earlier drafts and the bonus token were guessed right. When that is unlikely, nothing is drafted ahead, to
         leave time for other work.
         """
-        unasked = min(ahead, self.gamma + 1) if self.gamma and (self._is_likely or self.outcomes) else 0
-        return min(self.gamma + unasked - self.drafted, self.limit - len(self._tokens))
+        further = min(ahead, self.gamma + 1) if self.gamma and (self._is_likely or self.outcomes) else 0
+        return min(self.gamma + further - self.drafted, self.limit - len(self._tokens))
 
     def is_due(self, ahead: int) -> bool:
         """Whether to send the drafts now: the requested draft is just complete, or the chain cannot grow."""
@@ -145,17 +145,17 @@ class DraftSession:
         token: int,
         probs: SparseProbs | None = None,
         certainty: Certainty | None = None,
-        rivals: Sequence[int] = (),
+        alternatives: Sequence[int] = (),
     ) -> None:
         """Add a draft token, and end the chain after it if the policy says so.
 
         Args:
             probs: distribution that the token was drawn from; None in a mode that sends none.
             certainty: certainty of the model; None if unknown, which never ends the chain.
-            rivals: other likely tokens at this position, most likely first.
+            alternatives: other likely tokens at this position, most likely first.
         """
         self._tokens.append(token)
-        self.rivals.append(rivals)
+        self.alternatives.append(alternatives)
         self._hash = self._hash.extended((token,))
         step = None if certainty is None else self._length.step(self.gamma, certainty)
         self._unsent.append((probs, step))
@@ -207,7 +207,7 @@ class DraftSession:
         self.admitted, outcome.admitted = outcome.admitted, self.admitted
         self._tokens, self._hash = outcome._tokens, outcome._hash
         self._sent, self._sent_hash, self._unsent = outcome._sent, outcome._sent_hash, outcome._unsent
-        self.rivals, self._stopped, self.chain_start = outcome.rivals, outcome._stopped, outcome.chain_start
+        self.alternatives, self._stopped, self.chain_start = outcome.alternatives, outcome._stopped, outcome.chain_start
 
     @property
     def _is_likely(self) -> bool:
@@ -249,9 +249,9 @@ class DraftSession:
         self._committed_hash = self._committed_hash.extended(tokens)
         if same == len(tokens):
             valid = len(self._tokens)
-            del self.rivals[: len(tokens)]
+            del self.alternatives[: len(tokens)]
         else:
-            self.rivals.clear()
+            self.alternatives.clear()
             self._tokens[self._committed :] = tokens
             self._hash = self._committed_hash
             self._mark_sent()

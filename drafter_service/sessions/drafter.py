@@ -58,7 +58,7 @@ class DraftedToken:
     """Distribution q̂ that the token was drawn from; None in a mode that sends none."""
     certainty: Certainty | None = None
     """Certainty of the model, if the session asks for it."""
-    rivals: Sequence[int] = ()
+    alternatives: Sequence[int] = ()
     """Other likely tokens at this position, most likely first, if the session asks for them."""
 
 

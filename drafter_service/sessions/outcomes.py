@@ -94,8 +94,8 @@ class Outcomes:
 def _likely(session: DraftSession, budget: int) -> Iterator[tuple[int, int]]:
     """Yield each likely outcome, in a fixed order: the number of accepted drafts, and the token after them."""
     shares = fan_out(budget, session.gamma, session.guesses.alpha)
-    for accepted, (share, rivals) in enumerate(zip(shares, session.rivals, strict=False)):
-        for token in rivals[:share]:
+    for accepted, (share, alternatives) in enumerate(zip(shares, session.alternatives, strict=False)):
+        for token in alternatives[:share]:
             yield accepted, token
 
 

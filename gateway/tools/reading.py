@@ -53,7 +53,7 @@ class Reading:
         form = THINKING.get(self.thinking)
         return ThinkingReader(form, self.begun) if form else None
 
-    def behind(self, prompt: str) -> "Reading":
+    def after(self, prompt: str) -> "Reading":
         """Return a copy for output that follows a prompt with this end."""
         form = THINKING.get(self.thinking)
         if form is None:

@@ -199,7 +199,7 @@ class Generator:
         predicted = await model.prompts.encode_prediction(request.prediction, request.tenant, info.context_length)
         reading = request.reading
         if reading.thinking:
-            reading = reading.behind(model.tokenizer.spelled((*history, *added)[-_LAST:]))
+            reading = reading.after(model.tokenizer.spelled((*history, *added)[-_LAST:]))
             request = replace(request, sampling=reading.bound(request.sampling, request.thinking_budget))
         header = Header(
             call=make_call(

@@ -29,9 +29,9 @@ from specdec.serving.telemetry.spans import Attributes, TraceSpan
 from specdec.serving.telemetry.tracing import part_span
 
 MOST = 8
-"""Most consecutive setbacks without a new token; the next one fails the turn."""
+"""Most consecutive losses without a new token; the next one fails the turn."""
 _FIRST = 0.05
-"""Base of the back-off, in seconds; the longest pause doubles with each setback."""
+"""Base of the back-off, in seconds; the longest pause doubles with each loss."""
 _LONGEST = 1.0
 """Upper bound of the back-off, in seconds."""
 _PAUSE = 0.05
@@ -114,7 +114,7 @@ class TurnStream:
         missed = [] if self._transcript_or_none else await self._reload()
         publish(Started(self._turn, self._transcript.header))
         self._publish_all(missed, publish)
-        setbacks = Setbacks()
+        retries = TurnRetries()
         while self._transcript.finish is None:
             try:
                 await self._generate(publish)
@@ -124,7 +124,7 @@ class TurnStream:
                 _log.info("turn_lost", generation=self._turn.name, why=lost.message)
                 self._publish_all(await self._reload(), publish)
                 if self._transcript.finish is None:
-                    await setbacks.wait(len(self._transcript.tokens), lost.message)
+                    await retries.wait(len(self._transcript.tokens), lost.message)
 
     async def _generate(self, publish: Callable[[Event], None]) -> None:
         """Generate the turn as its owner."""
@@ -214,22 +214,22 @@ class TurnStream:
         )
 
 
-class Setbacks:
-    """Back-off and limit for consecutive setbacks of one turn."""
+class TurnRetries:
+    """Back-off and limit for consecutive losses of one turn."""
 
     def __init__(self) -> None:
         self._length = -1
         self._in_a_row = 0
 
     async def wait(self, length: int, why: str) -> None:
-        """Record a setback and back off exponentially; there is no pause after progress.
+        """Record a loss and back off exponentially; there is no pause after progress.
 
         Args:
-            length: length of the turn in tokens; growth since the previous setback is progress.
+            length: length of the turn in tokens; growth since the previous loss is progress.
             why: reason for the error message.
 
         Raises:
-            SessionDiverged: too many consecutive setbacks without progress.
+            SessionDiverged: too many consecutive losses without progress.
         """
         self._in_a_row = 0 if length > self._length else self._in_a_row + 1
         self._length = length

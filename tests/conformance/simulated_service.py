@@ -13,7 +13,7 @@ from itertools import cycle
 
 from prometheus_client import CollectorRegistry
 
-from drafter_service.drafters.model_drafter import rivals
+from drafter_service.drafters.model_drafter import alternatives
 from drafter_service.drafters.sequence_lengths import SequenceLengths
 from drafter_service.sessions.draft_session import DraftSession
 from drafter_service.sessions.outcomes import Outcomes
@@ -188,7 +188,7 @@ class Simulation:
             [session.chain_start for session in wanting],
         )
         sure = certainties(q, tokens)
-        others = rivals(q.log(), wanting, tokens, lambda _: History())
+        others = alternatives(q.log(), wanting, tokens, lambda _: History())
         for index, session in enumerate(wanting):
             session.extend(tokens[index], probs[index] if probs else None, sure[index], others.get(index, ()))
 

@@ -2,5 +2,5 @@
 
 `model_thread` runs the steps. A step admits sequences (`kv_admission`), divides the pass among the rows (`batch_plan`)
 and runs it (`target_pass`). Its results are verdicts with the time of their pass. Plain passes run ahead of the
-sequences by one round (`run_ahead`), unless the event loop stops them (`told`).
+sequences by one round (`run_ahead`), unless the event loop stops them (`flags`).
 """

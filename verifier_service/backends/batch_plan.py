@@ -49,20 +49,22 @@ class Row:
     goal: int
     """Number of tokens from the first that must have KV."""
     draft: Draft | TreeDraft = NO_DRAFT
-    catching_up: bool = False
+    prefilling: bool = False
     """Whether the row has no draft because its drafter is still reading the tokens."""
     grammar: TokenMasks | None = None
     """Grammar state of the session. While the row waits, only the model's thread uses it."""
     runs_ahead: bool = False
     """Whether a plain round may follow before the session requests it."""
-    unasked: bool = False
+    prefetched: bool = False
     """Whether the row started before its session requested it."""
     scores: PromptScores | None = None
     """Collects the log probabilities of the prompt, if the first round reports them."""
 
-    def behind(self, tokens: Sequence[int]) -> "Row":
+    def successor(self, tokens: Sequence[int]) -> "Row":
         """Return the plain row that follows with these committed tokens, before the session requests it."""
-        return Row(self.call, self.kv_name, self.rank, self.limit, tokens, len(tokens), runs_ahead=True, unasked=True)
+        return Row(
+            self.call, self.kv_name, self.rank, self.limit, tokens, len(tokens), runs_ahead=True, prefetched=True
+        )
 
     @property
     def history(self) -> History:

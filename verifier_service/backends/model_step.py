@@ -50,7 +50,7 @@ def _taken(pending: deque[_Item]) -> Sequence[_Item]:
     return [pending.popleft() for _ in range(len(pending))]
 
 
-class Told:
+class RunAheadFlags:
     """Run-ahead flags: whether a pass may begin without the event loop, and which rows sessions have requested.
 
     The event loop writes them, and the thread that runs the passes reads them.
@@ -129,7 +129,7 @@ class BatchModel(Protocol):
     """Whether the pass that computes the end of a prompt can also judge a draft."""
 
     @property
-    def told(self) -> Told:
+    def flags(self) -> RunAheadFlags:
         """Flags by which the event loop controls whether passes run ahead."""
 
     def can_ever_admit(self, limit: int) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from specdec.errors import InternalError
 from verifier_service.backends.batch_plan import Outcome, Row
-from verifier_service.backends.model_step import Changes, ModelStep, Passed, PendingChanges, Told
+from verifier_service.backends.model_step import Changes, ModelStep, Passed, PendingChanges, RunAheadFlags
 
 _MOST_JOINED = 4096
 """Longest row, in tokens, that may join between two passes. Handing over a longer row may block the event loop."""
@@ -21,7 +21,7 @@ class SteppedModel(ABC):
     """A `BatchModel` that runs its steps on one thread."""
 
     def __init__(self) -> None:
-        self.told = Told()
+        self.flags = RunAheadFlags()
         self.pending = PendingChanges()
 
     def join(self, ended: Sequence[str], rows: Sequence[Row]) -> None:
@@ -52,13 +52,13 @@ class SteppedModel(ABC):
         over = self.pending.begin(rows)
         rows = [row for row in rows if row.kv_name not in over]
         step = self.step([*over, *ended], rows)
-        while _may_go_on(step, self.told):
+        while _may_go_on(step, self.flags):
             changes = self.pending.take()
-            behind = following(step, rows, changes)
-            if not behind and not changes.ended:
+            successors = following(step, rows, changes)
+            if not successors and not changes.ended:
                 break
-            passed(step, behind)
-            rows, step = behind, self.step(changes.ended, behind)
+            passed(step, successors)
+            rows, step = successors, self.step(changes.ended, successors)
         return step
 
 
@@ -77,31 +77,31 @@ def following(step: ModelStep, rows: Sequence[Row], changes: Changes) -> Sequenc
         rows: rows given to that step.
         changes: sequences that have ended, and rows that join.
     """
-    behind = [each for row in rows if (each := _behind(row, step) if row in step.results else row)]
+    successors = [each for row in rows if (each := _successor(row, step) if row in step.results else row)]
     ended = set(changes.ended)
-    return sorted((row for row in [*behind, *changes.rows] if row.kv_name not in ended), key=lambda row: row.rank)
+    return sorted((row for row in [*successors, *changes.rows] if row.kv_name not in ended), key=lambda row: row.rank)
 
 
-def _may_go_on(step: ModelStep, told: Told) -> bool:
+def _may_go_on(step: ModelStep, flags: RunAheadFlags) -> bool:
     """Whether another step may follow without the event loop. Never after a step that has done no row."""
-    if told.stopped or not step.results:
+    if flags.stopped or not step.results:
         return False
-    return all(_may_follow(row, result, told) for row, result in step.results.items())
+    return all(_may_follow(row, result, flags) for row, result in step.results.items())
 
 
-def _may_follow(row: Row, result: Outcome | InternalError | None, told: Told) -> bool:
+def _may_follow(row: Row, result: Outcome | InternalError | None, flags: RunAheadFlags) -> bool:
     """Whether the next row of a sequence may start before the session requests it."""
     if not row.runs_ahead or row.draft.tokens or isinstance(result, InternalError):
         return False
-    return row.goal == 0 if result is None else not row.unasked or told.asked(row)
+    return row.goal == 0 if result is None else not row.prefetched or flags.asked(row)
 
 
-def _behind(row: Row, step: ModelStep) -> Row | None:
+def _successor(row: Row, step: ModelStep) -> Row | None:
     """Return the row that follows one that is done, or None if its sequence ends."""
     outcome = step.results[row]
     if not isinstance(outcome, Outcome):
-        return row.behind(row.tokens)
+        return row.successor(row.tokens)
     tokens = outcome.verdict.tokens
     if len(row.tokens) + len(tokens) >= row.limit or tokens[-1] in row.call.stop_token_ids:
         return None
-    return row.behind((*row.tokens, *tokens))
+    return row.successor((*row.tokens, *tokens))

@@ -66,10 +66,10 @@ class Drafts:
 
     @property
     def patience(self) -> float:
-        """Seconds until the wait times out; infinite if only `changed` or `hurry` end it."""
+        """Seconds until the wait times out; infinite if only `changed` or `stop_waiting` end it."""
         return math.inf
 
-    def hurry(self) -> None:
+    def stop_waiting(self) -> None:
         """End the wait of a round that the next pass does not wait for."""
 
     def declined(self) -> Fallback:

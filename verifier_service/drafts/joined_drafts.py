@@ -76,9 +76,9 @@ class JoinedDrafts(Drafts):
         return min((each.patience for each in waiting), default=math.inf)
 
     @override
-    def hurry(self) -> None:
+    def stop_waiting(self) -> None:
         for each in self._members:
-            each.hurry()
+            each.stop_waiting()
 
     @override
     def commit(self, tokens: Sequence[int], judged: int, gamma: int) -> None:

@@ -147,7 +147,7 @@ class DrafterLink:
     def source(self, temperature: float) -> str:
         """Return the key under which acceptance is estimated: model, kind and approximate temperature."""
         name = self.model if self.kind == "model" else f"{self.model}, {self.kind}"
-        return at_about(name, temperature)
+        return temperature_key(name, temperature)
 
     @property
     def distance(self) -> float:
@@ -281,7 +281,7 @@ class DrafterLink:
             self._metrics.drafter_up.labels(self.address, each.value).set(each is state)
 
 
-def at_about(name: str, temperature: float) -> str:
+def temperature_key(name: str, temperature: float) -> str:
     """Return the key under which acceptance of drafts of `name` is estimated at `temperature`."""
     if temperature == 0.0:
         return f"{name}, greedy"

@@ -146,9 +146,9 @@ class LocalDrafts(Drafts):
         return math.inf if self._own is not None or self._drafter is None else self._drafter.patience
 
     @override
-    def hurry(self) -> None:
+    def stop_waiting(self) -> None:
         if self._drafter is not None:
-            self._drafter.hurry()
+            self._drafter.stop_waiting()
 
     @override
     def commit(self, tokens: Sequence[int], judged: int, gamma: int) -> None:

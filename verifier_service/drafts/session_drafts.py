@@ -80,10 +80,10 @@ class RemoteDrafts(Drafts):
         self._link: DrafterLink | None = None
         self._unsent: tuple[int, ...] = ()
         """Committed tokens not yet sent to the drafter."""
-        self._answers = Answers()
-        self._behind: list[int] = []
+        self._answers = DrafterAnswers()
+        self._unread: list[int] = []
         """Committed tokens not yet added to the buffer, because it had no drafts and none were requested."""
-        self._avoided = Avoided(settings, clock)
+        self._avoided_drafters = AvoidedDrafters(settings, clock)
         self._changed: Callable[[], object] = lambda: None
         self._awaited: _AwaitedDraft | None = None
 
@@ -109,7 +109,9 @@ class RemoteDrafts(Drafts):
         return link.source(self._call.sampling.temperature) + ("" if self._plan is None else ", trees")
 
     def declined(self) -> Fallback:
-        there = self._link is not None or self._pool.has(self._avoided.addresses(), self._call.speculation.drafter)
+        there = self._link is not None or self._pool.has(
+            self._avoided_drafters.addresses(), self._call.speculation.drafter
+        )
         return Fallback.NOT_WORTH_IT if there else self._absence()
 
     def request(self, gamma: int, changed: Callable[[], object]) -> None:
@@ -160,7 +162,7 @@ class RemoteDrafts(Drafts):
     def commit(self, tokens: Sequence[int], judged: int, gamma: int) -> None:
         """Commit in the buffer and at the drafter. With γ = 0, the commit is sent when drafts are wanted again."""
         if self._link is None or not (gamma or judged or len(self._buffer)):
-            self._behind += tokens
+            self._unread += tokens
             return
         self._catch_up()
         if not self._buffer.advance(tokens, judged):
@@ -173,7 +175,7 @@ class RemoteDrafts(Drafts):
             self._link.commit(Commit(self._call.session_id, self.epoch, base_len, self._unsent, gamma))
             self._unsent = ()
 
-    def hurry(self) -> None:
+    def stop_waiting(self) -> None:
         """End the wait of a round if the next pass does not wait for it."""
         if self._awaited is not None:
             self._awaited.hurried = True
@@ -195,7 +197,7 @@ class RemoteDrafts(Drafts):
         message = replace(message, draft=draft)
         self._answers.drafted(message)
         if self._buffer.add(message):
-            self._avoided.known()
+            self._avoided_drafters.known()
             self._patience.succeeded()
             self._changed()
 
@@ -207,7 +209,7 @@ class RemoteDrafts(Drafts):
     def refused(self, reason: NackReason) -> None:
         """Avoid this drafter for a period that depends on the reason."""
         if self._link is not None:
-            self._avoided.add(self._link.address, reason)
+            self._avoided_drafters.add(self._link.address, reason)
         self.lost()
 
     def lost(self) -> None:
@@ -227,7 +229,7 @@ class RemoteDrafts(Drafts):
         rounds = self._pool.rounds(self._link.source(call.sampling.temperature))
         outcomes = self._link.wanted_outcomes(self._settings.outcomes, rounds, gamma)
         self._catch_up()
-        self._unsent, self._answers = (), Answers()
+        self._unsent, self._answers = (), DrafterAnswers()
         opening = Open(
             call.session_id, call.epoch, self._buffer.committed, call.prompt_len, call.sampling, call.speculation.mode,
             gamma, self._max_len, call.cache_salt, trace_headers().get(TRACEPARENT, ""), call.speculation.policy,
@@ -237,14 +239,16 @@ class RemoteDrafts(Drafts):
 
     def _catch_up(self) -> None:
         """Add the deferred commits to the buffer."""
-        if self._behind:
-            self._buffer.advance(self._behind, 0)
-            self._unsent += tuple(self._behind)
-            self._behind.clear()
+        if self._unread:
+            self._buffer.advance(self._unread, 0)
+            self._unsent += tuple(self._unread)
+            self._unread.clear()
 
     def _choice(self) -> DrafterLink | None:
         """Return the drafter that the session would use now."""
-        return self._pool.choose(self._call.session_id, self._avoided.addresses(), self._call.speculation.drafter)
+        return self._pool.choose(
+            self._call.session_id, self._avoided_drafters.addresses(), self._call.speculation.drafter
+        )
 
     def _complete(self, gamma: int) -> bool:
         """Whether γ drafts have arrived, or no more will arrive."""
@@ -276,10 +280,10 @@ class RemoteDrafts(Drafts):
 
     def _absence(self) -> Fallback:
         """Return the reason that no drafter can be used."""
-        return Fallback.OVERLOADED if self._avoided.overloaded else self._pool.absence()
+        return Fallback.OVERLOADED if self._avoided_drafters.overloaded else self._pool.absence()
 
 
-class Avoided:
+class AvoidedDrafters:
     """Addresses of the drafters that one session avoids after a refusal."""
 
     def __init__(self, settings: DraftingSettings, clock: Callable[[], float]) -> None:
@@ -324,7 +328,7 @@ class Avoided:
         self._forgotten = 0
 
 
-class Answers:
+class DrafterAnswers:
     """State of one drafter's answers for one session since the session was opened there."""
 
     def __init__(self) -> None:

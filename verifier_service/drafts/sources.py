@@ -15,7 +15,7 @@ from specdec.wire.session import TreePlan
 from verifier_service.config import VerifierSettings
 from verifier_service.drafts.drafts import Drafts
 from verifier_service.drafts.joined_drafts import JoinedDrafts
-from verifier_service.drafts.link import at_about
+from verifier_service.drafts.link import temperature_key
 from verifier_service.drafts.local_drafts import LocalDrafts, LocalSource
 from verifier_service.drafts.local_gamma import LocalAcceptance, LocalGamma, SourceWorth
 from verifier_service.drafts.pool import DrafterPool
@@ -150,4 +150,4 @@ class DraftSources:
 
 def _named(kind: SourceKind, call: GenerationCall) -> str:
     """Return the key of the estimates: the source and an approximate temperature."""
-    return at_about(kind.value, call.sampling.temperature)
+    return temperature_key(kind.value, call.sampling.temperature)

@@ -35,12 +35,12 @@ class AskedRound(NamedTuple):
     """Number of draft tokens before the forced ones."""
     declined: Fallback
     """Reason that the verifier chose not to draft; NONE otherwise."""
-    grounds: RoundDetail | None
+    detail: RoundDetail | None
     """Reason for the draft length, if the call requests it."""
     since: float
     """Time of the request, by `time.perf_counter`."""
 
-    def told(self, cut: Cut, outcome: Outcome, speedup: Speedup, cached: int) -> Round:
+    def reported(self, cut: Cut, outcome: Outcome, speedup: Speedup, cached: int) -> Round:
         """Return the complete report of the round.
 
         Args:
@@ -72,15 +72,15 @@ class AskedRound(NamedTuple):
 
     def _detail(self, verdict: Verdict) -> RoundDetail | None:
         """Return the details of the round, or None if the call does not request them."""
-        grounds, proposal = self.grounds, self.proposal
-        if grounds is None:
+        detail, proposal = self.detail, self.proposal
+        if detail is None:
             return None
         if proposal.local and self.drafted:
-            grounds = RoundDetail(self.drafted, GammaReason.SOURCE.value)
+            detail = RoundDetail(self.drafted, GammaReason.SOURCE.value)
         steps = proposal.draft.steps if isinstance(proposal.draft, Draft) else ()
-        if steps and steps[-1] and grounds.reason == GammaReason.EGAG:
-            grounds = replace(grounds, gamma=steps[-1].gamma)
-        return replace(grounds, network=proposal.network, judged=_with_steps(verdict.judged_tokens, steps))
+        if steps and steps[-1] and detail.reason == GammaReason.EGAG:
+            detail = replace(detail, gamma=steps[-1].gamma)
+        return replace(detail, network=proposal.network, judged=_with_steps(verdict.judged_tokens, steps))
 
 
 def cut(committed: tuple[int, ...], room: int, stop_ids: Set[int]) -> Cut:

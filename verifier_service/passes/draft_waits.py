@@ -69,12 +69,12 @@ class DraftWaits:
             self._longest = max(self._longest, time.perf_counter() - began)
         self._changed()
 
-    def hurry(self) -> None:
+    def stop_waiting(self) -> None:
         """End the waits that the next pass does not wait for. Called when the pass begins."""
         if not self._counts[Gathers.NOT]:
             return
         for sequence in [each for each, (gathers, _) in self._waits.items() if gathers is Gathers.NOT]:
-            sequence.drafts.hurry()
+            sequence.drafts.stop_waiting()
             self._look(sequence)
 
     def waited(self) -> float:

@@ -95,10 +95,10 @@ class EngineLoop:
         sequence has not requested yet."""
         self._own: dict[str, Row] = {}
         """Row requested by each sequence, by KV name."""
-        self._unasked: dict[str, Row] = {}
+        self._prefetched: dict[str, Row] = {}
         """Rows started or done before their sequences requested them, by KV name."""
         self._early: dict[Row, Result] = {}
-        """Results of the rows in `_unasked` that are done."""
+        """Results of the rows in `_prefetched` that are done."""
         self._untold: list[Scheduled] = []
         """Sequences whose last round is committed and not yet sent to the reader."""
         self._ended: list[str] = []
@@ -137,16 +137,16 @@ class EngineLoop:
 
     def submit(self, sequence: Scheduled, row: Row) -> None:
         """Schedule a row for the next pass, for a verdict on its draft or to compute its first `goal` tokens."""
-        unasked = self._unasked.pop(row.kv_name, None)
-        if unasked is None:
+        prefetched = self._prefetched.pop(row.kv_name, None)
+        if prefetched is None:
             self._add(sequence, row)
-        elif unasked in self._early:
+        elif prefetched in self._early:
             # Conclude its verdict after the current call returns.
-            asyncio.get_running_loop().call_soon(self._conclude_early, sequence, unasked)
+            asyncio.get_running_loop().call_soon(self._conclude_early, sequence, prefetched)
         else:
-            self._rows[unasked], self._own[row.kv_name] = sequence, unasked
+            self._rows[prefetched], self._own[row.kv_name] = sequence, prefetched
             if row.runs_ahead:
-                self._model.told.ask(unasked)
+                self._model.flags.ask(prefetched)
 
     def await_draft(self, sequence: Scheduled, gamma: int) -> None:
         """Request a draft. Passes wait for it as its source specifies, except passes that compute a prompt."""
@@ -161,11 +161,11 @@ class EngineLoop:
         self._found.pop(name, None)
         self._waits.drop(sequence)
         self._masks.forget(name)
-        for row in (self._own.pop(name, None), self._unasked.pop(name, None)):
+        for row in (self._own.pop(name, None), self._prefetched.pop(name, None)):
             if row is not None:
                 self._rows.pop(row, None)
                 self._early.pop(row, None)
-        self._model.told.forget(name)
+        self._model.flags.forget(name)
         if self._under_way:
             self._model.join([name], ())
         else:
@@ -174,7 +174,7 @@ class EngineLoop:
 
     def runs_ahead_of(self, kv_name: str) -> bool:
         """Whether the next, plain round of a sequence has started before the sequence requested it."""
-        return kv_name in self._unasked
+        return kv_name in self._prefetched
 
     @property
     def running(self) -> int:
@@ -193,14 +193,14 @@ class EngineLoop:
                 if not (busy and (self._rows or self._ended)):  # while rows wait for KV, others may become idle
                     await self._wait_for_change(IDLE_SECONDS if self._rows else math.inf)
                 self._wake.clear()
-                self._model.told.go()
+                self._model.flags.go()
                 if (seconds := self._held_back()) > 0.0:
                     await self._wait_for_change(seconds)
                     continue
-                self._waits.hurry()
+                self._waits.stop_waiting()
                 busy = await self._step()
         finally:
-            self._model.told.stop()
+            self._model.flags.stop()
             self._masks.close()
 
     def _add(self, sequence: Scheduled, row: Row) -> None:
@@ -216,7 +216,7 @@ class EngineLoop:
     def _changed(self, *, stops: bool = True) -> None:
         self._wake.set()
         if stops:
-            self._model.told.stop()
+            self._model.flags.stop()
 
     async def _wait_for_change(self, seconds: float) -> None:
         self._tell()
@@ -280,7 +280,7 @@ class EngineLoop:
         for row in following:
             if row not in self._rows and row.kv_name in self._sequences:
                 self._rows[row] = None
-                self._unasked[row.kv_name] = row
+                self._prefetched[row.kv_name] = row
         self._under_way = following
         self._take(step, 1, 0.0, left_out=False)
         self._tell()

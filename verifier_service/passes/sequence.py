@@ -117,7 +117,7 @@ class Sequence:
         """Number of prompt tokens found in the prefix cache at admission."""
         self._declined = Fallback.NONE
         """Reason that γ is 0; NONE if it is not 0."""
-        self._grounds: RoundDetail | None = None
+        self._detail: RoundDetail | None = None
         """Reason for γ, if the call requests it."""
         self._asked: AskedRound | None = None
         """The requested round whose verdict is pending."""
@@ -185,18 +185,18 @@ class Sequence:
 
     def tell(self) -> None:
         """Send the last committed round to the reader, and end the sequence after its final round."""
-        if (told := self._committed) is None:
+        if (last := self._committed) is None:
             return
         self._committed = None
-        cached = self._cached if told.asked.base_len == len(self._call.tokens) else 0
-        done = told.asked.told(told.cut, told.outcome, self._gamma.speedup(), cached)
+        cached = self._cached if last.asked.base_len == len(self._call.tokens) else 0
+        done = last.asked.reported(last.cut, last.outcome, self._gamma.speedup(), cached)
         if self._scores is not None:
             done = done._replace(prompt_logprobs=self._scores.all)
             self._scores = None
-        if told.span is not None:
-            told.span.describe(_described(done))
-            told.span.end()
-        self._give(done, told.asked.proposal.awaited)
+        if last.span is not None:
+            last.span.describe(_described(done))
+            last.span.end()
+        self._give(done, last.asked.proposal.awaited)
         if done.finish is not None:
             self.close()
 
@@ -268,7 +268,7 @@ class Sequence:
     def _ask(self, proposal: Proposal) -> None:
         drafted, proposal = len(proposal.draft.tokens), self._with_forced(proposal)
         base_len = len(self._tokens)
-        self._asked = AskedRound(base_len, proposal, drafted, self._declined, self._grounds, time.perf_counter())
+        self._asked = AskedRound(base_len, proposal, drafted, self._declined, self._detail, time.perf_counter())
         self._loop.submit(self, self._next_row(base_len, proposal))
 
     def _commit(self, asked: AskedRound, outcome: Outcome) -> Cut:
@@ -289,7 +289,7 @@ class Sequence:
     @property
     def _is_steady(self) -> bool:
         """Whether the next round, and probably the one after it, need no decision by this sequence."""
-        plain = self._plain >= _STEADY and not (self.row.grammar or self._grounds or self.drafts.guesses)
+        plain = self._plain >= _STEADY and not (self.row.grammar or self._detail or self.drafts.guesses)
         return plain and self._allows(len(self._tokens) + 1)
 
     @property
@@ -339,7 +339,7 @@ class Sequence:
         gamma = self._gamma.gamma()
         room = self._limit - len(self._tokens) - 1
         self._declined = Fallback.NONE if gamma else self.drafts.declined()
-        self._grounds = self._gamma.detail(gamma, room) if self._call.speculation.detail else None
+        self._detail = self._gamma.detail(gamma, room) if self._call.speculation.detail else None
         return min(gamma, room)
 
     def _finish_of_prompt(self) -> FinishReason | None:

@@ -139,7 +139,7 @@ class BatchSpeculation:
         return self._report
 
     @property
-    def grounds(self) -> tuple[float, bool]:
+    def threshold_and_trial(self) -> tuple[float, bool]:
         """Least survival probability of a draft that pays, and whether a trial runs."""
         return self._allotment.threshold, self.trials.running
 
@@ -189,7 +189,7 @@ class BatchSpeculation:
         if asked and took is not None and self.drafting and not self.trials.running:
             self._groups[self._level].observe(sample, took, gap)
         if asked and took is not None and self._plan_for[0] == self._level:
-            late = self.drafting and 0 < self._wanting <= 2 * sample.catching_up
+            late = self.drafting and 0 < self._wanting <= 2 * sample.prefilling
             worth, predicted = sample.committed * self.forecast.plain, self.forecast.speedup
             guessed = guessing and self._planned and sample.drafting > 0
             self.trials.observe(BatchRound(worth, gap + took, self.drafting, settled, predicted, late, guessed))

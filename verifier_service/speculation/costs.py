@@ -59,7 +59,7 @@ class PassSample:
     """Sessions whose prompts the pass completes or a later pass continues."""
     left: int = 0
     """Sessions whose prompts a later pass continues."""
-    catching_up: int = 0
+    prefilling: int = 0
     """Sessions without a draft because their drafter was still reading their tokens."""
     ahead: bool = False
     """Whether the pass ran ahead: it began before its sessions requested it."""
@@ -83,8 +83,8 @@ class PassSample:
             left=left,
             committed=sum(len(outcome.verdict.tokens) for outcome in outcomes),
             drafting=sum(count > 0 for count in drafts),
-            catching_up=sum(chunk.row.catching_up for chunk in step.chunks),
-            ahead=all(chunk.row.unasked for chunk in step.chunks),
+            prefilling=sum(chunk.row.prefilling for chunk in step.chunks),
+            ahead=all(chunk.row.prefetched for chunk in step.chunks),
             started=step.started,
             seconds=step.seconds,
             follows=follows,

@@ -49,7 +49,7 @@ class Batch(Protocol):
         """Return the current estimates."""
 
     @property
-    def grounds(self) -> tuple[float, bool]:
+    def threshold_and_trial(self) -> tuple[float, bool]:
         """Least survival probability of a draft that pays, and whether a trial runs."""
 
 
@@ -109,7 +109,7 @@ class SessionGamma:
         survival = 0.0
         match self._own:
             case None:
-                survival, trial = self._batch.grounds
+                survival, trial = self._batch.threshold_and_trial
                 reason = GammaReason.TRIAL if trial else GammaReason.GOODPUT
             case EntropyGamma():
                 reason = GammaReason.EGAG

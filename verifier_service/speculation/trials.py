@@ -24,7 +24,7 @@ class BatchRound:
     """Whether the round ran as chosen: a plain pass ran ahead, or a drafted pass had the drafts of most sessions."""
     predicted: float
     """Predicted speed-up by drafting, without correction."""
-    catching_up: bool = False
+    prefilling: bool = False
     """Whether drafting was chosen while drafters were still reading most sessions."""
     guessed: bool = False
     """Whether sources in this process made drafts for the round."""
@@ -81,7 +81,7 @@ _EXPLORED = 0.01
 """Budget of trials of drafting, as a share of the worth of plain rounds. It pays for their rounds and lost time."""
 _SETTLING = 8
 """Most unsettled rounds to ignore after a change. Later rounds count in any case."""
-_CATCHING_UP = 256
+_PREFILLING = 256
 """Most rounds to ignore after a change while drafters still read the sessions."""
 _BEGIN, _END = 1.05, 1.02
 """Speed-up above which drafting begins, and below which it ends. A smaller gain does not justify the drafter's work,
@@ -123,7 +123,7 @@ class Trials:
         """Rounds without drafters since the first round with guesses. Guesses make them faster than plain rounds."""
         self._settling = 0
         """Unsettled rounds still to ignore after the last change."""
-        self._catching_up = 0
+        self._prefilling = 0
         """Rounds still to ignore while drafters read the sessions."""
         self._pause, self._since = _FIRST_PAUSE, 0
         self._credit = 0.0
@@ -177,13 +177,13 @@ class Trials:
         """Record a round."""
         if self._trial is not None and not self._drafting:
             self._charge(done)
-        if done.catching_up and self._catching_up:
-            self._catching_up -= 1
+        if done.prefilling and self._prefilling:
+            self._prefilling -= 1
             return
         if not done.settled and self._settling:
             self._settling -= 1
             return
-        self._settling = self._catching_up = 0
+        self._settling = self._prefilling = 0
         if done.drafted is (self._drafting is (self._trial is None)):
             self._count(replace(done, predicted=self._gain(done.predicted)))
 
@@ -264,8 +264,8 @@ class Trials:
     def _charge(self, done: BatchRound) -> None:
         """Charge a trial's round to the budget: its lost time, and its worth unless drafters were still reading."""
         lost = done.seconds * self._use.rate - done.worth
-        self._credit -= max(lost, 0.0) + (0 if done.catching_up else done.worth)
+        self._credit -= max(lost, 0.0) + (0 if done.prefilling else done.worth)
 
     def _settle(self, drafting: bool) -> None:
         self._settling = _SETTLING
-        self._catching_up = _CATCHING_UP if drafting else 0
+        self._prefilling = _PREFILLING if drafting else 0

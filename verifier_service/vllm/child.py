@@ -25,34 +25,34 @@ from verifier_service.backends.model_step import Changes, ModelStep, PendingChan
 from verifier_service.backends.run_ahead import SteppedModel
 from verifier_service.config import VerifierSettings
 from verifier_service.vllm.messages import Order, Report, SentRow, draft_of
-from verifier_service.vllm.shared_told import SharedTold
+from verifier_service.vllm.shared_flags import SharedFlags
 from verifier_service.vllm.target import load_target
 
 
 class Sequences:
     """Calls and tokens received for each sequence, so that a row carries only new data."""
 
-    def __init__(self, told: SharedTold) -> None:
-        self._told = told
+    def __init__(self, flags: SharedFlags) -> None:
+        self._flags = flags
         self._known: dict[str, tuple[GenerationCall, list[int]]] = {}
 
     def rows(self, order: Order) -> list[Row]:
         """Rebuild the rows of an order, after dropping the sequences that have ended."""
         for kv_name in order.ended:
-            self._told.leave(kv_name)
+            self._flags.leave(kv_name)
             self._known.pop(kv_name, None)
         return [self._row(sent) for sent in order.rows]
 
     def _row(self, sent: SentRow) -> Row:
         if sent.call is not None:
             self._known[sent.kv_name] = call_from_pb(sent.call), []
-            self._told.put(sent.kv_name, sent.place)
+            self._flags.put(sent.kv_name, sent.place)
         call, tokens = self._known[sent.kv_name]
         tokens[sent.start :] = sent.tokens
         draft, grammar = draft_of(sent.draft), cast("TokenMasks | None", sent.masks)
         return Row(
             call, sent.kv_name, sent.rank, sent.limit, tokens, sent.goal, draft, False, grammar,
-            sent.runs_ahead, sent.unasked,
+            sent.runs_ahead, sent.prefetched,
         )  # fmt: skip
 
 
@@ -85,10 +85,10 @@ class SentChanges(PendingChanges):
         return order
 
 
-def serve(connection: "Connection[Any, Any]", model: SteppedModel, told: SharedTold) -> None:
+def serve(connection: "Connection[Any, Any]", model: SteppedModel, flags: SharedFlags) -> None:
     """Run the ordered steps until the verifier ends."""
-    changes = SentChanges(connection, Sequences(told))
-    model.told, model.pending = told, changes
+    changes = SentChanges(connection, Sequences(flags))
+    model.flags, model.pending = flags, changes
     with suppress(EOFError):
         while True:
             ended, rows = changes.order()
@@ -100,7 +100,7 @@ def _send(connection: "Connection[Any, Any]", step: ModelStep, changes: Changes 
     connection.send_bytes(pickle.dumps(Report.of(step, changes)))
 
 
-def main(connection: "Connection[Any, Any]", told: SharedTold) -> None:
+def main(connection: "Connection[Any, Any]", flags: SharedFlags) -> None:
     """Load the target, report the result, and serve."""
     Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     for number in (signal.SIGINT, signal.SIGTERM):  # a terminal signals this process too, but the verifier drains first
@@ -113,7 +113,7 @@ def main(connection: "Connection[Any, Any]", told: SharedTold) -> None:
         connection.send_bytes(pickle.dumps(error))
         return
     connection.send_bytes(pickle.dumps((facts, model.most_tokens)))
-    serve(connection, model, told)
+    serve(connection, model, flags)
 
 
 def _end_with(parent: int) -> None:
@@ -123,4 +123,4 @@ def _end_with(parent: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Connection(int(sys.argv[1])), SharedTold(int(sys.argv[2])))
+    main(Connection(int(sys.argv[1])), SharedFlags(int(sys.argv[2])))

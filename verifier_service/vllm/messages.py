@@ -21,7 +21,7 @@ class SentRow(NamedTuple):
 
     kv_name: str
     place: int
-    """Cell of the sequence in `SharedTold`."""
+    """Cell of the sequence in `SharedFlags`."""
     call: Any
     """Protobuf message of the call; None after the first row of a sequence."""
     rank: float
@@ -34,7 +34,7 @@ class SentRow(NamedTuple):
     draft: SentDraft
     masks: "WrittenMasks | None"
     runs_ahead: bool
-    unasked: bool
+    prefetched: bool
 
 
 class Order(NamedTuple):

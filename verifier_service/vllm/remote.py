@@ -26,7 +26,7 @@ from verifier_service.backends.model_step import Changes, ModelStep, Passed, Tar
 from verifier_service.backends.run_ahead import following
 from verifier_service.config import VerifierSettings
 from verifier_service.vllm.messages import Order, Report, SentRow, WrittenMasks, sent_draft
-from verifier_service.vllm.shared_told import SharedTold, shared_memory
+from verifier_service.vllm.shared_flags import SharedFlags, shared_memory
 
 _LOOK_SECONDS = 1.0
 """Seconds between two checks that the process is alive."""
@@ -40,17 +40,21 @@ class RemoteModel:
     drafts_first = False
 
     def __init__(
-        self, process: "subprocess.Popen[bytes]", connection: "Connection[Any, Any]", told: SharedTold, most_tokens: int
+        self,
+        process: "subprocess.Popen[bytes]",
+        connection: "Connection[Any, Any]",
+        flags: SharedFlags,
+        most_tokens: int,
     ) -> None:
         """Create the client of a process that has loaded its model.
 
         Args:
             process: process of the target.
             connection: connection to the process, which ends when it is closed.
-            told: flags shared with the process.
+            flags: flags shared with the process.
             most_tokens: number of tokens that fit the empty engine.
         """
-        self.told = told
+        self.flags = flags
         self._process = process
         self._connection = connection
         self._most_tokens = most_tokens
@@ -96,7 +100,7 @@ class RemoteModel:
         with self._sending:
             for kv_name in ended:
                 self._sent.pop(kv_name, None)
-                self.told.free(kv_name)
+                self.flags.free(kv_name)
             own = {row.kv_name: row for row in rows if joins or row.kv_name not in self._over}
             if joins:
                 self._joining |= own
@@ -118,7 +122,7 @@ class RemoteModel:
         self._sent[row.kv_name] = len(row.tokens)
         return SentRow(
             row.kv_name,
-            self.told.place(row.kv_name),
+            self.flags.place(row.kv_name),
             None if start else call_to_pb(row.call),
             row.rank,
             row.limit,
@@ -128,7 +132,7 @@ class RemoteModel:
             sent_draft(row.draft),  # type: ignore[arg-type] # trees are refused before
             _masks(row),
             row.runs_ahead,
-            row.unasked,
+            row.prefetched,
         )
 
 
@@ -155,7 +159,7 @@ def open_target(settings: VerifierSettings) -> tuple[ModelFacts, RemoteModel]:
     command = [sys.executable, *safe, "-m", "verifier_service.vllm.child", str(theirs.fileno()), str(memory)]
     process = subprocess.Popen(command, pass_fds=(theirs.fileno(), memory))
     theirs.close()
-    told = SharedTold(memory)
+    flags = SharedFlags(memory)
     os.close(memory)
     try:
         ours.send_bytes(pickle.dumps(settings.__dict__))
@@ -167,7 +171,7 @@ def open_target(settings: VerifierSettings) -> tuple[ModelFacts, RemoteModel]:
         raise answer
     _leave_a_processor()
     facts, most_tokens = answer
-    return facts, RemoteModel(process, ours, told, most_tokens)
+    return facts, RemoteModel(process, ours, flags, most_tokens)
 
 
 def _leave_a_processor() -> None:

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import NamedTuple
 
-from specdec.cli.local import tether
+from specdec.cli.local import child_process
 
 MESSAGE_BYTES = 1 << 17
 """Largest message, in bytes. It holds the environment, and a socket accepts about 200 KiB at once."""
@@ -115,10 +115,10 @@ def _ended(number: int, pid: int) -> ForkReport:
 
 
 def _become(order: ForkOrder, server: int) -> None:
-    tether.tie(server)
-    tether.name(order.name)
+    child_process.tie(server)
+    child_process.name(order.name)
     os.setpgid(0, 0)
-    tether.give_way(order.nice)
+    child_process.give_way(order.nice)
     with open(os.devnull, "rb") as nothing, open(order.log, "ab") as log:
         for descriptor, file in enumerate((nothing, log, log)):
             os.dup2(file.fileno(), descriptor)

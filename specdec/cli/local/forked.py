@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from signal import SIGKILL
 
-from specdec.cli.local import tether
+from specdec.cli.local import child_process
 from specdec.cli.local.fork_server import MESSAGE_BYTES, ForkOrder, ForkReport
 
 _POLL = 0.02
@@ -123,12 +123,12 @@ def spawned(
     """Start a process that is tied to this one; its output is appended to the log.
 
     Args:
-        nice: niceness of the process, as in `tether.give_way`.
+        nice: niceness of the process, as in `child_process.give_way`.
         descriptors: file descriptors that the process inherits.
     """
     with log.open("ab") as output:
         return subprocess.Popen(
-            tether.tied(*command, nice=nice),
+            child_process.tied(*command, nice=nice),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -73,12 +73,12 @@ def ends_overlooked(patch: pytest.MonkeyPatch) -> None:
 def counted_before_the_cut(patch: pytest.MonkeyPatch) -> None:
     """Accepted drafts after the end token are counted."""
 
-    told = AskedRound.told
+    told = AskedRound.reported
 
     def planted(asked: AskedRound, kept: Cut, outcome: Outcome, speedup: Speedup, cached: int) -> Round:
         return told(asked, kept, outcome, speedup, cached)._replace(accepted=outcome.verdict.accepted)
 
-    patch.setattr(AskedRound, "told", planted)
+    patch.setattr(AskedRound, "reported", planted)
 
 
 def limit_before_end(patch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ def p_alone(patch: pytest.MonkeyPatch) -> None:
     everywhere(patch, rejection, lambda p_x, q_x, u, ell=None: (u < p_x).cumprod(1).sum(1))
 
 
-def lenient_unasked(patch: pytest.MonkeyPatch) -> None:
+def lenient_by_default(patch: pytest.MonkeyPatch) -> None:
     """ℓ = 0.9 applies to every session."""
     everywhere(patch, rejection, lambda p_x, q_x, u, ell=None: (0.9 * u * q_x < p_x).cumprod(1).sum(1))
 
@@ -150,7 +150,7 @@ BUGS = (
     Bug("`<=` at p = 0", Law.ACCEPT, or_equal, ("impossible tokens at u = 0",)),
     Bug("sampled draft kept with p(x)", Law.POINT_MASS, p_alone, ("enumerated rejection",)),
     Bug("likely draft kept outright", Law.ACCEPT, likeliest_kept, ("enumerated rejection", "sampled rejection")),
-    Bug("lenient unasked", Law.LENIENCE, lenient_unasked, ("enumerated rejection",)),
+    Bug("lenient by default", Law.LENIENCE, lenient_by_default, ("enumerated rejection",)),
     Bug("lenience inverted", Law.LENIENCE, lenience_inverted, ("published lenience",)),
     Bug(
         "residual not taken",

@@ -99,7 +99,7 @@ def _told(tokens: tuple[int, ...], accepted: int, drafted: int, room: int) -> Ro
     """The round of a verdict, as far as it is cut."""
     asked = conclude.AskedRound(BASE_LEN, Proposal(Draft((1,) * drafted)), drafted, Fallback.NONE, None, 0.0)
     outcome = Outcome(Verdict(tokens, accepted, drafted), started=0.0, seconds=0.0, offered=drafted)
-    told = asked.told(conclude.cut(tokens, room, frozenset({END})), outcome, Speedup(), cached=0)
+    told = asked.reported(conclude.cut(tokens, room, frozenset({END})), outcome, Speedup(), cached=0)
     return told._replace(draft=(), drafter="", fallback="", forced=0, timing=Timing())
 
 

@@ -242,7 +242,7 @@ class DirectTarget:
         """Conclude pending rows, then report them. Return whether there were any, or a sequence waits for a draft."""
         for sequence in self.waiting:
             if sequence.drafts.gathers is Gathers.NOT:  # the next pass begins
-                sequence.drafts.hurry()
+                sequence.drafts.stop_waiting()
         self._look()
         done, self.pending = self.pending, []
         for sequence, outcome in done:
@@ -303,7 +303,7 @@ class WrittenDrafts:
     def begin(self, gamma: int) -> None:
         self.begun = gamma
 
-    def hurry(self) -> None:
+    def stop_waiting(self) -> None:
         pass
 
     def guess(self) -> Proposal:

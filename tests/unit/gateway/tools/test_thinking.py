@@ -51,9 +51,9 @@ def test_a_call_in_the_thinking_is_none(size: int) -> None:
 
 def test_the_prompt_may_open_the_thinking_or_close_it() -> None:
     reading = Reading("hermes", thinking="think")
-    assert reading.behind("<|im_start|>assistant\n<think>\n") == replace(reading, begun=True)
-    assert reading.behind("<|im_start|>assistant\n<think>\n\n</think>\n\n") == replace(reading, thinking="")
-    assert reading.behind("say <think><|im_end|>\n<|im_start|>assistant\n") == reading
+    assert reading.after("<|im_start|>assistant\n<think>\n") == replace(reading, begun=True)
+    assert reading.after("<|im_start|>assistant\n<think>\n\n</think>\n\n") == replace(reading, thinking="")
+    assert reading.after("say <think><|im_end|>\n<|im_start|>assistant\n") == reading
     assert Reading.parse(reading.text()) == reading
     assert not Reading.parse(Reading().text())
 

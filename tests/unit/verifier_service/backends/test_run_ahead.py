@@ -74,7 +74,7 @@ async def test_nothing_follows_where_something_else_has_come(stopped: bool, pass
     model = ModelThread(engine, SETTINGS)
     model.step((), [make_row("a", (3,), 0)])
     if stopped:
-        model.told.stop()
+        model.flags.stop()
     model.run((), [plain("a")], lambda _, __: None)
     assert len(engine.batches) == passes
 

@@ -43,7 +43,7 @@ class Scene:
     async def propose(self, gamma: int = 2) -> Proposal:
         """Return the draft of a round whose pass begins at once, unless it waits for the round."""
         self.round = WaitingRound(self.drafts, gamma, self.clock)
-        asyncio.get_running_loop().call_soon(self.round.hurry)
+        asyncio.get_running_loop().call_soon(self.round.stop_waiting)
         return await self.round.proposal()
 
     def caught_up(self) -> None:
@@ -68,7 +68,7 @@ class Scene:
         return await self.after(self._hurry)
 
     def _hurry(self) -> None:
-        self.round.hurry()
+        self.round.stop_waiting()
 
     async def after(self, event: Callable[[], None], gamma: int = 2) -> Proposal:
         """Return the proposal that a waiting round gets after `event` happens."""

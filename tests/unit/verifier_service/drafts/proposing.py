@@ -18,9 +18,9 @@ class WaitingRound:
         self._stirred = asyncio.Event()
         drafts.request(gamma, self._stirred.set)
 
-    def hurry(self) -> None:
+    def stop_waiting(self) -> None:
         """Start the next pass without waiting for the round."""
-        self._drafts.hurry()
+        self._drafts.stop_waiting()
         self._stirred.set()
 
     async def proposal(self) -> Proposal:

@@ -33,7 +33,7 @@ class WrittenDrafts(Drafts):
     def gathers(self) -> Gathers:
         return self._gathers
 
-    def hurry(self) -> None:
+    def stop_waiting(self) -> None:
         self._hurried = True
 
     def proposal(self) -> Proposal | None:
@@ -134,8 +134,8 @@ class AwaitedLoop:
 
         def following(outcome: Outcome) -> Row | None:
             made.extend(outcome.verdict.tokens)
-            behind = first.behind(tuple(made)) if first.runs_ahead else make_row(first.kv_name, tuple(made))
-            return behind if len(made) < start + count else None
+            following = first.successor(tuple(made)) if first.runs_ahead else make_row(first.kv_name, tuple(made))
+            return following if len(made) < start + count else None
 
         sequence._then = following
         await self.verify(first)

@@ -16,8 +16,8 @@ VERDICT = Verdict((4, 5, 6, 7), accepted=3, drafted=3)
 def kept(room: int, ends: frozenset[int]) -> Round:
     """Return the round of a verdict after 10 tokens, with this much room."""
     draft = Draft((4, 5, 6), ())
-    asked = AskedRound(10, Proposal(draft), drafted=3, declined=Fallback.NONE, grounds=None, since=0.0)
-    return asked.told(cut(VERDICT.tokens, room, ends), Outcome(VERDICT, 0.0, 0.1, offered=3), Speedup(), cached=0)
+    asked = AskedRound(10, Proposal(draft), drafted=3, declined=Fallback.NONE, detail=None, since=0.0)
+    return asked.reported(cut(VERDICT.tokens, room, ends), Outcome(VERDICT, 0.0, 0.1, offered=3), Speedup(), cached=0)
 
 
 def test_without_an_end_everything_is_kept() -> None:

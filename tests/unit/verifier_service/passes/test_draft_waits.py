@@ -39,7 +39,7 @@ class Coming(Drafts):
             raise RuntimeError("a bug")
         return Proposal(waited=1.0) if self.there or not self.patience else None
 
-    def hurry(self) -> None:
+    def stop_waiting(self) -> None:
         self.there = True
 
     def come(self) -> None:
@@ -130,7 +130,7 @@ async def test_only_waits_for_which_no_pass_waits_are_hurried() -> None:
     made = Waits()
     patient, hasty = made.begin(Coming()), made.begin(Coming(Gathers.NOT))
     assert made.changes == 1, "the pass that would wait for it may begin"
-    made.waits.hurry()
+    made.waits.stop_waiting()
     assert (len(patient.got), len(hasty.got)) == (0, 1)
     assert made.waits.waited() == 0.0
 

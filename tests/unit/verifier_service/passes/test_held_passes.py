@@ -102,12 +102,12 @@ async def test_two_announced_rows_share_a_pass() -> None:
     engine = TableEngine()
     async with scheduling(engine) as scheduler, admitted(scheduler, "a", 1), admitted(scheduler, "b", 1):
 
-        async def announced(name: str, pause: float) -> None:
+        async def expected(name: str, pause: float) -> None:
             with scheduler.expected(Gathers.ALWAYS):
                 await asyncio.sleep(pause)
             await scheduler.verify(make_row(name, (1, 2, 3, 4)))
 
-        await asyncio.gather(announced("a", 0.0), announced("b", 0.02))
+        await asyncio.gather(expected("a", 0.0), expected("b", 0.02))
     assert len(engine.batches[-1]) == 2
 
 
@@ -145,14 +145,14 @@ async def test_of_two_groups_a_pass_waits_for_half_of_the_announced_rows() -> No
             await stack.enter_async_context(admitted(scheduler, name, 1))
         await asyncio.gather(*(scheduler.verify(row(name)) for name in names))
 
-        async def announced(name: str, came: asyncio.Event) -> None:
+        async def expected(name: str, came: asyncio.Event) -> None:
             with scheduler.expected(Gathers.ALWAYS):
                 await came.wait()
             await scheduler.verify(make_row(name, (3, 3), draft=point_mass(following(3))))
 
         now = asyncio.Event()
-        first = [asyncio.create_task(announced(name, now)) for name in "ab"]
-        second = [asyncio.create_task(announced(name, leave)) for name in "cd"]
+        first = [asyncio.create_task(expected(name, now)) for name in "ab"]
+        second = [asyncio.create_task(expected(name, leave)) for name in "cd"]
         await steps()
         assert len(engine.batches) == 1
         now.set()

@@ -52,11 +52,11 @@ class Run:
         self.steps.append(step)
         self.following.append(list(following))
         for row in following:
-            if row.unasked:
-                self.model.told.ask(row)
+            if row.prefetched:
+                self.model.flags.ask(row)
         self.at.get(number, lambda: None)()
         if len(self.steps) == self.left:
-            self.model.told.stop()
+            self.model.flags.stop()
 
     @property
     def sessions(self) -> list[list[str]]:
@@ -130,7 +130,7 @@ def test_what_no_pass_took_is_there_for_the_next_run() -> None:
     run = Run({}, 1)
     run.begin(plain("a"), plain("b"))
     run.model.join(["b"], [newcomer("c")])
-    run.model.told.go()
+    run.model.flags.go()
     run.left = 9
     run.begin(plain("a", (3, *continuation(3, 2))))
     assert set(run.engine.held) == {"a", "c"}

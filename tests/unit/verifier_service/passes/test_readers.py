@@ -93,4 +93,4 @@ async def test_a_call_without_rounds_shows_that_it_goes_on() -> None:
     assert [done and done.base_len for done in shown] == [3, 4, None, None, None]
     await rounds.aclose()
     await asyncio.sleep(0)
-    assert asyncio.all_tasks() == {asyncio.current_task()}, "nothing is left behind"
+    assert asyncio.all_tasks() == {asyncio.current_task()}, "no task is left"

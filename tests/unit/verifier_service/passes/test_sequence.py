@@ -274,7 +274,7 @@ def test_a_target_that_reads_a_prompt_without_drafts_waits_for_none() -> None:
     rounds = rounds_of(make_sequence(make_call(), target, drafts))
     assert tokens_of(rounds) == TRUTH
     assert (rounds[0].draft, rounds[0].fallback) == ((), Fallback.FIRST_ROUND)
-    assert [row.catching_up for row in target.rows] == [True] + [False] * (len(rounds) - 1)
+    assert [row.prefilling for row in target.rows] == [True] + [False] * (len(rounds) - 1)
     assert rounds[1].draft == TRUTH[1:4]
 
 

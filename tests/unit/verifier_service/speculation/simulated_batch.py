@@ -97,7 +97,7 @@ class SimulatedBatch:
         self.drafted_tokens += committed if max(wanted) else 0
         drafting = sum(gamma > 0 for gamma in self.gammas)
         sample = SimpleNamespace(rows=len(accepted), computed=computed, committed=committed, drafting=drafting)
-        sample.sessions, sample.catching_up = sample.rows, len(accepted) if reading else 0
+        sample.sessions, sample.prefilling = sample.rows, len(accepted) if reading else 0
         sample.ahead = ahead
         self.speculation.passed(PassSample(**vars(sample), started=started, seconds=seconds, follows=True))
         for session, gamma, count in zip(self.sessions, self.gammas, accepted, strict=True):

@@ -120,7 +120,7 @@ def read_then_drafted(reading: int) -> Trials:
         reading -= late
         seconds = 2 * PLAIN_SECONDS / 1.5 if drafting and not late else PLAIN_SECONDS
         tokens = 8 if drafting and not late else 4
-        trials.observe(BatchRound(tokens, seconds, drafting, not late, 0.9, catching_up=late))
+        trials.observe(BatchRound(tokens, seconds, drafting, not late, 0.9, prefilling=late))
     return trials
 
 
@@ -197,7 +197,7 @@ def test_once_drafts_came_rounds_without_count_although_drafters_prefill() -> No
     play = Play(1.5, 1.5)
     play.run(20)
     assert play.ways[-1]
-    play.trials.observe(BatchRound(4, 1e6, True, False, 1.5, catching_up=True))
+    play.trials.observe(BatchRound(4, 1e6, True, False, 1.5, prefilling=True))
     play.run(100)
     assert (play.trials.measured or 1.0) < 0.1
 

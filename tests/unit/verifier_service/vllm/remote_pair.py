@@ -18,7 +18,7 @@ from verifier_service.backends.model_thread import ModelThread
 from verifier_service.config import VerifierSettings
 from verifier_service.vllm.child import serve
 from verifier_service.vllm.remote import RemoteModel
-from verifier_service.vllm.shared_told import SharedTold, shared_memory
+from verifier_service.vllm.shared_flags import SharedFlags, shared_memory
 
 SETTINGS = VerifierSettings(model=ModelSettings(path=Path("model")))
 
@@ -56,10 +56,10 @@ def served() -> Iterator[Pair]:
     ours, theirs = Pipe()
     memory, engine = shared_memory(), TableEngine()
     model = SeenModel(engine)
-    thread = Thread(target=serve, args=(theirs, model, SharedTold(memory)))
+    thread = Thread(target=serve, args=(theirs, model, SharedFlags(memory)))
     thread.start()
     process = cast("subprocess.Popen[bytes]", None)
-    yield Pair(RemoteModel(process, ours, SharedTold(memory), 100), model, engine, [])
+    yield Pair(RemoteModel(process, ours, SharedFlags(memory), 100), model, engine, [])
     ours.close()
     thread.join()
     os.close(memory)

@@ -24,7 +24,7 @@ from verifier_service.backends.batch_plan import Outcome, Row
 from verifier_service.backends.model_step import TargetLost
 from verifier_service.config import VerifierSettings
 from verifier_service.vllm.remote import RemoteModel, open_target
-from verifier_service.vllm.shared_told import SharedTold, shared_memory
+from verifier_service.vllm.shared_flags import SharedFlags, shared_memory
 
 ONLY_FIVE = b"\x20".ljust(8, b"\0")
 """A mask of ids below 16."""
@@ -143,7 +143,7 @@ async def test_a_process_that_ends_while_nothing_runs_is_noticed() -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as process:  # noqa: ASYNC220 - the model has such a one
         async with asyncio.timeout(60):
             with pytest.raises(TargetLost, match="ended with 0"):
-                await RemoteModel(process, ours, SharedTold(memory), 1).watch()
+                await RemoteModel(process, ours, SharedFlags(memory), 1).watch()
     os.close(memory)
 
 

@@ -26,16 +26,16 @@ def test_passes_follow_one_another_until_nobody_has_asked(pair: Pair) -> None:
 @pytest.mark.parametrize(("stopped", "passes"), [(False, 2), (True, 1)])
 def test_what_is_asked_and_what_stops_is_read_from_shared_memory(stopped: bool, passes: int, pair: Pair) -> None:
     pair.admit("a")
-    pair.remote.told.ask(replace(make_row("a", (3, 10))))  # the row after the next one, before it is in progress
+    pair.remote.flags.ask(replace(make_row("a", (3, 10))))  # the row after the next one, before it is in progress
     if stopped:
-        pair.remote.told.stop()
+        pair.remote.flags.stop()
     pair.run(replace(make_row("a", (3,)), runs_ahead=True))
     assert len(pair.passes) == passes - 1 + (not stopped)
 
 
 def test_a_row_sent_again_before_its_request_is_not_followed(pair: Pair) -> None:
     pair.admit("a")
-    row = replace(make_row("a", (3,)), runs_ahead=True, unasked=True)
+    row = replace(make_row("a", (3,)), runs_ahead=True, prefetched=True)
     assert row in pair.run(row).results
     assert pair.passes == []
 
@@ -57,8 +57,8 @@ class Asking:
     def _passed(self, step: ModelStep, following: Sequence[Row]) -> None:
         self.steps.append(step)
         for row in following:
-            if row.unasked and row.kv_name in self.pair.remote._sent:  # the step may include an ended sequence
-                self.pair.remote.told.ask(row)
+            if row.prefetched and row.kv_name in self.pair.remote._sent:  # the step may include an ended sequence
+                self.pair.remote.flags.ask(row)
         if len(self.steps) == 1:
             self.at_first()
 
@@ -72,7 +72,7 @@ def test_who_comes_and_who_ends_in_a_run_is_taken_between_two_passes(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pair.admit("a", "c")
-    monkeypatch.setattr(pair.model.told, "asked", lambda _: True)
+    monkeypatch.setattr(pair.model.flags, "asked", lambda _: True)
 
     def change() -> None:
         pair.remote.join((), [newcomer("b")])

@@ -6,14 +6,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from tests.unit.verifier_service.verifier_fakes import make_row
-from verifier_service.vllm.shared_told import SharedTold, shared_memory
+from verifier_service.vllm.shared_flags import SharedFlags, shared_memory
 
 
 @contextmanager
-def both(sequences: int = 2) -> Iterator[tuple[SharedTold, SharedTold]]:
+def both(sequences: int = 2) -> Iterator[tuple[SharedFlags, SharedFlags]]:
     """The writer and the reader."""
     memory = shared_memory(sequences)
-    yield SharedTold(memory), SharedTold(memory)
+    yield SharedFlags(memory), SharedFlags(memory)
     os.close(memory)
 
 

@@ -29,6 +29,6 @@ async def test_a_pass_tells_of_how_many_sessions_the_drafters_still_read(monkeyp
         for name in "abc":
             await stack.enter_async_context(admitted(scheduler, name, 1))
         monkeypatch.setattr(scheduler.engine_loop._speculation, "passed", samples.append)
-        rows = [replace(make_row(name, (1,)), catching_up=name != "a") for name in "abc"]
+        rows = [replace(make_row(name, (1,)), prefilling=name != "a") for name in "abc"]
         await asyncio.gather(*map(scheduler.verify, rows))
-    assert [each.catching_up for each in samples] == [2]
+    assert [each.prefilling for each in samples] == [2]

@@ -1,4 +1,4 @@
-"""Tie a command to the process that started it: `python tether.py PARENT_PID NICE COMMAND...` executes COMMAND.
+"""Tie a command to the process that started it: `python child_process.py PARENT_PID NICE COMMAND...` executes COMMAND.
 
 On Linux the kernel kills the command when the parent's main thread ends for any reason. On other systems the command
 runs without a tie. NICE is the niceness, as in `give_way`. This file is executed before the command, because a hook

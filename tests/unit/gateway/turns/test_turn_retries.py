@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gateway.store.values import Lease, RoundCommit, TurnView
 from gateway.turns import turn_stream
 from gateway.turns.events import Finished
-from gateway.turns.turn_stream import MOST, Setbacks, TurnStream
+from gateway.turns.turn_stream import MOST, TurnRetries, TurnStream
 from specdec.errors import (
     Fenced,
     SessionDiverged,
@@ -28,8 +28,8 @@ from tests.unit.gateway.turns.in_memory import TURN, events_of, header, open_tur
 ANSWERS = 6
 """Maximum number of scripted answers of a store operation."""
 CALLS = 5 * (MOST + 2 + 2 * (ANSWERS - 1))
-"""Maximum number of calls of the store. A setback costs at most five: acquire the turn, a refused round, follow the
-turn, acquire it again, and read it again. MOST + 2 setbacks follow the last progress. Each earlier setback used up an
+"""Maximum number of calls of the store. A loss costs at most five: acquire the turn, a refused round, follow the
+turn, acquire it again, and read it again. MOST + 2 losses follow the last progress. Each earlier loss used up an
 answer of `acquire` or `commit`.
 """
 LIES: dict[str, Callable[[], SpecdecError] | None] = {
@@ -131,7 +131,7 @@ async def test_whatever_the_store_says_a_generation_ends_and_never_as_internal(
 
 
 async def test_progress_starts_the_count_again() -> None:
-    counted = Setbacks()
+    counted = TurnRetries()
     for length in range(3 * MOST):
         await counted.wait(length, "fenced")
     for _ in range(MOST):

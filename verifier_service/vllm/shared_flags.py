@@ -1,4 +1,4 @@
-"""`Told` flags in memory shared by the verifier and the process of its target, without locks."""
+"""`RunAheadFlags` flags in memory shared by the verifier and the process of its target, without locks."""
 
 import mmap
 import os
@@ -6,14 +6,14 @@ import os
 from typing_extensions import override
 
 from verifier_service.backends.batch_plan import Row
-from verifier_service.backends.model_step import Told
+from verifier_service.backends.model_step import RunAheadFlags
 
 _SEQUENCES = 65_535
 """Number of cells for sequences. A verifier has fewer, including those that wait for admission."""
 
 
-class SharedTold(Told):
-    """`Told` flags that the verifier writes and the target's process reads."""
+class SharedFlags(RunAheadFlags):
+    """`RunAheadFlags` flags that the verifier writes and the target's process reads."""
 
     def __init__(self, memory: int) -> None:
         """Map the memory of a file descriptor created by `shared_memory`."""
@@ -72,6 +72,6 @@ class SharedTold(Told):
 
 def shared_memory(sequences: int = _SEQUENCES) -> int:
     """Create shared memory with cells for `sequences` sequences; return its file descriptor."""
-    memory = os.memfd_create("specdec-told")
+    memory = os.memfd_create("specdec-flags")
     os.ftruncate(memory, 8 * (1 + sequences))  # 64-bit integers: the stop flag, and one for each sequence
     return memory
