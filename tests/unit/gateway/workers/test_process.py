@@ -34,7 +34,7 @@ async def test_an_answer_that_nobody_waits_for_is_not_that_of_the_next_question(
         await worker.close()
 
 
-async def test_a_worker_that_waits_for_a_processor_has_more_time_than_one_that_computes() -> None:
+async def test_a_worker_waiting_for_a_processor_has_more_time() -> None:
     worker = WorkerProcess(ECHO)
     try:
         assert await worker.ask(b"wait", 0.2) == b"wait"
