@@ -282,7 +282,7 @@ class GenerationRequest:
 
         Raises:
             FieldInvalid, FieldRequired: the tool choice and the tools are inconsistent.
-            UnsupportedParameter: tools are combined with a grammar, used without a chat, or cannot be forced.
+            UnsupportedParameter: tools are used without a chat, or cannot be forced.
         """
         tools = choice.offered()
         if not isinstance(self.prompt, ChatPrompt) and not tools:
@@ -291,12 +291,14 @@ class GenerationRequest:
             return replace(self, reading=Reading(thinking=tool_format.thinking))
         if not isinstance(self.prompt, ChatPrompt):
             raise UnsupportedParameter("tools belong to a chat", "tools")
-        if self.sampling.grammar:
-            raise UnsupportedParameter(f"{self.grammar_param} is not supported beside tools", self.grammar_param)
-        sampling = replace(self.sampling, grammar=choice.grammar(tool_format))
+        sampling = replace(self.sampling, grammar=choice.grammar(tool_format, self.sampling.grammar))
         prompt = replace(self.prompt, tools=tools)
-        reading = Reading(tool_format.name, texts_of(tools), tool_format.thinking, parallel=choice.parallel)
-        return replace(self, prompt=prompt, sampling=sampling, grammar_param="tools", reading=reading)
+        custom = tuple(tool.name for tool in tools if tool.custom)
+        reading = Reading(
+            tool_format.name, texts_of(tools), tool_format.thinking, parallel=choice.parallel, custom=custom
+        )
+        param = self.grammar_param or "tools"
+        return replace(self, prompt=prompt, sampling=sampling, grammar_param=param, reading=reading)
 
     def after_calls(self, called: tuple[ToolCall, ...]) -> "GenerationRequest":
         """Return a copy for a turn that follows these tool calls."""

@@ -84,11 +84,13 @@ class Script:
     """Seconds before each round."""
     cached: int = 0
     """Number of prompt tokens that the verifier has cached."""
+    tokens: tuple[int, ...] = ()
+    """Tokens in place of those of `text`."""
 
 
 def output(script: Script) -> list[int]:
     """Return all tokens of a script."""
-    return [*script.text.encode(), EOS]
+    return [*(script.tokens or script.text.encode()), EOS]
 
 
 def rounds(script: Script, call: GenerationCall) -> list[Round]:

@@ -15,7 +15,7 @@ from specdec.errors import FieldInvalid, FieldRequired
 from specdec.protos.gateway.v1 import gateway_pb2 as pb
 from specdec.sampling.grammar import Grammar
 
-_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
+_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 
 def chat_prompt(message: pb.ChatPrompt) -> ChatPrompt:

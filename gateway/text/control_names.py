@@ -6,6 +6,7 @@ itself is tokenized as usual; text with marks is tokenized without added tokens,
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -55,7 +56,7 @@ class ControlNames:
     def hidden_tool(self, tool: Tool, mark: str) -> Tool:
         """Return the tool with names hidden."""
         schema = json.dumps(self._hidden(tool.schema, mark), ensure_ascii=False)
-        return Tool(tool.name, str(self._hidden(tool.description, mark)), schema, tool.strict)
+        return replace(tool, description=str(self._hidden(tool.description, mark)), parameters=schema)
 
     def encode(self, rendered: str, mark: str) -> list[int]:
         """Tokenize a rendered prompt whose names are hidden with `mark`."""
@@ -114,7 +115,7 @@ def _is_ordinary(name: str) -> bool:
 
 
 def _is_answer(turn: Turn, key: str) -> bool:
-    return turn["role"] == "assistant" and key in ("content", "reasoning_content")
+    return turn["role"] == "assistant" and key in ("content", "reasoning_content", "thinking")
 
 
 def _finder(names: Sequence[str]) -> Tokenizer:

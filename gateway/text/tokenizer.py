@@ -267,7 +267,10 @@ def _turn(message: Message, huge: HugeNumbers) -> Turn:
     if message.tool_calls:
         turn["tool_calls"] = [_written_call(call, huge) for call in message.tool_calls]
     optional = {"tool_call_id": message.tool_call_id, "name": message.name, "reasoning_content": message.reasoning}
-    return turn | {key: value for key, value in optional.items() if value}
+    turn |= {key: value for key, value in optional.items() if value}
+    if message.reasoning and message.content and message.tool_calls:
+        turn["thinking"] = ""  # transformers adds the thinking by this name, which gpt-oss' template refuses here
+    return turn
 
 
 def _written_call(call: ToolCall, huge: HugeNumbers) -> dict[str, Any]:

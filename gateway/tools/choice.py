@@ -53,8 +53,12 @@ class ToolChoice:
             raise FieldRequired("tool_choice is required, and there are no tools", "tools")
         return () if self.kind == "none" else self.tools
 
-    def grammar(self, tool_format: ToolFormat) -> Grammar | None:
-        """Return the grammar for required or strict calls; None if there are none.
+    def grammar(self, tool_format: ToolFormat, answer: Grammar | None = None) -> Grammar | None:
+        """Return the grammar for required or strict calls, or for calls beside a form; None if there are none.
+
+        Args:
+            tool_format: format in which the model writes calls.
+            answer: form of an answer without calls.
 
         Raises:
             UnsupportedParameter: calls in this format cannot be bound to a grammar.
@@ -62,6 +66,7 @@ class ToolChoice:
         if self.name:
             named = [tool for tool in self.tools if tool.name == self.name]
             return tool_format.grammar(named, forced=True, parallel=False)
-        if self.kind == "required" or any(tool.strict for tool in self.tools):
-            return tool_format.grammar(self.tools, forced=self.kind == "required", parallel=self.parallel)
+        if self.kind == "required" or answer or any(tool.strict for tool in self.tools):
+            forced = self.kind == "required"
+            return tool_format.grammar(self.tools, forced=forced, parallel=self.parallel, answer=answer)
         return None

@@ -1,7 +1,6 @@
 """Formats in which models write tool calls, by name. Add a new one to `FORMATS`."""
 
 import json
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,16 +10,24 @@ from typing import Any
 from gateway.tools.harmony import HarmonyParser
 from gateway.tools.json_calls import read_objects, read_python
 from gateway.tools.parsers import JSON_HEAD, LeadingParser, PlainParser, TaggedParser, ToolParser
-from gateway.tools.schemas import check_length, simplified
-from gateway.tools.structured import WHITESPACE, literal
+from gateway.tools.rules import (
+    NUMBER,
+    arguments_of,
+    checked,
+    nested,
+    pattern_of,
+    rule_of,
+    text_without,
+    values_of,
+    written,
+)
+from gateway.tools.schemas import simplified
+from gateway.tools.structured import literal
 from gateway.tools.thinking import AUTO, HARMONY, chosen, thinking_of
 from gateway.tools.values import Tool, ToolCall
 from gateway.tools.xml_calls import FUNCTION, PAIRS, Texts, XmlParser
 from specdec.errors import FieldInvalid, UnsupportedParameter
-from specdec.sampling.grammar import MAX_GRAMMAR_BYTES, Grammar, GrammarKind, token_name
-
-NUMBER = "{number}"
-"""Placeholder for a number of one or two digits in a text."""
+from specdec.sampling.grammar import MAX_GRAMMAR_BYTES, Grammar, GrammarKind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,30 +52,26 @@ class ToolFormat(ABC):
     thinking: str = ""
     """Name of the model's thinking format."""
 
-    def grammar(self, tools: Sequence[Tool], *, forced: bool, parallel: bool) -> Grammar:
+    def grammar(self, tools: Sequence[Tool], *, forced: bool, parallel: bool, answer: Grammar | None = None) -> Grammar:
         """Return a grammar of calls of these tools with arguments that match their schemas.
 
         Args:
             tools: tools that may be called, at least one.
             forced: whether the output must be calls only; otherwise text is allowed too.
             parallel: whether several calls are allowed.
+            answer: form of an answer without calls, if they are not forced; None allows any text.
 
         Raises:
             FieldInvalid: a schema is invalid, or the grammar is too long.
             UnsupportedParameter: calls in this format cannot be constrained by a grammar.
         """
-        before, between, after = (written(each, self.special) for each in self.around)
-        calls = f"{before} call{f' ({between} call)*' if parallel else ''} {after}"
-        if forced:
-            rules = [f"start: {calls}"]
-        elif self.text:
-            lead = f"{written(self.lead, self.special)} " if self.lead else ""
-            rules = [f"start: {calls} | {lead}TEXT", f"TEXT: {self.text}"]
-        else:
-            text = text_without(self.tags[0] if self.tags else "", self.special)
-            rules = [f"start: TEXT | {calls} | TEXT {calls}", f"TEXT: {text}"]
-        rules.append("call: " + " | ".join(f"call_{index}" for index in range(len(tools))))
-        room = MAX_GRAMMAR_BYTES
+        if answer and not forced and not (self._opening or self.lead):
+            return answer  # nothing tells a call from JSON before its name is complete; vLLM has the form alone, too
+        rules = [
+            *self._starts(forced, parallel, answer),
+            "called: " + " | ".join(f"call_{at}" for at in range(len(tools))),
+        ]
+        room = MAX_GRAMMAR_BYTES - sum(map(len, rules))
         for index, tool in enumerate(tools):
             free = not forced and not tool.strict
             for rule in self._call(index, tool, f"tools[{index}].function.parameters", free):
@@ -78,9 +81,41 @@ class ToolFormat(ABC):
                     raise FieldInvalid(f"tools: their grammar has over {MAX_GRAMMAR_BYTES} bytes", "tools")
         return Grammar(GrammarKind.LARK, "\n".join(rules))
 
+    def _starts(self, forced: bool, parallel: bool, answer: Grammar | None) -> Iterator[str]:
+        """Yield the rules of an answer; a call without its opening tag is the rule `called`."""
+        opening = self._opening
+        before, between, after = (written(each, self.special) for each in self.around)
+        tag = written(opening, self.special) if opening else '""'
+        each_has_tag = not self.around[0]
+        if opening and not each_has_tag:
+            before = written(self.around[0].removeprefix(opening), self.special)
+        yield f"call: {tag if each_has_tag else ''} called"
+        calls = f"{before} called{f' ({between} call)*' if parallel else ''} {after}"
+        lead = f"{written(self.lead, self.special)} " if self.lead else ""
+        if forced:
+            yield f"start: {tag} {calls}"
+        elif answer:
+            yield from (f"start: {tag} {calls} | {lead}answer", f"answer: {rule_of(answer)}")
+        elif self.text:
+            yield from (f"start: {calls} | {lead}TEXT", f"TEXT: {self.text}")
+        elif opening in self.special:
+            yield from (f"start: TEXT | TEXT? {tag} {calls}", "TEXT: /(?s:.*)/")
+        else:  # a lazy rule ends at the first tag, where a terminal would run on
+            yield from (f"start: TEXT | said {calls}", f"TEXT: {text_without(opening)}")
+            yield f"said[lazy]: /(?s:.*){pattern_of(opening)}/"
+
+    @property
+    def _opening(self) -> str:
+        """Tag before the first call, which text may precede; empty if an answer is either text or calls."""
+        return self.tags[0] if self.tags and not self.text else ""
+
+    def _head(self, text: str) -> str:
+        """Return the beginning of a call without the tag that begins the first one."""
+        return written(text.removeprefix(self._opening), self.special)
+
     @abstractmethod
     def _call(self, index: int, tool: Tool, place: str, free: bool) -> Iterator[str]:
-        """Yield the rules of a call of one tool; `free` allows any arguments."""
+        """Yield the rules of a call of one tool, without its opening tag; `free` allows any arguments."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +129,7 @@ class JsonFormat(ToolFormat):
 
     def _call(self, index: int, tool: Tool, place: str, free: bool) -> Iterator[str]:
         name = json.dumps(tool.name) if self.quoted else tool.name
-        head, end = written(self.call[0] + name + self.call[1], self.special), written(self.call[2], self.special)
+        head, end = self._head(self.call[0] + name + self.call[1]), written(self.call[2], self.special)
         yield f"call_{index}: {head} args_{index} {end}"
         yield f"args_{index}: {arguments_of(tool, place, free=free)}"
 
@@ -109,30 +144,45 @@ class XmlFormat(ToolFormat):
     """Texts before an argument's name, after the name, and after the value."""
 
     def _call(self, index: int, tool: Tool, place: str, free: bool) -> Iterator[str]:
-        schema = simplified(_checked(tool, place), place)
+        schema = simplified(checked(tool, place), place)
         properties, required = schema.get("properties", {}), schema.get("required", [])
         if not isinstance(properties, dict) or not isinstance(required, list):
             raise FieldInvalid(f"{place}: properties must be an object, and required a list", place)
         known = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
         needed, arguments = {name for name in required if isinstance(name, str)}, []
         for at, (key, value) in enumerate(properties.items()):
-            head, end = written(self.argument[0] + key + self.argument[1], self.special), self.argument[2]
-            yield f"arg_{index}_{at}: {head} value_{index}_{at} {written(end, self.special)}"
-            values = values_of(value if isinstance(value, dict) else {}, end.strip(), known)
-            is_text = not values.startswith("%json")
-            yield f"value_{index}_{at}: {f'VALUE_{index}_{at}' if is_text else values}"
-            if is_text:
-                yield f"VALUE_{index}_{at}: {values}"
+            values = nested(tool.lark) if tool.lark else self._values(value, known, f"{place}.{key}")
+            yield from self._argument(f"{index}_{at}", key, values)
             arguments.append(f"arg_{index}_{at}" + ("" if key in needed else "?"))
-        head = written(self.call[0] + tool.name + self.call[1], self.special)
+        head = self._head(self.call[0] + tool.name + self.call[1])
         yield f"call_{index}: {head} {' '.join(arguments)} {written(self.call[2], self.special)}"
+
+    def _values(self, schema: Any, known: Mapping[str, Any], place: str) -> str:
+        return values_of(schema if isinstance(schema, dict) else {}, self.argument[2].strip(), known, place)
+
+    def _argument(self, name: str, key: str, values: str) -> Iterator[str]:
+        """Yield the rules of an argument."""
+        head, end = written(self.argument[0] + key + self.argument[1], self.special), self.argument[2]
+        if values.startswith("%"):
+            yield f"arg_{name}: {head} value_{name} {written(end, self.special)}"
+            yield f"value_{name}: {values}"
+        elif any(tag in end for tag in self.special):  # no text has the token that ends it
+            yield f"arg_{name}: {head} VALUE_{name} {written(end, self.special)}"
+            yield f"VALUE_{name}: {values}"
+        else:  # a lazy rule ends at the first closing tag, where a terminal would run on
+            yield f"arg_{name}: {head} value_{name}"
+            yield f"value_{name}[lazy]: ENDED_{name}"
+            yield f"ENDED_{name}: VALUE_{name} {literal(end)}"
+            yield f"VALUE_{name}: {values}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnboundFormat(ToolFormat):
     """Format whose calls can be parsed but not forced."""
 
-    def grammar(self, tools: Sequence[Tool], *, forced: bool, parallel: bool) -> Grammar:
+    def grammar(self, tools: Sequence[Tool], *, forced: bool, parallel: bool, answer: Grammar | None = None) -> Grammar:
+        if answer and not forced:
+            return answer
         raise UnsupportedParameter(f"calls in the format {self.name} cannot be forced", "tool_choice")
 
     def _call(self, index: int, tool: Tool, place: str, free: bool) -> Iterator[str]:
@@ -171,7 +221,7 @@ HERMES = JsonFormat(
 _ALL: Sequence[ToolFormat] = (
     JsonFormat(
         name=HARMONY,
-        marks=("<|channel|>", "to=functions"),
+        marks=("<|channel|>commentary", "functions"),
         parser=lambda _: HarmonyParser(),
         tags=("<|channel|>", "<|constrain|>", "<|message|>", "<|start|>", "<|end|>", "<|call|>", "<|return|>"),
         call=("<|channel|>commentary to=functions.", " <|constrain|>json<|message|>", ""),
@@ -309,54 +359,3 @@ def format_of(template: str | None, special: Collection[str] = (), parser: str =
 def knows_tools(template: str) -> bool:
     """Whether a chat template renders tools."""
     return "tools" in template or "tool_calls" in template
-
-
-def written(text: str, special: Collection[str]) -> str:
-    """Return a text as Lark terminals, with names of special tokens replaced by the tokens."""
-    parts = re.split("(" + "|".join(map(re.escape, [NUMBER, *special])) + ")", text)
-    return " ".join(_part(part, special) for part in parts if part) or '""'
-
-
-def _part(text: str, special: Collection[str]) -> str:
-    if text == NUMBER:
-        return "/[0-9]{1,2}/"
-    return token_name(text) if text in special else literal(text)
-
-
-def text_without(tag: str, special: Collection[str]) -> str:
-    """Return the terminal of texts without the tag. A special token never occurs in text."""
-    return "/(?s:.*)/" if not tag or tag in special else f"/(?s:.*)/ & ~/(?s:.*{pattern_of(tag)}.*)/"
-
-
-def pattern_of(text: str) -> str:
-    """Escape a text for a regular expression in Lark's notation."""
-    return re.sub(r"([][(){}.*+?^$|/\\])", r"\\\1", text)
-
-
-def arguments_of(tool: Tool, place: str, *, free: bool) -> str:
-    """Return the grammar of a tool's JSON arguments; `free` allows any object."""
-    schema: dict[str, Any] = {"type": "object"}
-    if not free:
-        schema = simplified(schema | _checked(tool, place), place)
-        check_length(schema, place)
-    schema["x-guidance"] = {"whitespace_pattern": WHITESPACE} | schema.get("x-guidance", {})
-    return f"%json {json.dumps(schema, ensure_ascii=False)}"
-
-
-def _checked(tool: Tool, place: str) -> dict[str, Any]:
-    """Return the schema of a tool's arguments; raises FieldInvalid if it is too long for a grammar."""
-    if len(tool.parameters) > MAX_GRAMMAR_BYTES:
-        raise FieldInvalid(f"{place} may have {MAX_GRAMMAR_BYTES} bytes, it has {len(tool.parameters)}", place)
-    return tool.schema
-
-
-def values_of(schema: Mapping[str, Any], end: str, definitions: Mapping[str, Any]) -> str:
-    """Return the grammar of a parameter's values; strings are written raw, up to the text `end`."""
-    choices = [schema["const"]] if "const" in schema else schema.get("enum")
-    if choices and all(isinstance(choice, str) for choice in choices):
-        return " | ".join(literal(choice) for choice in choices)
-    if schema.get("type") == "string":
-        least, most = schema.get("minLength", 0), schema.get("maxLength", "")
-        return f"/(?s:.{{{least},{most}}})/ & ~/(?s:.*{pattern_of(end)}.*)/"
-    guided = {**definitions, **schema, "x-guidance": {"whitespace_pattern": WHITESPACE}}
-    return f"%json {json.dumps(guided, ensure_ascii=False)}"

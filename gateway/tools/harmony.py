@@ -5,7 +5,10 @@ import re
 from gateway.tools.parsers import Piece, ToolParser, overlap
 from gateway.tools.values import Thought
 
-_TAGS = ("<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>", "<|return|>", "<|call|>")
+_ENDS = ("<|end|>", "<|return|>", "<|call|>")
+_TAGS = ("<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", *_ENDS)
+_TO = "to="
+"""Beginning of the recipient in a header."""
 _CALLED = re.compile(r"\bto=(?:functions\.)?(?P<name>[A-Za-z0-9_.:/-]+)")
 
 
@@ -13,14 +16,25 @@ class HarmonyParser(ToolParser):
     """Parses the messages of one answer, each a header followed by text."""
 
     def __init__(self) -> None:
-        super().__init__(self._read_body)
+        super().__init__(self._read_beginning)
         self._channel = "final"
 
     def _ended(self, rest: str) -> list[Piece]:
-        return self._shown(rest) if self._step == self._read_body else []
+        for tag in _ENDS:
+            rest = rest.partition(tag)[0]
+        is_header = self._step == self._read_header and any(tag in rest for tag in _TAGS)
+        return [] if is_header else self._shown(rest)
 
     def _end_call(self) -> None:
         self._channel, self._step = "after call", self._read_body
+
+    def _read_beginning(self) -> list[Piece] | None:
+        """Read the first header, whose beginning `<|start|>assistant` is in the prompt."""
+        begun = self._held.lstrip()
+        if len(begun) < len(_TO) and _TO.startswith(begun):
+            return None
+        self._step = self._read_header if begun.startswith(_TO) else self._read_body
+        return []
 
     def _read_body(self) -> list[Piece] | None:
         found = min(((at, tag) for tag in _TAGS if (at := self._held.find(tag)) >= 0), default=None)

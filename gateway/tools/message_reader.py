@@ -1,9 +1,10 @@
 """Parses a model's message into thinking, text and tool calls."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from gateway.tools.custom import InputReader
 from gateway.tools.parsers import Piece
 from gateway.tools.reading import Reading
 from gateway.tools.values import CallDelta, MessageDelta, Thought, ToolCall
@@ -30,6 +31,11 @@ class MessageReader:
         """Names of the special tokens to parse; the text contains them by name."""
         self._parser = reading.parser()
         self._parallel = reading.parallel
+        self._custom = frozenset(reading.custom)
+        self._input: InputReader | None = None
+        """Reader of the current call's input; None if its tool is not custom."""
+        self._current = 0
+        """Index of the current call of a custom tool."""
         self._thinking = reading.thinking_reader()
         self._generation = generation
         self._called = False
@@ -47,7 +53,7 @@ class MessageReader:
     def end(self) -> MessageDelta:
         """End the text; return the rest of the message."""
         parts = [] if self._thinking is None else self._thinking.end()
-        return self._delta([*self._read(parts), *self._parser.end()])
+        return self._delta([*self._read(parts), *self._parser.end(), ""])
 
     def _read(self, parts: Iterable[Thought | str]) -> list[Piece]:
         pieces: list[Piece] = []
@@ -57,7 +63,7 @@ class MessageReader:
 
     def _delta(self, pieces: Iterable[Piece]) -> MessageDelta:
         content, reasoning, calls = "", "", dict[int, CallDelta]()
-        for piece in pieces:
+        for piece in self._as_inputs(pieces):
             match piece:
                 case str():
                     content += piece
@@ -72,6 +78,20 @@ class MessageReader:
         self._called = self._called or bool(calls)
         return MessageDelta(content, tuple(calls.values()), reasoning)
 
+    def _as_inputs(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
+        """Yield the pieces, with the inputs of custom tools in place of their arguments."""
+        for piece in pieces:
+            if self._input and not (isinstance(piece, CallDelta) and not piece.name):
+                rest, self._input = self._input.end(), None
+                if rest:
+                    yield CallDelta(self._current, arguments=rest, custom=True)
+            if isinstance(piece, CallDelta) and piece.name in self._custom:
+                self._input, self._current = InputReader(), piece.index
+            if self._input and isinstance(piece, CallDelta):
+                yield replace(piece, arguments=self._input.feed(piece.arguments), custom=True)
+            else:
+                yield piece
+
     def _id(self, index: int) -> str:
         return f"call_{hashlib.sha256(f'{self._generation} {index}'.encode()).hexdigest()[:24]}"
 
@@ -83,6 +103,6 @@ def joined_message(deltas: Iterable[MessageDelta]) -> ReadMessage:
         content += delta.content
         reasoning += delta.reasoning
         for part in delta.calls:
-            begun = calls.setdefault(part.index, ToolCall(part.name, "", part.id))
+            begun = calls.setdefault(part.index, ToolCall(part.name, "", part.id, part.custom))
             calls[part.index] = replace(begun, arguments=begun.arguments + part.arguments)
     return ReadMessage(content, tuple(calls.values()), reasoning)

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
+from specdec.errors import FieldInvalid
+
 _parser: Any = re._parser  # type: ignore[attr-defined]
 _MOST = 64
 """Most texts of an expression that are listed, and most look-aheads that are rewritten."""
@@ -48,6 +50,31 @@ def _digits(match: re.Match[str]) -> str:
         return match[0]
     shares = sorted({(min(before, ahead), min(behind, most - 1 - ahead)) for ahead in range(most)})
     return "(?:" + "|".join(f"\\d{{0,{ahead}}}\\.\\d{{0,{rest}}}" for ahead, rest in shares) + ")$"
+
+
+def matching(pattern: str, param: str) -> str:
+    """Return a Lark expression of the whole texts in which a schema's pattern occurs.
+
+    Raises:
+        FieldInvalid: the pattern is invalid, or has an anchor that is not at one of its ends.
+    """
+    try:
+        parsed = list(_parser.parse(pattern))
+    except (re.error, RecursionError, OverflowError) as error:
+        raise FieldInvalid(f"{param}: the pattern is not valid: {error}", param) from error
+    begins = bool(parsed) and (str(parsed[0][0]), str(parsed[0][1])) == ("AT", "AT_BEGINNING")
+    ends = len(parsed) > begins and (str(parsed[-1][0]), str(parsed[-1][1])) == ("AT", "AT_END")
+    if "AT_" in str(parsed[begins : len(parsed) - ends]):
+        raise FieldInvalid(f"{param}: a pattern may have anchors only at its ends", param)
+    inside = pattern[begins : len(pattern) - ends]
+    before, behind = ("" if begins else "(?s:.*)"), ("" if ends else "(?s:.*)")
+    return f"{before}(?:{inside}){behind}"
+
+
+def regex(pattern: str) -> str:
+    """Return an expression in Lark's notation."""
+    inside = re.sub(r"\\.|/", lambda match: match[0] if len(match[0]) == 2 else r"\/", pattern, flags=re.DOTALL)
+    return f"/{inside}/" if inside else '""'
 
 
 def names_of(pattern: str) -> list[str] | None:

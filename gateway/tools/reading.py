@@ -30,6 +30,8 @@ class Reading:
     """Whether the prompt opens the thinking."""
     parallel: bool = True
     """Whether calls after the first are returned; a caller may accept only one."""
+    custom: Sequence[str] = ()
+    """Names of the custom tools."""
 
     def __bool__(self) -> bool:
         return bool(self.tool_format or self.thinking)
@@ -81,7 +83,8 @@ class Reading:
 
     def text(self) -> str:
         """Serialize to text for `parse`; empty if there is nothing to parse."""
-        return json.dumps(asdict(self), ensure_ascii=False) if self else ""
+        fields = {name: value for name, value in asdict(self).items() if name != "custom" or value}
+        return json.dumps(fields, ensure_ascii=False) if self else ""
 
     @classmethod
     def parse(cls, text: str) -> "Reading":

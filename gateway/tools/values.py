@@ -23,6 +23,10 @@ class Tool:
     """JSON Schema of the arguments, as text."""
     strict: bool
     """Whether the arguments of a call must match the schema."""
+    custom: bool = False
+    """Whether callers see the only argument, a text, in place of the arguments."""
+    lark: str = ""
+    """Lark grammar of a custom tool's input; empty if the schema says everything."""
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -46,6 +50,8 @@ class ToolCall:
     """JSON object, as text."""
     id: str = ""
     """Id of the call; empty for a call that the model has just written."""
+    custom: bool = False
+    """Whether `arguments` is the input of a custom tool, and not JSON."""
 
     @classmethod
     def earlier(cls, name: str, arguments: Any, call_id: str) -> "ToolCall":
@@ -65,6 +71,8 @@ class CallDelta:
     """Name of the tool; only in the first part."""
     arguments: str = ""
     """Next characters of the arguments."""
+    custom: bool = False
+    """Whether `arguments` is the input of a custom tool, and not JSON."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from gateway.store.sessions import SessionStore
 from gateway.store.values import SessionState, SessionView, TurnView
 from gateway.text.detokenizer import Decode
 from gateway.text.fit import request_memory
+from gateway.tools.custom import as_function
 from gateway.tools.message_reader import MessageReader, joined_message
 from gateway.tools.reading import Reading
 from gateway.tools.values import ToolCall
@@ -207,7 +208,7 @@ def calls_of(last: TurnView, models: ServedModels) -> tuple[ToolCall, ...]:
     text = _read_text(models.of_turn(header.model).tokenizer.decode, tokens, reader.tags)
     return tuple(
         ToolCall.earlier(call.name, call.arguments, call.id)
-        for call in joined_message((reader.feed(text), reader.end())).calls
+        for call in map(as_function, joined_message((reader.feed(text), reader.end())).calls)
     )
 
 

@@ -9,7 +9,7 @@ from gateway.tools.message_reader import ReadMessage
 from gateway.tools.values import CallDelta
 from gateway.turns.events import Finished, Output, OutputRound
 
-Kind = Literal["thinking", "text", "call"]
+Kind = Literal["thinking", "text", "call", "custom"]
 
 
 @dataclass(slots=True)
@@ -19,7 +19,7 @@ class AnswerBlock:
     index: int
     kind: Kind
     content: str = ""
-    """Text, or arguments of the call."""
+    """Text, or arguments of the call; of a custom tool, its input."""
     id: str = ""
     """Id of the call."""
     name: str = ""
@@ -63,14 +63,17 @@ class Blocks:
     def _goes_on(self, arguments: Iterable[str]) -> Iterator[BlockEvent]:
         """Continue the open call. Its last arguments precede the rest of an event."""
         for more in arguments:
-            yield from self._more("call", more)
+            if self._open is not None and more:
+                self._open.content += more
+                yield BlockEvent("more", self._open, more)
 
     def _call(self, call: CallDelta) -> Iterator[BlockEvent]:
         """Begin a call."""
         if call.name:
+            kind: Kind = "custom" if call.custom else "call"
             yield from self._end()
-            yield self._begin("call", call.id, call.name)
-            yield from self._more("call", call.arguments)
+            yield self._begin(kind, call.id, call.name)
+            yield from self._more(kind, call.arguments)
 
     def _more(self, kind: Kind, text: str) -> Iterator[BlockEvent]:
         if self._open is None or self._open.kind != kind:
@@ -96,5 +99,6 @@ def blocks_of(output: Output) -> list[AnswerBlock]:
     message = output.message or ReadMessage(text_of(output.tokens), ())
     texts: list[tuple[Kind, str]] = [("thinking", message.reasoning), ("text", message.content)]
     blocks = [AnswerBlock(0, kind, text) for kind, text in texts if text]
-    blocks += [AnswerBlock(0, "call", call.arguments, call.id, call.name) for call in message.calls]
+    for call in message.calls:
+        blocks.append(AnswerBlock(0, "custom" if call.custom else "call", call.arguments, call.id, call.name))
     return [replace(block, index=index) for index, block in enumerate(blocks)]

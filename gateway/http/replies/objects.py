@@ -69,12 +69,20 @@ class FunctionCall(BaseModel):
     arguments: str
 
 
+class CustomCall(BaseModel):
+    """A custom tool and its input, or the next characters of the input."""
+
+    name: str | None = None
+    input: str
+
+
 class CalledTool(BaseModel):
-    """A call that the model asks for."""
+    """A call that the model asks for: of a function, or of a custom tool."""
 
     id: str
-    type: Literal["function"]
-    function: FunctionCall
+    type: Literal["function", "custom"]
+    function: FunctionCall | None = None
+    custom: CustomCall | None = None
 
 
 class FunctionCallPart(BaseModel):
@@ -90,8 +98,9 @@ class CalledToolPart(BaseModel):
     index: int
     """The call's place among those of the message."""
     id: str | None = None
-    type: Literal["function"] | None = None
-    function: FunctionCallPart
+    type: Literal["function", "custom"] | None = None
+    function: FunctionCallPart | None = None
+    custom: CustomCall | None = None
 
 
 class AssistantMessage(BaseModel):

@@ -8,6 +8,7 @@ from gateway.http.replies.objects import (
     AssistantMessage,
     CalledTool,
     ChatChoice,
+    CustomCall,
     FunctionCall,
 )
 from gateway.http.replies.writers import AnswerFormat, ChatWriter, CompletionWriter, Writer
@@ -77,12 +78,14 @@ def _thought(text: str) -> dict[str, Any]:
 
 
 def _call(call: ToolCall) -> CalledTool:
+    if call.custom:
+        return CalledTool(id=call.id, type="custom", custom=CustomCall(name=call.name, input=call.arguments))
     return CalledTool(id=call.id, type="function", function=FunctionCall(name=call.name, arguments=call.arguments))
 
 
 def _call_part(call: CallDelta) -> dict[str, Any]:
-    """Return a part of a call: the first has id and name, the others only arguments."""
+    """Return a part of a call: the first has id and name, the others only arguments, or the input."""
+    kind, more = ("custom", "input") if call.custom else ("function", "arguments")
     if not call.name:
-        return {"index": call.index, "function": {"arguments": call.arguments}}
-    function = {"name": call.name, "arguments": call.arguments}
-    return {"index": call.index, "id": call.id, "type": "function", "function": function}
+        return {"index": call.index, kind: {more: call.arguments}}
+    return {"index": call.index, "id": call.id, "type": kind, kind: {"name": call.name, more: call.arguments}}

@@ -26,6 +26,7 @@ from gateway.http.requests.fields import (
     Name,
     Nothing,
     Off,
+    On,
     PredictedField,
     Prompts,
     SessionId,
@@ -49,7 +50,7 @@ Budget = Annotated[int, Field(ge=0, le=MAX_INT)]
 """Most tokens of thinking."""
 
 
-Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
 class ThinkingBody(Body):
@@ -133,6 +134,8 @@ class _DefaultOnlyFields(Body):
     """Fields of both kinds of completion that are known, and supported only at the value that does nothing."""
 
     best_of: JustOne | None = None
+    early_stopping: Off | None = None
+    length_penalty: Annotated[float, Field(ge=1, le=1)] | None = None
     use_beam_search: Off | None = None
     priority: JustZero | None = None
 
@@ -258,6 +261,8 @@ class _ChatDefaultOnlyFields(Body):
 
     functions: Nothing | None = None
     function_call: Literal["none", "auto"] | None = None
+    echo: Off | None = None
+    include_reasoning: On | None = None
     modalities: Annotated[list[Literal["text"]], Field(fail_fast=True)] | None = None
     audio: None = None
     web_search_options: None = None

@@ -76,7 +76,9 @@ def _message(place: str, message: MessageBody) -> Message:
     return Message(
         role="system" if message.role == "developer" else message.role,
         content=content or "",
-        tool_calls=tuple(each.call() for each in message.tool_calls or ()),
+        tool_calls=tuple(
+            each.call(f"{place}.tool_calls[{index}]") for index, each in enumerate(message.tool_calls or ())
+        ),
         tool_call_id=message.tool_call_id or "",
         name=message.name or "",
         reasoning=message.reasoning_content or message.reasoning or "",

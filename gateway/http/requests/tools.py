@@ -7,7 +7,9 @@ from pydantic import Field
 
 from gateway.http.requests.body import Body
 from gateway.tools.choice import TOOL_NAME, ToolChoice
+from gateway.tools.custom import custom_tool, earlier_call
 from gateway.tools.values import MAX_TOOLS, Tool, ToolCall
+from specdec.errors import FieldRequired
 
 _NAME = Annotated[str, Field(pattern=TOOL_NAME)]
 
@@ -27,17 +29,64 @@ class FunctionBody(Body):
     strict: bool | None = None
 
 
-class ToolBody(Body):
-    """A tool; OpenAI has one type of them."""
+class GrammarBody(Body):
+    """The grammar of a custom tool's input."""
+
+    syntax: Literal["lark", "regex"]
+    definition: Annotated[str, Field(min_length=1)]
+
+
+class CustomFormat(Body):
+    """The form of a custom tool's input; its grammar is in `grammar`, or beside `type` as in OpenAI's Responses."""
+
+    type: Literal["text", "grammar"]
+    grammar: GrammarBody | None = None
+    syntax: Literal["lark", "regex"] | None = None
+    definition: Annotated[str, Field(min_length=1)] | None = None
+
+    def rule(self, place: str) -> GrammarBody | None:
+        """The grammar; None for any text. Raises FieldRequired, which names a field at `place`."""
+        if self.type == "text":
+            return None
+        if self.grammar:
+            return self.grammar
+        if self.syntax is None or self.definition is None:
+            raise FieldRequired(f"{place}.grammar is required", f"{place}.grammar")
+        return GrammarBody(syntax=self.syntax, definition=self.definition)
+
+
+class CustomBody(Body):
+    """A tool whose input is a text."""
 
     annotations_only: ClassVar[frozenset[str]] = _ANNOTATIONS
 
-    type: Literal["function"]
-    function: FunctionBody
+    name: _NAME
+    description: str | None = None
+    format: CustomFormat | None = None
 
-    def tool(self) -> Tool:
-        """The tool."""
+    def tool(self, place: str) -> Tool:
+        """The tool; raises FieldRequired, which names a field at `place`."""
+        rule = self.format.rule(f"{place}.format") if self.format else None
+        given = (rule.syntax, rule.definition) if rule else ("", "")
+        return custom_tool(self.name, self.description or "", *given)
+
+
+class ToolBody(Body):
+    """A tool: a function, or a custom tool."""
+
+    annotations_only: ClassVar[frozenset[str]] = _ANNOTATIONS
+
+    type: Literal["function", "custom"]
+    function: FunctionBody | None = None
+    custom: CustomBody | None = None
+
+    def tool(self, place: str) -> Tool:
+        """The tool; raises FieldRequired, which names a field at `place`."""
+        if self.type == "custom" and self.custom:
+            return self.custom.tool(f"{place}.custom")
         given = self.function
+        if given is None or self.type == "custom":
+            raise FieldRequired(f"{place}.{self.type} is required", f"{place}.{self.type}")
         parameters = {"type": "object", "properties": {}} if given.parameters is None else given.parameters
         return Tool(given.name, given.description or "", json.dumps(parameters, ensure_ascii=False), bool(given.strict))
 
@@ -54,6 +103,38 @@ class NamedTool(Body):
     type: Literal["function"]
     function: NamedFunction
 
+    @property
+    def tool_name(self) -> str:
+        """Name of the tool."""
+        return self.function.name
+
+
+class NamedCustom(Body):
+    """The custom tool that must be called."""
+
+    type: Literal["custom"]
+    custom: NamedFunction
+
+    @property
+    def tool_name(self) -> str:
+        """Name of the tool."""
+        return self.custom.name
+
+
+class NamedAlone(Body):
+    """The tool that must be called, as OpenAI's Responses spell it."""
+
+    type: Literal["function", "custom"]
+    name: str
+
+    @property
+    def tool_name(self) -> str:
+        """Name of the tool."""
+        return self.name
+
+
+NamedAny = NamedTool | NamedCustom | NamedAlone
+
 
 class CalledFunction(Body):
     """A function and its arguments: a JSON object as text, or what became of it on the way."""
@@ -64,17 +145,31 @@ class CalledFunction(Body):
     arguments: Any = None
 
 
+class CalledCustom(Body):
+    """A custom tool and its input."""
+
+    annotations_only: ClassVar[frozenset[str]] = _ANNOTATIONS
+
+    name: str
+    input: str | None = None
+
+
 class ToolCallBody(Body):
     """A call in an earlier answer, as clients keep it."""
 
     annotations_only: ClassVar[frozenset[str]] = _ANNOTATIONS | {"extra_content", "provider_specific_fields"}
 
     id: str | None = None
-    type: Literal["function"] | None = "function"
-    function: CalledFunction
+    type: Literal["function", "custom"] | None = "function"
+    function: CalledFunction | None = None
+    custom: CalledCustom | None = None
 
-    def call(self) -> ToolCall:
-        """The call."""
+    def call(self, place: str) -> ToolCall:
+        """The call; raises FieldRequired, which names a field at `place`."""
+        if self.custom:
+            return earlier_call(self.custom.name, self.custom.input or "", self.id or "")
+        if self.function is None:
+            raise FieldRequired(f"{place}.function is required", f"{place}.function")
         return ToolCall.earlier(self.function.name, self.function.arguments, self.id or "")
 
 
@@ -82,7 +177,7 @@ class AllowedToolsOption(Body):
     """Which of the tools may be called, and whether one must be."""
 
     mode: Literal["auto", "required"]
-    tools: Annotated[list[NamedTool], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)]
+    tools: Annotated[list[NamedAny], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)]
 
 
 class AllowedTools(Body):
@@ -92,29 +187,22 @@ class AllowedTools(Body):
     allowed_tools: AllowedToolsOption
 
 
-class NamedAlone(Body):
-    """The tool that must be called, as OpenAI's Responses spell it."""
-
-    type: Literal["function"]
-    name: str
-
-
 class ToolsBody(Body):
     """The fields of a chat that offer tools."""
 
     tools: Annotated[list[ToolBody], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
-    tool_choice: Literal["none", "auto", "required", "any"] | NamedTool | NamedAlone | AllowedTools | None = None
+    tool_choice: Literal["none", "auto", "required", "any"] | NamedAny | AllowedTools | None = None
     parallel_tool_calls: bool | None = None
 
     def asked(self) -> ToolChoice:
         """Return the offered tools and the required calls."""
-        tools = tuple(each.tool() for each in self.tools or ())
+        tools = tuple(each.tool(f"tools[{index}]") for index, each in enumerate(self.tools or ()))
         parallel = self.parallel_tool_calls is not False
         match self.tool_choice:
-            case NamedTool(function=NamedFunction(name=name)) | NamedAlone(name=name):
-                return ToolChoice(tools, name=name, parallel=parallel)
+            case NamedTool() | NamedCustom() | NamedAlone() as named:
+                return ToolChoice(tools, name=named.tool_name, parallel=parallel)
             case AllowedTools(allowed_tools=allowed):
-                names = [each.function.name for each in allowed.tools]
+                names = [each.tool_name for each in allowed.tools]
                 return ToolChoice(tools, allowed.mode, parallel=parallel).only(names)
             case "any":  # Mistral's word
                 return ToolChoice(tools, "required", parallel=parallel)

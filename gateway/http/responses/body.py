@@ -25,7 +25,7 @@ class ReasoningOption(Body):
 
     annotations_only: ClassVar[frozenset[str]] = frozenset({"context", "generate_summary", "summary"})
 
-    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
 
 
 class TextFormat(Body):
@@ -62,6 +62,25 @@ class ResponseTool(Body):
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
+
+
+class CustomTool(Body):
+    """A tool of the client whose input is a text."""
+
+    annotations_only: ClassVar[frozenset[str]] = frozenset({"allowed_callers", "cache_control", "defer_loading"})
+
+    type: Literal["custom"]
+    name: str
+    description: str | None = None
+    format: dict[str, Any] | None = None
+
+
+class AllowedChoice(Body):
+    """A choice of a part of the tools."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: list[dict[str, Any]]
 
 
 class ResponsesBody(Body):
@@ -114,7 +133,7 @@ class ResponsesBody(Body):
             "top_p": self.top_p,
             "stream": self.stream,
             "tools": self._tools(),
-            "tool_choice": self.tool_choice,
+            "tool_choice": self._tool_choice(),
             "parallel_tool_calls": self.parallel_tool_calls,
             "reasoning_effort": reasoning.effort,
             "response_format": text.format.response_format() if text.format else None,
@@ -135,16 +154,30 @@ class ResponsesBody(Body):
         return match[1], int(match[2])
 
     def _tools(self) -> list[dict[str, Any]] | None:
-        """The functions; tools that a server of OpenAI's would run are left out."""
-        own = [each for each in self.tools or () if not str(each.get("type", "")).startswith(_HOSTED)]
+        """The functions and custom tools; tools that a server of OpenAI's would run are left out."""
+        own = [each for each in self.tools or () if not _is_hosted(each)]
         tools = []
         for index, each in enumerate(own):
-            if each.get("type") != "function":
+            kind = each.get("type")
+            if kind not in ("function", "custom"):
                 place = f"tools[{index}].type"
-                raise UnsupportedParameter(f"{place}: {each.get('type')!r} is not supported", place)
-            tool = ResponseTool.parse(each)
-            tools.append({"type": "function", "function": tool.model_dump(exclude={"type"})})
+                raise UnsupportedParameter(f"{place}: {kind!r} is not supported", place)
+            tool = (ResponseTool if kind == "function" else CustomTool).parse(each)
+            tools.append({"type": kind, kind: tool.model_dump(exclude={"type"})})
         return tools or None
+
+    def _tool_choice(self) -> str | dict[str, Any] | None:
+        """The choice as chats spell it."""
+        if not isinstance(self.tool_choice, dict) or self.tool_choice.get("type") != "allowed_tools":
+            return self.tool_choice
+        allowed = AllowedChoice.parse(self.tool_choice)
+        own = [each for each in allowed.tools if not _is_hosted(each)]
+        return {"type": allowed.type, allowed.type: {"mode": allowed.mode, "tools": own}}
+
+
+def _is_hosted(tool: dict[str, Any]) -> bool:
+    """Whether a server of OpenAI's would run the tool."""
+    return str(tool.get("type", "")).startswith(_HOSTED)
 
 
 def messages_of(items: list[dict[str, Any]]) -> list[Message]:
@@ -165,11 +198,10 @@ class _Messages:
         """Add the item at that place of the input."""
         match item:
             case {"type": "function_call", "call_id": str(call_id), "name": str(name)}:
-                function = {"name": name, "arguments": item.get("arguments")}
-                self._answer().setdefault("tool_calls", []).append(
-                    {"id": call_id, "type": "function", "function": function}
-                )
-            case {"type": "function_call_output", "call_id": str(call_id)}:
+                self._call(call_id, "function", {"name": name, "arguments": item.get("arguments")})
+            case {"type": "custom_tool_call", "call_id": str(call_id), "name": str(name)}:
+                self._call(call_id, "custom", {"name": name, "input": item.get("input")})
+            case {"type": "function_call_output" | "custom_tool_call_output", "call_id": str(call_id)}:
                 result = _text(place, item.get("output"))
                 self.messages.append({"role": "tool", "tool_call_id": call_id, "content": result})
             case {"type": "reasoning"}:
@@ -181,6 +213,9 @@ class _Messages:
                 raise UnsupportedParameter(f"{place}: an item of type {kind!r} is not supported", place)
             case _:
                 raise FieldInvalid(f"{place}: an item must have a type or a role, and its fields", place)
+
+    def _call(self, call_id: str, kind: str, called: dict[str, Any]) -> None:
+        self._answer().setdefault("tool_calls", []).append({"id": call_id, "type": kind, kind: called})
 
     def _say(self, role: str, content: str) -> None:
         last = self.messages[-1] if self.messages else {}

@@ -97,7 +97,9 @@ class ResponsesWriter(NamedEventsWriter):
             case "thinking":
                 yield from self._thinking(event)
             case "call":
-                yield from self._call(event)
+                yield from self._call(event, "response.function_call_arguments", "arguments", name=event.block.name)
+            case "custom":
+                yield from self._call(event, "response.custom_tool_call_input", "input")
 
     def _thinking(self, event: BlockEvent) -> Iterator[bytes]:
         block = event.block
@@ -131,7 +133,7 @@ class ResponsesWriter(NamedEventsWriter):
                 yield self._numbered("response.content_part.done", **place, part=_part(block))
                 yield self._done(block)
 
-    def _call(self, event: BlockEvent) -> Iterator[bytes]:
+    def _call(self, event: BlockEvent, prefix: str, content: str, **more: str) -> Iterator[bytes]:
         block = event.block
         item = self._item(block, "in_progress")
         place = {"item_id": item["id"], "output_index": block.index}
@@ -139,10 +141,9 @@ class ResponsesWriter(NamedEventsWriter):
             case "begin":
                 yield self._numbered("response.output_item.added", output_index=block.index, item=item)
             case "more":
-                yield self._numbered("response.function_call_arguments.delta", **place, delta=event.more)
+                yield self._numbered(f"{prefix}.delta", **place, delta=event.more)
             case "end":
-                done = {"name": block.name, "arguments": block.content}
-                yield self._numbered("response.function_call_arguments.done", **place, **done)
+                yield self._numbered(f"{prefix}.done", **place, **more, **{content: block.content})
                 yield self._done(block)
 
     def _done(self, block: AnswerBlock) -> bytes:
@@ -166,6 +167,9 @@ class ResponsesWriter(NamedEventsWriter):
         if block.kind == "call":
             call = {"call_id": block.id, "name": block.name, "arguments": block.content}
             return {"id": f"fc_{own}", "type": "function_call", "status": status, **call}
+        if block.kind == "custom":
+            call = {"call_id": block.id, "name": block.name, "input": block.content}
+            return {"id": f"ctc_{own}", "type": "custom_tool_call", "status": status, **call}
         if block.kind == "thinking":
             thought = {"summary": [], "content": [{"type": "reasoning_text", "text": block.content}]}
             return {"id": f"rs_{own}", "type": "reasoning", "status": status, **thought}

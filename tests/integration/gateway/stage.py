@@ -31,8 +31,10 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage(verifier: ScriptedVerifier | None = None, **settings: Any) -> AsyncIterator[Stage]:
-    """Run a gateway and one verifier until the context ends."""
+async def stage(
+    verifier: ScriptedVerifier | None = None, *, tokenizer: Any = None, **settings: Any
+) -> AsyncIterator[Stage]:
+    """Run a gateway and one verifier until the context ends; the tokenizer is one of bytes unless it is given."""
     verifier, store = verifier or ScriptedVerifier(), MemorySessionStore()
     async with AsyncExitStack() as stack:
         values: dict[str, Any] = {
@@ -45,7 +47,9 @@ async def stage(verifier: ScriptedVerifier | None = None, **settings: Any) -> As
             "store_patience": 0.0,
         }
         chosen = GatewaySettings(**(values | settings))
-        gateway = await stack.enter_async_context(running(chosen, {chosen.model.served_name: ByteTokenizer()}, store))
+        gateway = await stack.enter_async_context(
+            running(chosen, {chosen.model.served_name: tokenizer or ByteTokenizer()}, store)
+        )
         client = AsyncOpenAI(base_url=f"http://{gateway.http}/v1", api_key="none", max_retries=0, timeout=30)
         stack.push_async_callback(client.close)
         yield Stage(gateway, verifier, store, chosen, client)

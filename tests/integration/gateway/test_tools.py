@@ -138,6 +138,16 @@ async def test_strict_tools_bind_the_model_and_let_it_speak(here: Stage) -> None
     assert "TEXT" in grammar.text
 
 
+@pytest.mark.parametrize("choice", ["auto", "required"])
+async def test_a_form_beside_tools_is_followed_where_there_is_no_call(here: Stage, choice: str) -> None:
+    form: Any = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"const": "form"}}}
+    await here.client.chat.completions.create(**ASK, response_format=form, tool_choice=choice)
+    grammar = here.verifier.calls[-1].sampling.grammar
+    assert grammar is not None
+    assert "weather" in grammar.text
+    assert ('{"const": "form"' in grammar.text) == (choice == "auto")
+
+
 async def test_what_a_tool_answered_goes_back_to_the_model(here: Stage) -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "time", "arguments": "{}"}}
     messages: Any = [
@@ -154,7 +164,6 @@ async def test_what_a_tool_answered_goes_back_to_the_model(here: Stage) -> None:
     [
         ({"tools": [WEATHER, WEATHER]}, "tools"),
         ({"tool_choice": {"type": "function", "function": {"name": "none"}}}, "tool_choice"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id"),
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),

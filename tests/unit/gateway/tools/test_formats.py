@@ -2,15 +2,18 @@
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from gateway.tools.formats import DEFAULT, FORMATS, TAGS, ToolFormat, format_of, knows_tools
+from gateway.tools.structured import choice, json_schema, regex
 from gateway.tools.template import described
 from gateway.tools.values import CallDelta, Thought, Tool, ToolCall
 from gateway.tools.xml_calls import texts_of
 from specdec.errors import FieldInvalid, UnsupportedParameter
 from specdec.grammar.compiler import GrammarCompiler
+from specdec.sampling.grammar import Grammar, GrammarKind
 
 A, B = ToolCall("a", '{"x": 1}'), ToolCall("b", "{}")
 SCHEMA = {"properties": {"x": {"type": "integer"}}, "required": ["x"], "additionalProperties": False}
@@ -49,9 +52,9 @@ END = 256
 Read = str | ToolCall
 
 
-def read(name: str, text: str, size: int) -> list[Read]:
+def read(name: str, text: str, size: int, tools: Sequence[Tool] = TOOLS) -> list[Read]:
     """Parse a text in pieces of that size, and join the parts that belong to each other."""
-    parser = FORMATS[name].parser(texts_of(TOOLS))
+    parser = FORMATS[name].parser(texts_of(tools))
     pieces = [piece for start in range(0, len(text), size) for piece in parser.feed(text[start : start + size])]
     joined: list[Read] = []
     for piece in [*pieces, *parser.end()]:
@@ -133,6 +136,60 @@ def test_a_grammar_allows_calls_and_text_unless_a_call_is_required(name: str, fo
     assert allowed(f"{FORMATS[name].lead}Hello") is not forced
 
 
+@pytest.mark.parametrize("special", [True, False])
+@pytest.mark.parametrize("lead", ["Well. ", "a <tool\n"])
+@pytest.mark.parametrize("name", [name for name in BOUND if not FORMATS[name].text])
+def test_text_may_precede_a_strict_call(name: str, lead: str, special: bool) -> None:
+    tags = sorted(TAGS) if special else []
+    form = format_of("tools" + " ".join(FORMATS[name].marks), tags)
+    state = GrammarCompiler.of_bytes(tags).compile(form.grammar(TOOLS, forced=False, parallel=True))
+    text = [*lead.encode(), *spelled(form, TEXTS[name], tags)]
+    last = state.masks((), text)[-1]
+    assert last is not None
+    assert last[END // 8] >> END % 8 & 1
+
+
+WORDS = {
+    "qwen3_coder": ("<tool_call>\n<function=a>\n<parameter=x>\n", "\n</parameter>\n</function>\n</tool_call>"),
+    "glm": ("<tool_call>a\n<arg_key>x</arg_key>\n<arg_value>", "</arg_value>\n</tool_call>"),
+}
+
+
+@pytest.mark.parametrize("special", [True, False])
+@pytest.mark.parametrize(
+    ("bounds", "fits", "others"),
+    [
+        ({}, ["", "hello", "a\nb", "a\n", "\n", "a <b", "</x", 'é "😀"\\', "{}"], []),
+        ({"minLength": 2, "maxLength": 3}, ["ab", "a\n", "é😀x"], ["a", "abcd"]),
+        ({"pattern": "^[a-z/]+$"}, ["ab", "a/"], ["", "aB", "a\n"]),
+        ({"pattern": "b|c"}, ["abd", "c"], ["ad"]),
+        ({"enum": ["a", "ab"]}, ["a", "ab"], ["b", "abc"]),
+    ],
+)
+@pytest.mark.parametrize("name", WORDS)
+def test_text_between_tags_is_bound_and_read(
+    name: str, bounds: dict[str, Any], fits: list[str], others: list[str], special: bool
+) -> None:
+    schema = {"type": "object", "properties": {"x": {"type": "string"} | bounds}, "required": ["x"]}
+    tool = Tool("a", "", json.dumps(schema), True)
+    tags = sorted(TAGS) if special else []
+    form = format_of("tools" + " ".join(FORMATS[name].marks), tags)
+    for value in (*fits, *others):
+        text = WORDS[name][0] + value + WORDS[name][1]
+        state = GrammarCompiler.of_bytes(tags).compile(form.grammar([tool], forced=True, parallel=False))
+        last = state.masks((), spelled(form, text, tags))[-1]
+        assert bool(last and last[END // 8] >> END % 8 & 1) == (value in fits), value
+        assert read(name, text, 5, (tool,)) == [ToolCall("a", json.dumps({"x": value}, ensure_ascii=False))]
+
+
+@pytest.mark.parametrize("pattern", ["^a|b$", "a$b", "("])
+def test_a_pattern_that_cannot_be_a_part_of_a_grammar_is_refused_by_name(pattern: str) -> None:
+    tool = Tool("a", "", json.dumps({"properties": {"x": {"type": "string", "pattern": pattern}}}), True)
+    with pytest.raises(FieldInvalid) as refused:
+        FORMATS["glm"].grammar([tool], forced=True, parallel=False)
+    assert refused.value.param == "tools[0].function.parameters.x"
+
+
 @pytest.mark.parametrize("name", BOUND)
 @pytest.mark.parametrize("special", [True, False])
 def test_tags_that_are_special_tokens_are_used_in_a_required_call(name: str, special: bool) -> None:
@@ -153,6 +210,30 @@ def spelled(form: ToolFormat, text: str, tags: Sequence[str]) -> list[int]:
         ids += [END + 1 + tags.index(tag)] if tag else text[0].encode()
         text = text[len(tag) or 1 :]
     return ids
+
+
+@pytest.mark.parametrize("answer", [json_schema(SCHEMA, "f"), regex("[a-z/]{2}", "f"), choice(["yes", "no"], "f")])
+@pytest.mark.parametrize("special", [True, False])
+@pytest.mark.parametrize("name", [name for name in BOUND if name != "llama"])
+def test_an_answer_is_calls_or_of_the_form(name: str, special: bool, answer: Grammar) -> None:
+    tags = sorted(TAGS) if special else []
+    form = format_of("tools" + " ".join(FORMATS[name].marks), tags)
+    answers = {GrammarKind.JSON_SCHEMA: '{"x": 1}', GrammarKind.REGEX: "a/", GrammarKind.LARK: "no"}
+    texts = {TEXTS[name]: True, form.lead + answers[answer.kind]: True, f"{form.lead}Hello": False}
+    for text, fits in texts.items():
+        grammar = form.grammar(TOOLS, forced=False, parallel=True, answer=answer)
+        last = GrammarCompiler.of_bytes(tags).compile(grammar).masks((), spelled(form, text, tags))[-1]
+        assert bool(last and last[END // 8] >> END % 8 & 1) == fits, text
+    forced = form.grammar(TOOLS, forced=True, parallel=True, answer=answer)
+    assert forced == form.grammar(TOOLS, forced=True, parallel=True)
+
+
+def test_a_form_binds_alone_where_calls_look_like_it() -> None:
+    answer = regex("a", "f")
+    for name in ("unknown", "llama"):
+        assert FORMATS[name].grammar(TOOLS, forced=False, parallel=True, answer=answer) == answer
+    with pytest.raises(UnsupportedParameter):
+        FORMATS["unknown"].grammar(TOOLS, forced=True, parallel=True, answer=answer)
 
 
 def test_one_call_is_all_where_calls_are_not_parallel() -> None:
