@@ -45,10 +45,10 @@ def _digits(match: re.Match[str]) -> str:
 
     A pattern of more digits than any schema library writes is returned unchanged.
     """
-    most, before, behind = (int(each) for each in match.groups())
+    most, before, after = (int(each) for each in match.groups())
     if most > _MOST_DIGITS:
         return match[0]
-    shares = sorted({(min(before, ahead), min(behind, most - 1 - ahead)) for ahead in range(most)})
+    shares = sorted({(min(before, ahead), min(after, most - 1 - ahead)) for ahead in range(most)})
     return "(?:" + "|".join(f"\\d{{0,{ahead}}}\\.\\d{{0,{rest}}}" for ahead, rest in shares) + ")$"
 
 

@@ -6,7 +6,7 @@ from torch import Tensor
 
 _NUMBERS = 2**21
 """Numbers in one part, 8 MB in float32, so that intermediate results stay in the processor's last-level cache
-(docs/decisions/0028-verdicts-look-at-each-number-once.md)."""
+(docs/decisions/0028-verdicts-read-each-logit-once.md)."""
 
 
 def at_once(wide: int) -> int:
