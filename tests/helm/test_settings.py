@@ -163,3 +163,17 @@ def test_the_chart_names_the_sources_that_guess_drafts(
     settings = _load(objects, "drafter", tmp_path, monkeypatch)
     assert isinstance(settings, DrafterSettings)
     assert settings.local == tuple(sources)
+
+
+@pytest.mark.parametrize("local", [[], ["ngram"]])
+def test_the_chart_lets_sources_draw_from_their_counts(
+    helm: Helm, local: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = {"redis": {"dev": {"enabled": True}}, "speculation": {"sampled": True, "drafterLocal": local}}
+    objects = manifests(helm.render(CHART, values))
+    for tier in ("verifier", "drafter"):
+        settings = _load(objects, tier, tmp_path, monkeypatch)
+        assert isinstance(settings, VerifierSettings | DrafterSettings)
+        assert settings.sources.sampled
+    assert isinstance(settings, DrafterSettings)
+    assert settings.local == tuple(local)
