@@ -1,6 +1,6 @@
 """By enumeration: for any drafter's model, the joint law of a round's tokens is the target's, up to rounding."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from specdec.rules.draft import SparseProbs, point_mass, uniform_probs
 from specdec.rules.speculation import Mode
 from specdec.sampling.params import SamplingParams
 from tests.conformance.automata import BUDGET, HASH, LOOP
-from tests.conformance.exact_chain import Drafter, Drawn, outcome, proposed, sample_law
+from tests.conformance.exact_chain import Drafter, Drawn, Outcome, outcome, proposed, sample_law
 from tests.conformance.table_models import Context, Tables, pair
 
 RATIO = [Mode.REJECTION, Mode.BLOCK]
@@ -124,15 +124,19 @@ def test_random_tokens_judged_by_another_distribution_are_caught(mode: Mode) -> 
 
 
 @pytest.mark.parametrize("mode", RATIO)
-def test_drafts_drawn_from_counts_are_exact_by_these_counts_alone(mode: Mode) -> None:
-    """The planted bug is a sampled draft that is sent as a point mass, as guesses are."""
+def test_drafts_drawn_from_counts_are_exact_by_these_counts(mode: Mode) -> None:
+    """A drawn draft is exact as a point mass, too. The planted bug is the opposite: a guess sent with counts."""
     law = SparseProbs(torch.tensor([0, 1, 3]), torch.tensor([5, 2, 1]))
-    tables = pair(4, seed=2)
+    counts, tables = {0: 5 / 8, 1: 2 / 8, 3: 1 / 8}, pair(4, seed=2)
 
-    def error_of(sent: Callable[[int], SparseProbs]) -> float:
-        drawn = [Drawn(token, weight / 8, sent(token)) for token, weight in ((0, 5), (1, 2), (3, 1))]
-        found = outcome(tables, mode, lambda contexts: [drawn for _ in contexts], 2)
+    def outcome_of(chances: Mapping[int, float], sent: Callable[[int], SparseProbs]) -> Outcome:
+        drawn = [Drawn(token, chance, sent(token)) for token, chance in chances.items()]
+        return outcome(tables, mode, lambda contexts: [drawn for _ in contexts], 2)
+
+    def error_of(found: Outcome) -> float:
         return float((found.law - tables.joint(3)).abs().max())
 
-    assert error_of(lambda _: law) <= 1e-12
-    assert error_of(point_mass) > 1e-3
+    drawn, guessed = outcome_of(counts, lambda _: law), outcome_of(counts, point_mass)
+    assert max(error_of(drawn), error_of(guessed)) <= 1e-12
+    assert drawn.accepted > guessed.accepted
+    assert error_of(outcome_of({0: 1.0}, lambda _: law)) > 1e-3
