@@ -15,9 +15,9 @@ ORDER = (
 SHOWN = (
     ("one greedy stream", "specdec without drafts", "stack", "stack speculative / stack plain"),
     ("one greedy stream", "transformers, assisted", "stack", "stack speculative / the better, HF assisted"),
-    ("1 to 32 streams, worst", "vLLM, draft model", "peers", "demo: ours, auto / vLLM draft model, worst of 4 cells"),
-    ("no drafts", "vLLM without drafts", "peers", "demo: ours, off / vLLM plain, worst of 6 cells"),
-    ("no drafts, SmolLM2-135M", "vLLM without drafts", "peers", "smollm2: ours, off / vLLM plain, worst of 6 cells"),
+    ("greedy, worst of 4 cells", "vLLM, draft model", "peers", "demo: ours, auto / vLLM draft model, worst of 4 cells"),
+    ("no drafts, worst of 6 cells", "vLLM without drafts", "peers", "demo: ours, off / vLLM plain, worst of 6 cells"),
+    ("the same with SmolLM2-135M", "vLLM without drafts", "peers", "smollm2: ours, off / vLLM plain, worst of 6 cells"),
     ("32 greedy streams", "specdec without drafts", "concurrency", "32 sessions, on / off"),
     ("edits of code, no draft model", "plain decoding", "sources", "edit loop, suffix / plain"),
     ("agents, no draft model", "plain decoding", "sources", "agent loop, suffix / plain"),
@@ -46,8 +46,7 @@ the middle half of them in brackets. Models are the demo pair unless the row nam
 _MISSED = """\
 ## Where it falls short
 
-These goals were missed. Mostly, the models share a few cores or one GPU with each other, or many streams leave drafts
-no room.
+These goals of the benchmark were missed.
 """
 _MORE = """\
 [Every section]({results}) has its text, its tables and all earlier runs, written by `make bench`; `make bench
