@@ -67,8 +67,8 @@ corruption: install-dev ## Flip bytes on every hop while 30,000 tokens pass; ARG
 	$(BIN)/python -m tests.chaos.corruption $(ARGS)
 
 .PHONY: nightly soak attacks
-attacks: install-dev ## Run every attack in its large form beside a bystander, and print a table of waits and memory.
-	$(BIN)/python -m tests.attacks.trial
+attacks: install-dev ## Run every attack in its large form beside a bystander, and print a table; ARGS='users tools' runs these two.
+	$(BIN)/python -m tests.attacks.trial $(ARGS)
 
 nightly: install-dev ## Check 100,000 tokens while bytes are flipped and everything is killed; ARGS='--tokens 5000' and more.
 	$(BIN)/python -m tests.chaos.nightly --json nightly.json $(ARGS)

@@ -5,13 +5,16 @@ import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 
 import structlog
 
 from gateway.admission import Places
 from gateway.request import GenerationRequest
 from gateway.store.values import Opened, SessionView, TurnView
+from gateway.tasks import Shared
 from gateway.text.fit import request_memory
+from gateway.text.prompt_encoder import PromptEncoder
 from gateway.tools.values import ToolCall
 from gateway.turns.broadcast import Broadcast
 from gateway.turns.call import calls_of, digest_of, make_call, turn_key
@@ -39,6 +42,8 @@ from specdec.errors import (
     SessionNotFound,
 )
 
+_Encoded = tuple[tuple[int, ...], tuple[tuple[int, ...], ...], tuple[int, ...]]
+"""Token ids that a prompt adds, those of each bad word, and those of the prediction."""
 _LAST = 32
 """Number of tokens at the end of a prompt that are searched for an opening thinking tag."""
 
@@ -77,8 +82,12 @@ class Generator:
                 if grammar is not None:
                     request = replace(request, sampling=replace(request.sampling, grammar=grammar))
                 first = await self._session_id(request)
+                encoded: list[Shared[_Encoded]] = [Shared() for _ in request.prompts]
                 generations = [
-                    self._generation(choice, choice_session_id(first, index), deadline, skips[index], charge)
+                    self._generation(
+                        *(choice, choice_session_id(first, index), deadline, skips[index]),
+                        *(charge, encoded[index // request.n]),
+                    )
                     for index, choice in enumerate(request.choices())
                 ]
                 async with aclosing(joined(generations, entrance)) as events:
@@ -92,11 +101,17 @@ class Generator:
         return session_id_for(await self._services.sessions.secret(), request.tenant, request.idempotency_key)
 
     async def _generation(
-        self, request: GenerationRequest, session_id: str, deadline: float, after: int, charge: Charge
+        self,
+        request: GenerationRequest,
+        session_id: str,
+        deadline: float,
+        after: int,
+        charge: Charge,
+        encoded: Shared[_Encoded],
     ) -> AsyncGenerator[Event]:
         services = self._services
         with services.drain.generation():
-            opened, header = await self._open(request, session_id)
+            opened, header = await self._open(request, session_id, encoded)
             charge.repeated = opened.repeated
             turn = Turn(session_id, request.tenant, opened.turn)
             log = _log.bind(generation=turn.name, request=request.request_id)
@@ -183,20 +198,24 @@ class Generator:
         with _session_is_generation():
             return await self._services.sessions.read(turn.session_id, turn.tenant, turn.number)
 
-    async def _open(self, request: GenerationRequest, session_id: str) -> tuple[Opened, Header]:
-        """Open the request's turn in the session store; a repeated request gets the turn that it opened before."""
+    async def _open(
+        self, request: GenerationRequest, session_id: str, encoded: Shared[_Encoded]
+    ) -> tuple[Opened, Header]:
+        """Open the request's turn in the session store; a repeated request gets the turn that it opened before.
+
+        The choices of a prompt share its encoding.
+        """
         services = self._services
         key, view = await turn_key(request, services.sessions)
         history, kept, expect_turn, called = await self._history(request, view)
         request = request.after_calls(called)
         model, fingerprint = services.models.of_session(kept, request.model)
         _, info = await model.pool.wait_for_verifier(session_id, fingerprint, services.settings.failover.arrival)
-        added = await model.prompts.encode_request(request, info.context_length, history)
+        encode = partial(_encoded, model.prompts, request, info.context_length, history)
+        added, words, predicted = await encoded.get(encode)
         clamp = services.settings.max_tokens_over_room == "clamp"
-        if request.bad_words:
-            words = await model.prompts.encode_words(request.bad_words, request.tenant)
+        if words:
             request = replace(request, sampling=replace(request.sampling, bad_words=words))
-        predicted = await model.prompts.encode_prediction(request.prediction, request.tenant, info.context_length)
         reading = request.reading
         if reading.thinking:
             reading = reading.after(model.tokenizer.spelled((*history, *added)[-_LAST:]))
@@ -272,6 +291,14 @@ class Generator:
     def _deadline(self, timeout: float | None) -> float:
         limit = self._services.settings.request_timeout
         return time.monotonic() + (limit if timeout is None else min(timeout, limit))
+
+
+async def _encoded(
+    prompts: PromptEncoder, request: GenerationRequest, context_length: int, history: Sequence[int]
+) -> _Encoded:
+    added = await prompts.encode_request(request, context_length, history)
+    words = await prompts.encode_words(request.bad_words, request.tenant)
+    return added, words, await prompts.encode_prediction(request.prediction, request.tenant, context_length)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Several generations of one request start together, keep pace with their readers, and end together."""
 
 from collections import Counter
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 import pytest
@@ -14,6 +14,7 @@ from gateway.turns.turn import Turn
 from specdec.errors import FieldInvalid, NoVerifier
 from specdec.rules.speculation import Mode, Speculation
 from specdec.sampling.params import MAX_SEED, FinishReason, SamplingParams
+from tests.unit.gateway.turns.generation_stage import Stage
 from tests.unit.gateway.turns.in_memory import header
 
 SUMMARY = Summary(Speculation(), Counter())
@@ -85,6 +86,23 @@ async def test_a_reader_who_is_slow_holds_them_back() -> None:
         for _ in range(6):
             await anext(stream)
         assert sum(each.given for each in running) <= 6 + len(running)
+
+
+async def test_the_choices_of_a_prompt_share_its_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage, encoded = Stage(), list[str]()
+    prompts = stage.services.models.first.prompts
+    encode = prompts.encode_request
+
+    async def counted(request: GenerationRequest, length: int, history: Sequence[int]) -> tuple[int, ...]:
+        assert isinstance(request.prompt, TextPrompt)
+        encoded.append(request.prompt.text)
+        return await encode(request, length, history)
+
+    monkeypatch.setattr(prompts, "encode_request", counted)
+    found = await stage.run(prompt=TextPrompt("a"), more_prompts=(TextPrompt("b"),), n=3)
+    assert sorted(encoded) == ["a", "b"]
+    assert isinstance(found[0], Started)
+    assert found[0].prompts == ((97,),) * 3 + ((98,),) * 3
 
 
 def test_each_choice_has_a_seed_of_its_own() -> None:
