@@ -1,27 +1,20 @@
-"""Gateway's side of a worker: one question at a time; a worker that does not answer in time is killed."""
+"""Gateway's side of a worker: one question at a time, each with a limit of processor time."""
 
 import asyncio
-import os
 import sys
-import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import Coroutine
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
 
-from gateway.workers.serving import HEADER
+from gateway.workers.serving import HEADER, PATIENCE, QUESTION
 
-_PATIENCE = 4
-"""Real time of an answer on a busy machine, as a multiple of its processor time."""
-_LEAST_WAIT = 0.01
-"""Shortest wait between two looks at the processor time, in seconds."""
+_GRACE = 5.0
+"""Seconds in which a worker that works reports a late answer."""
 _START_SECONDS = 30.0
 """Timeout of a worker's start, in seconds; not part of a question's timeout."""
 
 
 class WorkerLost(Exception):
-    """The worker died, or did not answer in time; the next question gets a new one."""
+    """The worker died, or did not answer in time."""
 
 
 class WorkerProcess:
@@ -34,6 +27,8 @@ class WorkerProcess:
         self._module = module
         self._process: Process | None = None
         self._starting: asyncio.Task[Process] | None = None
+        self._exchange: asyncio.Task[bytes] | None = None
+        """The last question and its answer, also where the caller has left."""
 
     def warm(self) -> None:
         """Start the process in advance, so that the next question does not wait for the start."""
@@ -48,22 +43,40 @@ class WorkerProcess:
             seconds: most processor time of the answer. A busy machine gives it more time than that, up to a multiple.
 
         Raises:
-            WorkerLost: the worker crashed, or did not answer in time and was killed.
+            WorkerLost: the answer took too long, or the worker crashed.
         """
-        answered = False
+        if self._exchange is not None:  # of a caller that left
+            await asyncio.wait({self._exchange})
+        exchange = self._exchange = asyncio.create_task(self._answer(question, seconds))
+        exchange.add_done_callback(lambda task: task.cancelled() or task.exception())
+        try:
+            answer = await asyncio.shield(exchange)
+        except asyncio.CancelledError:
+            if exchange.cancelled():
+                raise WorkerLost(f"{self._module}: it was closed") from None
+            raise
+        if not answer:
+            raise WorkerLost(f"{self._module}: no answer in {seconds:g} s")
+        return answer
+
+    async def _answer(self, question: bytes, seconds: float) -> bytes:
         try:
             process = await self._started()
-            answer = await _in_time(process, _exchange(process, question), seconds)
-            answered = True
+            async with asyncio.timeout(PATIENCE * seconds + _GRACE):
+                return await _exchange(process, question, seconds)
         except (TimeoutError, OSError, asyncio.IncompleteReadError) as error:
+            await self._end()
             raise WorkerLost(f"{self._module}: {error!r}") from error
-        finally:
-            if not answered:  # also where the caller left: the answer would be taken for that of the next question
-                await self.close()
-        return answer
 
     async def close(self) -> None:
         """End the process."""
+        if self._exchange is not None:
+            self._exchange.cancel()
+            await asyncio.gather(self._exchange, return_exceptions=True)
+            self._exchange = None
+        await self._end()
+
+    async def _end(self) -> None:
         starting, self._starting = self._starting, None
         if starting is not None:
             starting.cancel()
@@ -97,35 +110,10 @@ class WorkerProcess:
         return process
 
 
-async def _in_time(process: Process, exchange: Coroutine[Any, Any, bytes], seconds: float) -> bytes:
-    """Return the result of an exchange; raises TimeoutError when the process has used its processor time."""
-    loop, before = asyncio.get_running_loop(), _processor_seconds(process.pid)
-    end, left = loop.time() + _PATIENCE * seconds, seconds
-    task = asyncio.create_task(exchange)
-    try:
-        while not (await asyncio.wait({task}, timeout=left))[0]:
-            left = seconds - (_processor_seconds(process.pid) - before)
-            if left <= 0 or loop.time() >= end:
-                raise TimeoutError(f"no answer in {seconds:g} s")
-            left = min(max(left, _LEAST_WAIT), end - loop.time())
-        return task.result()
-    finally:
-        task.cancel()
-
-
-def _processor_seconds(pid: int) -> float:
-    """Return the processor time of a process; the real time where the system does not tell."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return time.monotonic()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-async def _exchange(process: Process, question: bytes) -> bytes:
+async def _exchange(process: Process, question: bytes, seconds: float) -> bytes:
     if process.stdin is None:
         raise OSError("the worker has no input")
-    process.stdin.write(HEADER.pack(len(question)) + question)
+    process.stdin.write(QUESTION.pack(len(question), seconds) + question)
     await process.stdin.drain()
     return await _read(process)
 
