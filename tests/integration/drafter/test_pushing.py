@@ -35,7 +35,7 @@ async def test_a_handshake_says_how_many_outcomes_are_pushed(service: Service, s
 
 
 @pytest.mark.parametrize("mode", [Mode.REJECTION, Mode.BLOCK, Mode.COUPLED])
-async def test_a_pushed_chain_is_what_would_be_drafted_behind_its_outcome(
+async def test_a_pushed_chain_is_what_would_be_drafted_after_its_outcome(
     serve: Serve, engine: NativeEngine, mode: Mode
 ) -> None:
     async with serve(ahead=1) as service, service.verifier() as verifier:

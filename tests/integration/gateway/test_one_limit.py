@@ -39,7 +39,7 @@ async def over_grpc(here: Stage, prompt: str) -> SpecdecError | None:
     return from_rpc_error(refused.value)
 
 
-async def test_five_megabytes_are_too_large_for_both_doors(roomy: Stage) -> None:
+async def test_five_megabytes_are_too_large_for_both_apis(roomy: Stage) -> None:
     prompt = "x" * 5_000_000
     status, code, message = await over_http(roomy, prompt)
     assert (status, code) == (413, "message_too_large")

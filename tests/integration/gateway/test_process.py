@@ -158,7 +158,7 @@ async def test_the_check_finds_everything_in_order(tmp_path: Path, redis_url: st
         ({"kind": "dns", "names": ["localhost:1"]}, "ok", "dns: "),
     ],
 )
-async def test_the_check_asks_whoever_finds_the_verifiers(
+async def test_the_check_asks_the_discovery_for_verifiers(
     discovery: dict[str, object], status: str, said: str, tmp_path: Path, redis_url: str
 ) -> None:
     _, lines = await checked(write_config(tmp_path, discovery=discovery, redis_url=redis_url))

@@ -41,7 +41,7 @@ CHATML = (
 NEXT = ChatPrompt((Message("user", "and now"),))
 
 
-def test_a_turn_is_encoded_as_the_template_has_it_behind_an_answer(tokenizer: ModelTokenizer) -> None:
+def test_a_turn_is_encoded_as_the_template_has_it_after_an_answer(tokenizer: ModelTokenizer) -> None:
     begun = tokenizer.encode(ChatPrompt((Message("user", "one"),)))
     answer = tokenizer.encode_after(TextPrompt("x = 1"), begun)
     added = tokenizer.encode_after(NEXT, (*begun, *answer))

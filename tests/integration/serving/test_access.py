@@ -109,7 +109,7 @@ async def _refusal(address: str, access: Access) -> grpc.StatusCode:
     ],
     ids=["none", "another", "no-scheme", "empty", "two", "two-the-other-way"],
 )
-async def test_whoever_does_not_carry_the_token_is_refused(server: GrpcServer, metadata: Metadata) -> None:
+async def test_a_caller_without_the_token_is_refused(server: GrpcServer, metadata: Metadata) -> None:
     assert await _code(server.address, metadata) is grpc.StatusCode.UNAUTHENTICATED
 
 

@@ -43,7 +43,7 @@ def test_the_best_gamma_grows_with_alpha_and_falls_with_c() -> None:
     assert all(low <= high for (_, low), (_, high) in zip(dear, cheap, strict=True))
 
 
-def test_the_ngram_source_goes_on_behind_a_phrase_it_has_seen() -> None:
+def test_the_ngram_source_goes_on_after_a_phrase_it_has_seen() -> None:
     assert worked.ngram_trace("the cat sat on the mat . a dog", "the cat sat") == ["on", "the", "mat", "."]
 
 

@@ -73,7 +73,7 @@ def test_bursts_come_beside_the_clients_once_all_have_had_a_token() -> None:
     assert sorted(gateway.asked[1:3]) == [(7, 3), (8, 3)]
 
 
-def test_it_does_not_matter_whether_a_slice_ends_before_or_behind_a_pass() -> None:
+def test_it_does_not_matter_whether_a_slice_ends_before_or_after_a_pass() -> None:
     passes = [0.1 * number + 0.001 * place for number in range(20) for place in range(16)]
     before, after = ([at for at in passes if at < end] for end in (1.49, 1.51 + 0.02))
     assert len(after) - len(before) == 16

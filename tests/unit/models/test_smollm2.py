@@ -62,7 +62,7 @@ def test_the_target_itself_would_be_a_perfect_drafter(teacher: Teacher, written:
     assert sharp == pytest.approx(0, abs=2e-2)
 
 
-def test_an_answer_ends_behind_its_end_token(teacher: Teacher, written: Answers) -> None:
+def test_an_answer_ends_after_its_end_token(teacher: Teacher, written: Answers) -> None:
     ended = written.rows.clone()
     ended[0, written.prompt + 3] = teacher.tokenizer.eos_token_id
     cut = replace(written, rows=ended, ends=torch.full((len(ended),), written.prompt + 4))

@@ -21,7 +21,7 @@ def memory(per_minute: float, warming: float = 0.0) -> Memory:
 
 
 @pytest.mark.parametrize(("per_minute", "warming", "faults"), [(0.0, 0.0, 0), (0.0, 90.0, 0), (1.5, 0.0, 1)])
-def test_growth_behind_the_warm_up_counts(per_minute: float, warming: float, faults: int) -> None:
+def test_growth_after_the_warm_up_counts(per_minute: float, warming: float, faults: int) -> None:
     assert len(grown([memory(per_minute, warming)], PLAN.warm, PLAN.bound)) == faults
 
 

@@ -61,7 +61,7 @@ def test_without_egag_no_entropy_travels() -> None:
     assert drafts.draft.steps == ()
 
 
-def test_a_chain_ends_behind_the_first_token_of_low_confidence() -> None:
+def test_a_chain_ends_after_the_first_token_of_low_confidence() -> None:
     length = ChainLength(GammaPolicy(min_confidence=0.3))
     assert not _ends(length, 1, SURE)
     assert _ends(length, 2, TORN)

@@ -266,7 +266,7 @@ def test_a_sequence_at_its_end_takes_no_room() -> None:
     assert len(table.sessions) == 0
 
 
-def test_a_diverging_verdict_voids_the_kv_behind_it() -> None:
+def test_a_diverging_verdict_voids_the_kv_after_it() -> None:
     table = Table()
     session = table.opened(OPEN)
     table.draft(session, 4)

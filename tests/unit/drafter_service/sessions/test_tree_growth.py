@@ -112,7 +112,7 @@ def test_a_chain_instead_of_a_tree_is_dropped_at_the_commit() -> None:
 
 
 @pytest.mark.parametrize(("penalty", "expected"), [(0.0, []), (1.0, [3, 4, 6])])
-def test_q_behind_a_node_sees_its_own_path(penalty: float, expected: list[int]) -> None:
+def test_q_after_a_node_sees_its_own_path(penalty: float, expected: list[int]) -> None:
     one = session(params=SamplingParams(presence_penalty=penalty))
     one.growth.add([family(4, 5)])
     one.growth.add([family(6), family(7)])

@@ -77,7 +77,7 @@ def test_a_failure_after_drawn_drafts_ends_the_draft_and_drops_none(ahead: int) 
     bench.close()
 
 
-def test_a_failure_without_any_draft_behind_the_commit_is_a_refusal(bench: Bench) -> None:
+def test_a_failure_without_any_draft_after_the_commit_is_a_refusal(bench: Bench) -> None:
     bench.worker.post(bench.stream, [OPEN])
     bench.stream.until(lambda: bench.stream.drafted == 3)
     bench.model.spoiled.add("1/s")

@@ -18,7 +18,7 @@ def test_a_sequence_has_the_same_blocks_however_it_grows() -> None:
     assert grown.grow(TOKENS[:196]) == []
 
 
-def test_tokens_behind_the_stop_do_not_count() -> None:
+def test_tokens_after_the_stop_do_not_count() -> None:
     grown = SequenceBlocks("f", "d", 64)
     assert [block.stop for block in grown.grow(TOKENS, 127)] == [64]
     assert [block.stop for block in grown.grow(TOKENS, 128)] == [128]

@@ -58,7 +58,7 @@ def test_the_prompt_may_open_the_thinking_or_close_it() -> None:
     assert not Reading.parse(Reading().text())
 
 
-def test_a_form_binds_behind_the_thinking() -> None:
+def test_a_form_binds_after_the_thinking() -> None:
     sampling = SamplingParams(grammar=Grammar(GrammarKind.REGEX, "a"))
     bound = {begun: Reading(thinking="think", begun=begun).bound(sampling).grammar for begun in (True, False)}
     assert {begun: each and each.behind for begun, each in bound.items()} == {
@@ -118,7 +118,7 @@ def test_a_budget_is_refused_where_the_thinking_is_not_known() -> None:
         body.request("r")
 
 
-def test_channels_are_bound_behind_the_analysis() -> None:
+def test_channels_are_bound_after_the_analysis() -> None:
     sampling = SamplingParams(grammar=Grammar(GrammarKind.REGEX, "a"))
     answer = Reading(thinking="gpt-oss").bound(sampling).grammar
     call = Reading("gpt-oss", thinking="gpt-oss").bound(sampling, 5).grammar

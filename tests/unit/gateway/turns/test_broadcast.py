@@ -122,7 +122,7 @@ async def test_a_reader_that_comes_while_it_is_being_stopped_begins_it_anew() ->
     await turns.close()
 
 
-async def test_whoever_joins_it_begins_its_grace_anew() -> None:
+async def test_a_reader_that_joins_restarts_its_grace() -> None:
     waiting, turns = asyncio.Event(), Broadcasts()
 
     class Slow(Source):

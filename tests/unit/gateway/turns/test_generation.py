@@ -92,7 +92,7 @@ async def test_a_stop_string_across_rounds_cuts_text_tokens_and_counts() -> None
     await until(lambda: verifier.cancelled == 1)
 
 
-async def test_drafts_behind_a_stop_string_are_not_counted_as_accepted() -> None:
+async def test_drafts_after_a_stop_string_are_not_counted_as_accepted() -> None:
     stage = Stage(ScriptedVerifier(script=Script(gamma=7)))
     end = end_of(await stage.run(stop=("el",)))
     assert end.completion_tokens == 3

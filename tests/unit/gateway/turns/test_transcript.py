@@ -45,7 +45,7 @@ def test_a_round_is_kept_whole_and_shown_with_its_rejected_drafts() -> None:
     assert (made.tokens, made.committed, shown.committed) == ([*PROMPT, *b"abc"], 3, 3)
 
 
-def test_a_round_is_cut_behind_a_stop_string_with_its_counts() -> None:
+def test_a_round_is_cut_after_a_stop_string_with_its_counts() -> None:
     made = transcript("bc")
     kept, shown = made.take(drafted(6, b"abcdef", 5))
     assert (kept.tokens, len(kept.origins), kept.accepted, kept.finish) == (tuple(b"abc"), 3, 3, FinishReason.STOP)

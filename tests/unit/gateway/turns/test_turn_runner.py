@@ -77,7 +77,7 @@ async def test_a_log_that_is_longer_than_the_transcript_is_anothers() -> None:
     assert made.sessions.journal[-1] == "release"
 
 
-async def test_a_cancel_ends_the_turn_behind_the_round_that_was_committed() -> None:
+async def test_a_cancel_ends_the_turn_after_the_round_that_was_committed() -> None:
     verifier = ScriptedVerifier(script=Script(pause=0.05))
     made = await opened(verifier)
     run = Runner(made)

@@ -69,7 +69,7 @@ def test_what_is_no_id_is_refused_by_name(tmp_path: Path, wrong: object) -> None
         ("{% if %}", None),
     ],
 )
-def test_the_end_of_a_turn_is_the_token_behind_an_answer(behind: str, end: str | None) -> None:
+def test_the_end_of_a_turn_is_the_token_after_an_answer(behind: str, end: str | None) -> None:
     made = tokenizer(behind)
     assert end_of_turn(made) == (made.convert_tokens_to_ids(end) if end else None)
 

@@ -29,7 +29,7 @@ def masks_of(grammar: Grammar, tags: Sequence[str], output: Sequence[int], cut: 
 @pytest.mark.parametrize(("opening", "closing"), [*TAGS, HARMONY])
 @pytest.mark.parametrize(("special", "begun"), list(itertools.product([True, False], [True, False])))
 @pytest.mark.parametrize("form", ["", "yes|no"])
-def test_behind_the_budget_the_tag_is_forced(opening: str, closing: str, special: bool, begun: bool, form: str) -> None:
+def test_after_the_budget_the_tag_is_forced(opening: str, closing: str, special: bool, begun: bool, form: str) -> None:
     tags = tags_of(opening, closing, special)
     opens = closing if begun else f"{opening}\n{closing}"
     kind, text = (GrammarKind.REGEX, form) if form else (GrammarKind.ANY, "*")

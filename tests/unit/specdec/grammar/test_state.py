@@ -42,7 +42,7 @@ def test_the_end_is_allowed_only_where_a_sentence_is_complete(compiler: GrammarC
     assert [ids(mask) for mask in state.masks((), b"ab")] == [{97}, {98, END}, {END}]
 
 
-def test_behind_the_end_and_behind_what_is_not_allowed_nothing_is_masked(compiler: GrammarCompiler) -> None:
+def test_after_the_end_and_after_what_is_not_allowed_nothing_is_masked(compiler: GrammarCompiler) -> None:
     state = compiler.compile(regex("ab*c"))
     assert [mask is None for mask in state.masks(b"a", (99, END, 98))] == [False, False, True, True]
     assert [mask is None for mask in state.masks(b"a", (120, 98))] == [False, True, True]
@@ -150,7 +150,7 @@ def test_masks_that_are_known_are_not_computed_again(
     assert state.masks(b"ab", b"b") == compiler.compile(regex("ab*c")).masks(b"ab", b"b")
 
 
-def test_behind_a_draft_at_which_masks_take_too_long_no_token_is_drawn(compiler: GrammarCompiler) -> None:
+def test_after_a_draft_at_which_masks_take_too_long_no_token_is_drawn(compiler: GrammarCompiler) -> None:
     state = compiler.compile(Grammar(GrammarKind.LARK, "start: s\ns: s s s s | T | \nT: /[ -~]/"))
     masks = state.masks(b"", b"a" * 500)
     assert state.too_complex

@@ -24,7 +24,7 @@ def test_what_lives_before_is_left_out_of_collections_until_the_end() -> None:
     assert seen() is None
 
 
-def test_what_is_made_behind_it_is_collected() -> None:
+def test_what_is_made_after_it_is_collected() -> None:
     with frozen_heap():
         made = _Loop()
         seen = weakref.ref(made)

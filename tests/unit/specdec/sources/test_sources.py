@@ -210,7 +210,7 @@ class TestPrediction:
         assert self.followed(10, 99, 13, 14).draft((), 16) == [15, 16, 17, 18]
         assert self.followed(10, 99, 13, 14).draft((15, 16), 16) == [17, 18]
 
-    def test_it_has_nothing_behind_its_end_or_for_drafts_of_others(self) -> None:
+    def test_it_has_nothing_after_its_end_or_for_drafts_of_others(self) -> None:
         assert self.followed(*self.EXPECTED).draft((), 4) == []
         assert self.followed(10).draft((77,), 4) == []
 

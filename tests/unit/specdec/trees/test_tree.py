@@ -53,7 +53,7 @@ def test_a_chain_is_a_tree_and_says_so() -> None:
 
 
 @given(trees(), st.integers(0, 4))
-def test_behind_pending_tokens_every_lineage_begins_with_them(tree: Tree, pending: int) -> None:
+def test_after_pending_tokens_every_lineage_begins_with_them(tree: Tree, pending: int) -> None:
     hung = tree.after(pending)
     assert hung.trunk >= pending
     for node in range(len(tree)):

@@ -47,7 +47,7 @@ def test_a_long_prompt_that_was_first_is_not_held_up_by_short_ones() -> None:
     assert counts([prompt("long", 100), *shorts]) == {"long": 5, "s0": 2, "s1": 2, "s2": 1}
 
 
-def test_those_behind_the_first_go_by_what_they_need() -> None:
+def test_those_after_the_first_go_by_what_they_need() -> None:
     assert counts([prompt("a", 4), prompt("b", 9), prompt("c", 2), decoding("d")]) == {"a": 4, "b": 4, "c": 2, "d": 1}
 
 

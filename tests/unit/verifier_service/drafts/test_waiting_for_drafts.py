@@ -224,7 +224,7 @@ async def test_a_fixed_gamma_waits_for_a_source_that_had_no_match() -> None:
     assert (await scene.after(lambda: no_match(scene, 4))).fallback is Fallback.NO_MATCH
 
 
-async def test_a_wait_in_vain_behind_an_answer_without_a_draft_is_late() -> None:
+async def test_a_wait_in_vain_after_an_answer_without_a_draft_is_late() -> None:
     scene = Scene(settings=SETTINGS)
     await scene.after(lambda: no_match(scene, 3))
     scene.drafts.commit((4,), 0, 2)

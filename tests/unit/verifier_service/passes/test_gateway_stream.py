@@ -275,7 +275,7 @@ async def test_leaving_early_ends_all_generations() -> None:
     assert not service.open_names
 
 
-async def test_a_drained_stream_ends_behind_its_last_generation() -> None:
+async def test_a_drained_stream_ends_after_its_last_generation() -> None:
     service = Scripted()
     gateway = Gateway(service)
     gateway.order(opening(0, max_tokens=3))

@@ -310,7 +310,7 @@ def test_a_pass_runs_ahead_only_as_far_as_the_credit() -> None:
     assert [row.runs_ahead for row in target.rows] == [False, False, True, True, True, False]
 
 
-def test_an_error_comes_behind_the_rounds_that_are_committed() -> None:
+def test_an_error_comes_after_the_rounds_that_are_committed() -> None:
     target = DirectTarget()
     sequence = make_sequence(make_call(), target, Drafts(), gamma=0)
     target.enter(sequence)

@@ -101,7 +101,7 @@ def test_passes_of_other_groups_or_with_few_drafts_teach_nothing() -> None:
     assert groups.count == 2
 
 
-def test_a_trial_that_errs_is_outweighed_by_those_behind_it() -> None:
+def test_a_trial_that_errs_is_outweighed_by_those_after_it() -> None:
     groups = Groups("auto")
     while groups.count == 1:
         _observe(groups, BASE, TOKEN, DRAFTED)

@@ -85,7 +85,7 @@ def _varied(seconds: float) -> list[bool]:
     return ways
 
 
-def test_a_trial_whose_rounds_differ_is_not_surely_lost_behind_a_few() -> None:
+def test_a_trial_whose_rounds_differ_is_not_surely_lost_after_a_few() -> None:
     """The first three rounds yield 0.76 of plain decoding, all eight 1.04."""
     assert sum(_varied(1.2 * PLAIN_SECONDS)) == 8
 

@@ -86,7 +86,7 @@ def test_who_comes_and_who_ends_in_a_run_is_taken_between_two_passes(
     assert pair.remote._joining == {}
 
 
-def test_what_comes_behind_the_last_step_waits_for_the_next_order(pair: Pair) -> None:
+def test_what_comes_after_the_last_step_waits_for_the_next_order(pair: Pair) -> None:
     pair.admit("a", "c")
     pair.remote.join(["c"], [newcomer("b"), newcomer("d")])
     own, asking = newcomer("d"), Asking(pair)

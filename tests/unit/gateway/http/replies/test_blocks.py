@@ -46,7 +46,7 @@ def test_text_without_a_reader_is_one_block() -> None:
     assert [(block.kind, block.content) for block in blocks.known] == [("text", "Hello")]
 
 
-def test_the_end_of_a_call_comes_before_the_text_behind_it() -> None:
+def test_the_end_of_a_call_comes_before_the_text_after_it() -> None:
     blocks = Blocks()
     deltas = (
         MessageDelta(calls=(CallDelta(0, "c0", "f", '{"a"'),)),

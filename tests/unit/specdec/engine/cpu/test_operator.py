@@ -209,7 +209,7 @@ def test_a_layer_of_another_pass_is_refused_before_memory_is_touched(dtype: torc
         with_operator(case, case.slabs(), lambda *_: by_model(wrong, wrong, wrong, 0, PLAIN))
 
 
-def test_behind_a_pass_its_thread_attends_as_before() -> None:
+def test_after_a_pass_its_thread_attends_as_before() -> None:
     case = SHAPES["one token each"]
     with_operator(case, case.slabs())
     fresh = case.slabs()

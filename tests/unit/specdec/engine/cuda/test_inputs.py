@@ -44,7 +44,7 @@ def test_each_token_is_told_its_slot_its_owner_and_what_it_sees() -> None:
     assert inputs.pages.tolist() == [0, 1, 2]
 
 
-def test_reserved_pages_behind_the_last_token_are_not_told() -> None:
+def test_reserved_pages_after_the_last_token_are_not_told() -> None:
     sequences = lists((3, 100))
     assert row(PassShape(1, 1, 1), sequences, PackedBatch([1], [3], [1], [None], [])).pages.tolist() == [0]
 
