@@ -26,7 +26,7 @@ from drafter_service.sessions.stream import Message, Reply, Stream
 from specdec.errors import RequestError
 from specdec.planning.line import Line
 from specdec.serving.telemetry.tracing import record_span
-from specdec.wire.session import Load, Nack, NackReason
+from specdec.wire.session import Load, Nack, NackReason, Open
 
 _SMOOTHING = 0.1
 """Weight of the latest step in the moving average of sessions per step."""
@@ -72,9 +72,11 @@ class DraftRunner:
             except SessionRefused as refused:
                 self._nack(stream, message, refused.reason, refused.detail)
             except Exception as error:  # noqa: BLE001 - one session's message must not end the others
-                _log.error("draft_message_failed", session_id=message.session_id, exc_info=error)
+                _log.error("draft_message_failed", **_log_ids(message), exc_info=error)
                 self._nack(stream, message, NackReason.INTERNAL, str(error))
             else:
+                if isinstance(message, Open):
+                    _log.debug("session_opened", session_id=message.session_id, request_id=message.request_id)
                 if session is not None:
                     session.asked_at = time.time_ns()
                     self._reply(stream, session)
@@ -192,7 +194,7 @@ class DraftRunner:
             self._nack(stream, session, NackReason.OVERLOADED, "another needs its room")
 
     def _nack(self, stream: Stream, refused: Message | DraftSession, reason: NackReason, detail: str) -> None:
-        _log.info("session_refused", stream=stream.number, session_id=refused.session_id, reason=reason, detail=detail)
+        _log.info("session_refused", stream=stream.number, **_log_ids(refused), reason=reason, detail=detail)
         self._metrics.nacks.labels(reason).inc()
         self._replies[stream].append(Nack(refused.session_id, refused.epoch, reason, detail))
 
@@ -203,3 +205,10 @@ class DraftRunner:
         self._metrics.computed_tokens.inc(computed)
         self._steps.observe(computed, seconds)
         self._sessions += _SMOOTHING * (len(batch) - self._sessions)
+
+
+def _log_ids(about: Message | DraftSession) -> dict[str, str]:
+    """Return the ids of a session for log events, with its request id if it is known."""
+    opened = about.opened if isinstance(about, DraftSession) else about
+    request_id = opened.request_id if isinstance(opened, Open) else ""
+    return {"session_id": about.session_id} | ({"request_id": request_id} if request_id else {})

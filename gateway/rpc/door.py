@@ -8,13 +8,13 @@ from urllib.parse import unquote
 
 import grpc
 import structlog
-from grpc_status import rpc_status
 
 from gateway.callers.caller import called_from, let_in
 from gateway.callers.key_file import KeyFile
 from specdec.errors import KeyRefused
 from specdec.serving.rpc.access import DoorInterceptor
 from specdec.serving.rpc.decoding import Context, Handler, HandlerInterceptor, rebuilt
+from specdec.serving.rpc.interceptors import abort, request_id_in
 from specdec.serving.rpc.status import rich_status
 
 _log = structlog.get_logger()
@@ -55,4 +55,5 @@ class KeyInterceptor(DoorInterceptor):
 
 async def _refuse(error: KeyRefused, requests: Any, context: Any) -> None:
     _log.info("rpc_refused", reason=error.reason, peer=context.peer())
-    await context.abort_with_status(rpc_status.to_status(rich_status(error)))
+    request_id = request_id_in({name: str(value) for name, value in context.invocation_metadata() or ()})
+    await abort(context, rich_status(error, request_id), request_id)

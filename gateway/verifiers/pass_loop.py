@@ -20,7 +20,7 @@ from gateway.verifiers.client import VerifierClient
 from gateway.verifiers.round_streams import CallStream, PassStream, RoundStream
 from gateway.verifiers.rounds import joined_rounds
 from specdec.errors import Draining, InternalError, SpecdecError
-from specdec.serving.telemetry.tracing import trace_headers
+from specdec.serving.telemetry.request_ids import call_headers
 from specdec.wire.generation import GenerationCall, Round, VerifierInfo
 from specdec.wire.passes import Opening
 
@@ -87,7 +87,7 @@ class PassLoop:
         """Start a generation with an initial credit of `credit` tokens and a limit of `timeout` seconds."""
         number = next(self._numbers)
         self._receivers[number] = receiver
-        self._stream.open(Opening(number, call, credit, timeout, trace_headers()))
+        self._stream.open(Opening(number, call, credit, timeout, call_headers()))
         return Slot(number, self._stream, self._forget)
 
     async def close(self) -> None:

@@ -66,6 +66,8 @@ class Open(SessionMessage):
     """Maximum number of outcomes of the pending verdict to push chains for before they are requested."""
     uniform: bool = False
     """Whether the verifier reads uniform distributions that are sent as the number of their ids."""
+    request_id: str = ""
+    """Id of the caller's request, for the drafter's log; empty if unknown."""
 
 
 @dataclass(frozen=True, slots=True)

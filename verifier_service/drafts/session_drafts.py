@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 
+from specdec.serving.telemetry.request_ids import current_request_id
 from specdec.serving.telemetry.tracing import TRACEPARENT, trace_headers
 from specdec.wire.draft import DraftTokens
 from specdec.wire.generation import Fallback, GenerationCall
@@ -233,7 +234,7 @@ class RemoteDrafts(Drafts):
         opening = Open(
             call.session_id, call.epoch, self._buffer.committed, call.prompt_len, call.sampling, call.speculation.mode,
             gamma, self._max_len, call.cache_salt, trace_headers().get(TRACEPARENT, ""), call.speculation.policy,
-            self._plan, outcomes if self._plan is None else 0, uniform=True,
+            self._plan, outcomes if self._plan is None else 0, uniform=True, request_id=current_request_id(),
         )  # fmt: skip
         self._link.open(opening, self)
 

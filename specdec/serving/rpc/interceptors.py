@@ -18,6 +18,7 @@ from structlog.contextvars import bound_contextvars
 from specdec.errors import InternalError, SpecdecError
 from specdec.serving.rpc.decoding import Context, Handler, HandlerInterceptor, rebuilt
 from specdec.serving.rpc.status import logged_error, rich_status, status_of
+from specdec.serving.telemetry.request_ids import FIELD, HEADER
 from specdec.serving.telemetry.tracing import served_span
 
 GOOD_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
@@ -44,12 +45,25 @@ async def _observed_rpc(method: str, context: Context) -> AsyncIterator[None]:
     """Run one RPC: bind its ids to log events, end it with a status on error, and log its end."""
     metadata = {name: str(value) for name, value in context.invocation_metadata() or ()}
     with ObservedCall(method, metadata) as call:
+        context.set_trailing_metadata(((HEADER, call.request_id),))
         try:
             yield
         except grpc.aio.AbortError:
             raise
         except Exception as error:  # noqa: BLE001 - the only place where errors become statuses
-            await context.abort_with_status(rpc_status.to_status(call.status(error)))
+            await abort(context, call.status(error), call.request_id)
+
+
+async def abort(context: Context, status: status_pb2.Status, request_id: str) -> None:
+    """End a call with a status; the trailing metadata has the request id. Raises AbortError."""
+    shown = rpc_status.to_status(status)
+    await context.abort(shown.code, shown.details, (*shown.trailing_metadata, (HEADER, request_id)))
+
+
+def request_id_in(metadata: Mapping[str, str]) -> str:
+    """Return the request id that a caller chose, or a new one if there is none or it is malformed."""
+    given = metadata.get(HEADER, "")
+    return given if GOOD_REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
 
 
 def logged_id(given: str) -> str:
@@ -67,11 +81,12 @@ class ObservedCall:
             method: name of the RPC, as in `/specdec.verifier.v1.VerifierService/Generate`.
             metadata: metadata of the call, with its request id and trace headers.
         """
-        given = metadata.get("x-request-id", "")
-        self._request_id = given if GOOD_REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        given = metadata.get(HEADER, "")
+        self.request_id = request_id_in(metadata)
+        """Id of the request, as the answer has it."""
         self._public = method.startswith(_PUBLIC)
-        public_id = self._public and self._request_id == given
-        self._logged_id = logged_id(given) if public_id else self._request_id
+        public_id = self._public and self.request_id == given
+        self._logged_id = logged_id(given) if public_id else self.request_id
         self._method = method
         self._metadata = metadata
         self._code = "OK"
@@ -80,7 +95,7 @@ class ObservedCall:
 
     def __enter__(self) -> Self:
         name = self._method.removeprefix("/")
-        self._scope.enter_context(bound_contextvars(request_id=self._logged_id, rpc=self._method))
+        self._scope.enter_context(bound_contextvars(**{FIELD: self._logged_id}, rpc=self._method))
         self._scope.callback(self._log_end)
         self._span = self._scope.enter_context(served_span(name, self._metadata, begins=self._public))
         self._span.describe({"rpc.system.name": "grpc", "rpc.method": name})
@@ -92,7 +107,7 @@ class ObservedCall:
     def status(self, error: Exception) -> status_pb2.Status:
         """Return the status of the error that ends the call, and log it."""
         self._span.fail(error)
-        status = _status(error, self._request_id)
+        status = _status(error, self.request_id)
         self._code = code_pb2.Code.Name(status.code)
         return status
 

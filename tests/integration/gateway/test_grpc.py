@@ -38,6 +38,20 @@ async def test_generate_returns_the_whole(stub: Any) -> None:
     assert answer.speculation.mean_acceptance_length == 1 + 11 / 4
 
 
+@pytest.mark.parametrize("given", ["mine", ""])
+async def test_every_answer_and_refusal_has_its_request_id(stub: Any, given: str) -> None:
+    metadata = (("x-request-id", given),) if given else ()
+    answered = stub.Generate(pb.GenerateRequest(text="Say it"), metadata=metadata)
+    await answered
+    streamed = stub.StreamGenerate(pb.StreamGenerateRequest(request=pb.GenerateRequest(text="a")), metadata=metadata)
+    assert [event async for event in streamed]
+    refused = stub.Generate(pb.GenerateRequest(), metadata=metadata)
+    with pytest.raises(grpc.aio.AioRpcError):
+        await refused
+    ids = [dict(await call.trailing_metadata())["x-request-id"] for call in (answered, streamed, refused)]
+    assert ids == [given] * 3 if given else len({*ids, ""}) == 4
+
+
 async def test_a_stream_is_started_rounds_finished(stub: Any) -> None:
     request = pb.GenerateRequest(tokens=pb.TokenPrompt(token_ids=list(b"Say it")))
     events = [event async for event in stub.StreamGenerate(pb.StreamGenerateRequest(request=request))]

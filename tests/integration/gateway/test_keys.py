@@ -87,6 +87,7 @@ async def test_over_grpc_a_key_is_metadata(server: Server, tmp_path: Path) -> No
                     await call
                 assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
                 assert reason(refused.value) == "CREDENTIALS_INVALID"
+                assert dict(refused.value.trailing_metadata())["x-request-id"]
         answer = await generations.Generate(request, metadata=tuple(ACME.items()))
         assert answer.text == "ok"
         health = health_pb2_grpc.HealthStub(channel)

@@ -258,6 +258,7 @@ class Open(_message.Message):
     MAX_LEN_FIELD_NUMBER: _builtins.int
     CACHE_SALT_FIELD_NUMBER: _builtins.int
     TRACEPARENT_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     POLICY_FIELD_NUMBER: _builtins.int
     TREE_FIELD_NUMBER: _builtins.int
     OUTCOMES_FIELD_NUMBER: _builtins.int
@@ -280,6 +281,8 @@ class Open(_message.Message):
     """Only sessions with the same salt share the KV of a common prefix."""
     traceparent: _builtins.str
     """Parent span of the drafts, as W3C Trace Context; empty for none."""
+    request_id: _builtins.str
+    """Request id of the caller, for the log of this service; empty for none."""
     outcomes: _builtins.int
     """Largest number of outcomes of the running verdict to push chains for; 0 asks for none."""
     uniform: _builtins.bool
@@ -309,6 +312,7 @@ class Open(_message.Message):
         max_len: _builtins.int = ...,
         cache_salt: _builtins.str = ...,
         traceparent: _builtins.str = ...,
+        request_id: _builtins.str = ...,
         policy: _common_pb2.GammaPolicy | None = ...,
         tree: Global___TreePlan | None = ...,
         outcomes: _builtins.int = ...,
@@ -316,7 +320,7 @@ class Open(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy", "sampling", b"sampling", "tree", b"tree"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "epoch", b"epoch", "gamma", b"gamma", "max_len", b"max_len", "mode", b"mode", "outcomes", b"outcomes", "policy", b"policy", "prompt_len", b"prompt_len", "sampling", b"sampling", "session_id", b"session_id", "tokens", b"tokens", "traceparent", b"traceparent", "tree", b"tree", "uniform", b"uniform"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "epoch", b"epoch", "gamma", b"gamma", "max_len", b"max_len", "mode", b"mode", "outcomes", b"outcomes", "policy", b"policy", "prompt_len", b"prompt_len", "request_id", b"request_id", "sampling", b"sampling", "session_id", b"session_id", "tokens", b"tokens", "traceparent", b"traceparent", "tree", b"tree", "uniform", b"uniform"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -25,6 +25,15 @@ def test_a_malformed_message_reaches_its_own_session_only(bench: Bench) -> None:
     assert bench.count("specdec_drafter_nacks_total", reason="malformed") == 1
 
 
+def test_a_refusal_is_logged_with_the_request_id(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.model.spoiled.add("1/bad")
+    bench.worker.post(bench.stream, [replace(OPEN, session_id="bad", request_id="r-1")])
+    bench.stream.until(lambda: bool(bench.stream.nacks))
+    logged = next(line for line in capsys.readouterr().out.splitlines() if "session_refused" in line)
+    assert "request_id" in logged
+    assert "r-1" in logged
+
+
 def test_a_session_that_fails_is_put_away_and_the_others_go_on(bench: Bench) -> None:
     bench.model.spoiled.add("1/bad")
     bench.worker.post(bench.stream, [OPEN, replace(OPEN, session_id="bad")])

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 from prometheus_client import CollectorRegistry
+from structlog.contextvars import bound_contextvars
 
 from gateway.metrics import GatewayMetrics
 from gateway.store.values import RoundCommit
@@ -103,6 +104,16 @@ async def test_a_pass_is_committed_in_one_call_and_each_generation_answered() ->
     assert [[each.session_id for each in call] for call in store.calls] == [["a", "b", "c"]]
     first, second, third = (receiver.told for receiver in receivers)
     assert (first, [type(each) for each in second], third) == ([False], [Fenced], [True])
+    await loop.close()
+
+
+async def test_a_verifier_gets_the_request_id_of_each_generation() -> None:
+    stream = Stream()
+    loop = loop_over(stream, Store())
+    for request_id in ("r-1", "r-2"):
+        with bound_contextvars(request_id=request_id):
+            opened(loop, Receiver())
+    assert [each.metadata for each in stream.opened] == [{"x-request-id": "r-1"}, {"x-request-id": "r-2"}]
     await loop.close()
 
 

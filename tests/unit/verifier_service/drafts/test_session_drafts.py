@@ -1,6 +1,7 @@
 """One session and its drafters: messages, fallback, moves, fences."""
 
 import pytest
+from structlog.contextvars import bound_contextvars
 
 from specdec.rules.draft import Draft
 from specdec.rules.speculation import Mode
@@ -20,6 +21,14 @@ async def test_a_session_opens_once_with_everything_the_drafter_needs() -> None:
     (opened,) = (await scene.sent()).opens
     call = make_call(tokens=PROMPT)
     assert opened == Open("s", 1, PROMPT, 3, call.sampling, Mode.REJECTION, 4, 20, uniform=True)
+
+
+async def test_a_drafter_gets_the_request_id_for_its_log() -> None:
+    scene = Scene()
+    with bound_contextvars(request_id="r-1"):
+        scene.drafts.begin(4)
+    (opened,) = (await scene.sent()).opens
+    assert opened.request_id == "r-1"
 
 
 @pytest.mark.parametrize(("wanted", "offered", "asked"), [(8, 16, 8), (8, 4, 4), (8, 0, 0), (0, 16, 0)])
