@@ -8,7 +8,8 @@ from specdec.cli.exit_codes import Unreachable
 from specdec.cli.local.health import no_gateway
 from specdec.client.connection import OPTIONS, GatewayConnection
 from specdec.client.events import Event, PromptRequest
-from specdec.client.messages import event_from_pb, request_to_pb
+from specdec.client.messages import event_from_pb
+from specdec.client.request_message import request_to_pb
 from specdec.errors import ConfigError, DeadlineExceeded, InternalError, SpecdecError
 from specdec.protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 from specdec.protos.verifier.v1 import verifier_pb2, verifier_pb2_grpc

@@ -4,8 +4,12 @@ Requests, events and results are plain values; errors are those of `specdec.erro
 of `specdec-serve` itself.
 """
 
-from specdec.client.client import Client, Retries
+from specdec.client.async_client import AsyncClient
+from specdec.client.calls import ModelLimits, StoredSession, StoredSessions, TokenizedPrompt
+from specdec.client.client import Client
 from specdec.client.events import (
+    AnswerMessage,
+    ChoiceResult,
     Event,
     FinishedEvent,
     GenerationResult,
@@ -14,15 +18,29 @@ from specdec.client.events import (
     StartedEvent,
     Token,
 )
+from specdec.client.reading import Retries
+from specdec.client.requests import ChatMessage, ChatOptions, FunctionTool, OutputForm, ToolInvocation
 
 __all__ = [
+    "AnswerMessage",
+    "AsyncClient",
+    "ChatMessage",
+    "ChatOptions",
+    "ChoiceResult",
     "Client",
     "Event",
     "FinishedEvent",
+    "FunctionTool",
     "GenerationResult",
+    "ModelLimits",
+    "OutputForm",
     "PromptRequest",
     "Retries",
     "RoundEvent",
     "StartedEvent",
+    "StoredSession",
+    "StoredSessions",
     "Token",
+    "TokenizedPrompt",
+    "ToolInvocation",
 ]

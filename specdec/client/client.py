@@ -1,44 +1,32 @@
-"""The client: one generation at a time over gRPC, from any of several gateways that answers."""
+"""The client: generations and other calls over gRPC, at any of several gateways that answers."""
 
-import random
 import time
-import uuid
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from itertools import cycle
 from pathlib import Path
-from typing import Self
+from typing import Any, Self, TypeVar
 
 import grpc
 
+from specdec.client import calls
+from specdec.client.calls import ModelLimits, StoredSession, StoredSessions, TokenizedPrompt, UnaryCall
 from specdec.client.collect import collect
 from specdec.client.connection import GatewayConnection
-from specdec.client.events import Event, GenerationResult, PromptRequest, RoundEvent, StartedEvent
-from specdec.client.messages import event_from_pb, request_to_pb
-from specdec.errors import DeadlineExceeded, InternalError, NoVerifier, QueueFull, SpecdecError
+from specdec.client.events import Event, GenerationResult, PromptRequest
+from specdec.client.reading import ReadPosition, Retries
+from specdec.client.requests import ChatOptions, Prompt
 from specdec.protos.gateway.v1 import gateway_pb2 as pb
 from specdec.protos.gateway.v1 import gateway_pb2_grpc
-from specdec.serving.rpc.status import from_rpc_error
 
-
-@dataclass(frozen=True, slots=True)
-class Retries:
-    """Retry policy for calls that break before they deliver a new token."""
-
-    attempts: int = 6
-    """Maximum number of calls that may break in a row."""
-    first: float = 0.1
-    """Delay before the second call, in seconds. It doubles for each further call; jitter shortens it by up to half."""
-    longest: float = 5.0
-    """Maximum delay before a call, in seconds."""
-
-    def pause(self, failures: int) -> float:
-        """Return the delay, in seconds, after `failures` broken calls in a row."""
-        return float(min(self.longest, self.first * 2 ** (failures - 1)) * random.uniform(0.5, 1.0))
+T = TypeVar("T")
 
 
 class Client:
-    """Connections to gateways that share a session store. The context manager closes them."""
+    """Connections to gateways that share a session store. The context manager closes them.
+
+    Every method raises the gateway's error, one of `specdec.errors`: a RequestError for a mistake of the caller. A call
+    that breaks is repeated at the next gateway, as `retries` says.
+    """
 
     def __init__(
         self,
@@ -54,7 +42,7 @@ class Client:
             addresses: gRPC addresses of the gateways, `host:port`; defaults to 127.0.0.1:50051.
             api_key: API key sent with every call; empty for none.
             ca: PEM file of the authorities that sign the gateways' certificates; None for plaintext.
-            timeout: timeout of one generation, in seconds, over all its calls.
+            timeout: timeout of one generation, in seconds, over all its calls; also that of any other call.
 
         Raises:
             ConfigError: the key is malformed, or the file cannot be read.
@@ -83,80 +71,82 @@ class Client:
     def stream(self, request: PromptRequest | str) -> Iterator[Event]:
         """Yield the events of a request or prompt. Each token arrives exactly once, even if gateways fail on the way.
 
-        Closing the iterator early abandons the generation, which ends after the gateway's grace period.
+        Closing the iterator early abandons the generation, which ends after the gateway's grace period; `cancel` ends
+        it at once.
 
         Raises:
             RequestError: the gateway refused the request.
             DeadlineExceeded: the timeout has passed.
             SpecdecError: too many calls in a row broke; the error of the last one.
         """
-        asked = request_to_pb(PromptRequest(request) if isinstance(request, str) else request)
-        asked.request_id = uuid.uuid4().hex  # prevents a second generation if a response is lost
-        reading = _Reading(asked, self._metadata, time.monotonic() + self._timeout)
+        reading, deadline = ReadPosition(request, self._metadata), time.monotonic() + self._timeout
         for channel in cycle(self._channels):
             try:
-                yield from reading.events(gateway_pb2_grpc.GenerationServiceStub(channel))
+                for message in _stream(channel, reading, deadline):
+                    if (event := reading.take(message)) is not None:
+                        yield event
                 return
             except grpc.RpcError as error:
-                failure = _failure(error)
-                if failure is None or reading.failures >= self._retries.attempts:
-                    raise (failure or _final(error)) from error
-            time.sleep(self._retries.pause(reading.failures))
+                pause = self._retries.after(error, reading.failures)
+            time.sleep(pause)
+
+    def create_session(
+        self, model: str = "", user: str = "", ttl: float | None = None, request_id: str = ""
+    ) -> StoredSession:
+        """Create a session. `ttl` is its lifetime after the last use, in seconds; None takes the server's."""
+        return self._call(calls.create_session(model, user, ttl, request_id))
+
+    def session(self, session: str, user: str = "") -> StoredSession:
+        """Return a session. Raises SessionNotFound."""
+        return self._call(calls.get_session(session, user))
+
+    def list_sessions(self, user: str, page_size: int = 0, page_token: str = "") -> StoredSessions:
+        """Return a page of a user's sessions; 0 takes the server's page size."""
+        return self._call(calls.list_sessions(user, page_size, page_token))
+
+    def delete_session(self, session: str, user: str = "") -> None:
+        """Delete a session. Raises SessionNotFound."""
+        self._call(calls.delete_session(session, user))
+
+    def models(self) -> tuple[ModelLimits, ...]:
+        """Return the models that are served."""
+        return self._call(calls.list_models())
+
+    def model(self, model: str = "") -> ModelLimits:
+        """Return a model; empty for the only one. Raises ModelNotFound."""
+        return self._call(calls.get_model(model))
+
+    def tokenize(
+        self, prompt: Prompt, model: str = "", chat: bool = False, chat_options: ChatOptions | None = None
+    ) -> TokenizedPrompt:
+        """Return the token ids of a text or of a conversation, without generating."""
+        return self._call(calls.tokenize(prompt, model, chat, chat_options))
+
+    def detokenize(self, token_ids: Sequence[int], model: str = "") -> str:
+        """Return the text of token ids."""
+        return self._call(calls.detokenize(token_ids, model))
+
+    def cancel(self, generation: str, user: str = "") -> bool:
+        """End a generation, named by its StartedEvent. Return False if it had ended by itself."""
+        return self._call(calls.cancel(generation, user))
+
+    def _call(self, call: UnaryCall[T]) -> T:
+        deadline = time.monotonic() + self._timeout
+        failures = 0
+        while True:
+            channel = self._channels[failures % len(self._channels)]
+            failures += 1
+            try:
+                method, left = call.method(channel), max(0.0, deadline - time.monotonic())
+                return call.read(method(call.request, timeout=left, metadata=self._metadata))
+            except grpc.RpcError as error:
+                pause = self._retries.after(error, failures)
+            time.sleep(pause)
 
 
-class _Reading:
-    """Read position of one generation."""
-
-    def __init__(self, request: pb.GenerateRequest, metadata: tuple[tuple[str, str], ...], deadline: float) -> None:
-        self._request = request
-        self._metadata = metadata
-        self._deadline = deadline
-        self._generation = ""
-        """Generation id, once it has begun."""
-        self._received = 0
-        """Number of output tokens read so far."""
-        self.failures = 0
-        """Number of broken calls since the last token."""
-
-    def events(self, stub: gateway_pb2_grpc.GenerationServiceStub) -> Iterator[Event]:
-        """Yield the unread events. Raises RpcError."""
-        left = max(0.0, self._deadline - time.monotonic())
-        self.failures += 1
-        for message in self._resume(stub, left) if self._generation else self._begin(stub, left):
-            event = event_from_pb(message)
-            match event:
-                case StartedEvent() if self._generation:
-                    continue
-                case StartedEvent():
-                    self._generation = event.id
-                case RoundEvent():
-                    self._received += len(event.tokens)
-                    self.failures = 1
-            yield event
-
-    def _begin(
-        self, stub: gateway_pb2_grpc.GenerationServiceStub, timeout: float
-    ) -> Iterator[pb.StreamGenerateResponse]:
-        request = pb.StreamGenerateRequest(request=self._request, resumable=True)
-        return stub.StreamGenerate(request, timeout=timeout, metadata=self._metadata)
-
-    def _resume(
-        self, stub: gateway_pb2_grpc.GenerationServiceStub, timeout: float
-    ) -> Iterator[pb.ResumeGenerationResponse]:
-        request = pb.ResumeGenerationRequest(id=self._generation, user=self._request.user, received=self._received)
-        return stub.ResumeGeneration(request, timeout=timeout, metadata=self._metadata)
-
-
-def _failure(error: grpc.RpcError) -> SpecdecError | None:
-    """Return the error of a call that may be retried, or None if it must not be."""
-    known = from_rpc_error(error)
-    if isinstance(known, QueueFull) or error.code() is grpc.StatusCode.UNAVAILABLE:
-        return known or NoVerifier(f"no gateway answers: {error.details()}")
-    return None
-
-
-def _final(error: grpc.RpcError) -> SpecdecError:
-    """Return the error of a call that is not retried."""
-    if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return DeadlineExceeded("the generation did not end in time")
-    return from_rpc_error(error) or InternalError(f"the gateway failed: {error.details()}")
+def _stream(channel: grpc.Channel, reading: ReadPosition, deadline: float) -> Iterator[Any]:
+    """Begin the next call of a generation. Raises RpcError."""
+    stub, request = gateway_pb2_grpc.GenerationServiceStub(channel), reading.next_call()
+    method: Any = stub.StreamGenerate if isinstance(request, pb.StreamGenerateRequest) else stub.ResumeGeneration
+    messages: Iterator[Any] = method(request, timeout=max(0.0, deadline - time.monotonic()), metadata=reading.metadata)
+    return messages

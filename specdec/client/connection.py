@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
+import grpc.aio
 from pydantic import SecretStr
 
 from specdec.errors import ConfigError
@@ -33,11 +34,20 @@ class GatewayConnection:
         """Open a channel. Raises ConfigError if the file cannot be read."""
         if self.ca is None:
             return grpc.insecure_channel(self.address, options=OPTIONS)
+        return grpc.secure_channel(self.address, self._credentials(self.ca), options=OPTIONS)
+
+    def open_async(self) -> grpc.aio.Channel:
+        """Open a channel for the running event loop. Raises ConfigError if the file cannot be read."""
+        if self.ca is None:
+            return grpc.aio.insecure_channel(self.address, options=OPTIONS)
+        return grpc.aio.secure_channel(self.address, self._credentials(self.ca), options=OPTIONS)
+
+    @staticmethod
+    def _credentials(ca: Path) -> grpc.ChannelCredentials:
         try:
-            credentials = grpc.ssl_channel_credentials(self.ca.read_bytes())
+            return grpc.ssl_channel_credentials(ca.read_bytes())
         except OSError as error:
-            raise ConfigError(f"ca {self.ca}: {error.strerror}") from error
-        return grpc.secure_channel(self.address, credentials, options=OPTIONS)
+            raise ConfigError(f"ca {ca}: {error.strerror}") from error
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:

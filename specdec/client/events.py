@@ -1,22 +1,21 @@
 """Client-side values of a generation: the request, the streamed events and the result."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from specdec.client.requests import ChatOptions, FunctionTool, OutputForm, Prompt, ToolInvocation
 from specdec.planning.gamma_policy import GammaPolicy
-from specdec.rules.speculation import Mode, TreeOptions
+from specdec.rules.speculation import Mode, Origin, TreeOptions
+from specdec.sampling.logprobs import TokenLogprobs
 from specdec.sampling.params import FinishReason
-from specdec.wire.report import ReportedToken, RoundReport
-
-Token = ReportedToken
-"""One output token."""
+from specdec.wire.report import RoundReport
 
 
 @dataclass(frozen=True, slots=True)
 class PromptRequest:
-    """Request for one generation. None leaves a choice to the server."""
+    """Request for one generation. None leaves a choice to the server; the names are those of the API."""
 
-    prompt: str
+    prompt: Prompt
     max_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
@@ -37,9 +36,95 @@ class PromptRequest:
     session: str = ""
     """Session to continue; empty for a standalone generation."""
     chat: bool = False
-    """Whether the prompt is a user message that goes through the model's chat template."""
+    """Whether a text is a user message that goes through the model's chat template. Messages always do."""
     detail: bool = False
     """Whether each round includes a report."""
+    model: str = ""
+    """Name of the model; empty for the only one."""
+    top_k: int | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    """Bias of token ids, in [-100, 100]."""
+    allowed_token_ids: tuple[int, ...] = ()
+    """The only ids that may be drawn; empty allows all."""
+    banned_token_ids: tuple[int, ...] = ()
+    bad_words: tuple[str, ...] = ()
+    """Texts whose tokens never appear in the output one after the other."""
+    min_tokens: int | None = None
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    include_stop_str_in_output: bool = False
+    n: int | None = None
+    """Number of choices, 1 to 16. The one at index i has the tokens of the seed i higher."""
+    logprobs: int | None = None
+    """Number of likely tokens that are reported with each output token; None reports no log probabilities."""
+    prompt_logprobs: int | None = None
+    """The same for the tokens of the prompt."""
+    prediction: str = ""
+    """Text that much of the output is expected to repeat; it is drafted from."""
+    structured_output: OutputForm | None = None
+    tools: tuple[FunctionTool, ...] = ()
+    tool_choice: str = ""
+    """`auto`, `none` or `required`; empty for the server's default, `auto`."""
+    forced_tool: str = ""
+    """Name of the one tool that is called; in place of `tool_choice`."""
+    parallel_tool_calls: bool | None = None
+    chat_options: ChatOptions | None = None
+    skip_special_tokens: bool | None = None
+    add_special_tokens: bool | None = None
+    truncate_prompt_tokens: int | None = None
+    """Number of the prompt's last tokens that are used; -1 for as many as there is room for."""
+    expect_turn: int | None = None
+    """Number of turns that the session must have had, or the request is refused."""
+    priority: str = ""
+    """`flex`, `default` or `priority`; empty for the default."""
+    request_id: str = ""
+    """Idempotency key: a repeated request joins the generation that it began; empty for a new one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One output token."""
+
+    id: int
+    text: str
+    origin: Origin
+    logprobs: TokenLogprobs | None = None
+    """Log probabilities, if the request asks for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionCallDelta:
+    """Part of a call. The parts with one index are joined."""
+
+    index: int
+    arguments: str
+    id: str = ""
+    """Set in the first part, as is the name."""
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerDelta:
+    """Next part of a message that is parsed for calls, if the request offers tools."""
+
+    content: str = ""
+    tool_calls: tuple[FunctionCallDelta, ...] = ()
+    reasoning: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerMessage:
+    """Message that was parsed for calls."""
+
+    content: str = ""
+    """Text around the calls."""
+    tool_calls: tuple[ToolInvocation, ...] = ()
+    reasoning: str = ""
+    """Thinking before the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +134,13 @@ class StartedEvent:
     id: str
     model: str
     seed: int
+    prompt_token_ids: tuple[int, ...] = ()
+    system_fingerprint: str = ""
+    """Outputs of one seed agree under one fingerprint."""
+    session: str = ""
+    turn: int = 0
+    """Number of turns of the session, this one included."""
+    priority: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +153,52 @@ class RoundEvent:
     """Texts of the rejected draft tokens."""
     report: RoundReport | None = None
     """Report of the round, if the request asks for it."""
+    choice: int = 0
+    """Index of the choice."""
+    drafted: int = 0
+    """Length of the draft."""
+    accepted: int = 0
+    """Number of accepted draft tokens."""
+    message: AnswerDelta | None = None
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    """In the first round of a choice: log probabilities of the prompt's tokens but the first, if requested."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterCounts:
+    """The rounds that one drafter drafted for; the fields are those of the API."""
+
+    num_spec_steps: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_draft_tokens: int = 0
+    alpha: float = 0.0
+    c: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationTotals:
+    """What speculation did, with vLLM's names; the fields are those of the API."""
+
+    mode: Mode | None = None
+    num_spec_steps: int = 0
+    num_spec_tokens: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_draft_tokens: int = 0
+    draft_acceptance_rate: float = 0.0
+    mean_acceptance_length: float = 0.0
+    acceptance_histogram: tuple[int, ...] = ()
+    num_plain_steps: int = 0
+    fallbacks: Mapping[str, int] = field(default_factory=dict)
+    lenience: float = 1.0
+    lossy: bool = False
+    drafters: Mapping[str, DrafterCounts] = field(default_factory=dict)
+    predicted_speedup: float = 0.0
+    measured_speedup: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedEvent:
-    """Last event: the finish reason and the server's counts."""
+    """Last event of a choice: the finish reason and the server's counts."""
 
     reason: FinishReason | None
     prompt_tokens: int
@@ -78,9 +211,36 @@ class FinishedEvent:
     """Number of rounds without a draft, by reason."""
     lossy: bool = False
     """Whether lenience allowed the output distribution to differ from the target's."""
+    choice: int = 0
+    """Index of the choice."""
+    matched_stop: str = ""
+    """Stop string that ended the output; empty if none did."""
+    cached_tokens: int = 0
+    """Number of prompt tokens that were not computed anew."""
+    accepted_prediction_tokens: int = 0
+    rejected_prediction_tokens: int = 0
+    speculation: SpeculationTotals | None = None
+    message: AnswerDelta | None = None
+    """Rest of the message, if the request offers tools."""
 
 
 Event = StartedEvent | RoundEvent | FinishedEvent
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceResult:
+    """One choice of a finished generation."""
+
+    tokens: tuple[Token, ...]
+    finished: FinishedEvent
+    message: AnswerMessage
+    """Message parsed for calls; empty if the request offers no tools."""
+    reports: tuple[RoundReport, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+
+    @property
+    def text(self) -> str:
+        return "".join(token.text for token in self.tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +259,17 @@ class GenerationResult:
     """Reports of all rounds, if the request asks for them."""
     first_tokens: int = 1
     """Number of tokens in the first round, which arrive together."""
+    choices: tuple[ChoiceResult, ...] = ()
+    """All choices by index. The fields above are those of the first one."""
 
     @property
     def text(self) -> str:
         return "".join(token.text for token in self.tokens)
+
+    @property
+    def message(self) -> AnswerMessage:
+        """Message of the first choice, parsed for calls; empty if the request offers no tools."""
+        return self.choices[0].message if self.choices else AnswerMessage()
 
     @property
     def tokens_per_second(self) -> float:

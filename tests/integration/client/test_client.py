@@ -5,8 +5,19 @@ import asyncio
 import pytest
 
 from gateway.config import DrainSettings
-from specdec.client import Client, FinishedEvent, PromptRequest, Retries, RoundEvent
-from specdec.errors import FieldInvalid, NoVerifier
+from specdec.client import (
+    AsyncClient,
+    ChatMessage,
+    Client,
+    FinishedEvent,
+    FunctionTool,
+    OutputForm,
+    PromptRequest,
+    Retries,
+    RoundEvent,
+    StartedEvent,
+)
+from specdec.errors import FieldInvalid, ModelNotFound, NoVerifier, SessionNotFound
 from specdec.sampling.params import FinishReason
 from tests.gateway_fakes import Script, ScriptedVerifier
 from tests.integration.gateway.replicas import LONG, replicas
@@ -33,6 +44,93 @@ async def test_a_refusal_is_the_products_own_error_and_is_not_tried_again() -> N
             await asyncio.to_thread(client.generate, PromptRequest("Say it", temperature=3.0))
         assert refused.value.param == "temperature"
         assert not here.verifier.calls
+
+
+async def test_the_clients_of_threads_and_of_asyncio_answer_the_same() -> None:
+    request = PromptRequest("Say it", max_tokens=50, n=2, seed=3, logprobs=2, detail=True)
+    async with stage() as here, AsyncClient(here.gateway.grpc) as client:
+        result = await client.generate(request)
+        with Client(here.gateway.grpc) as other:
+            again = await asyncio.to_thread(other.generate, request)
+    assert [choice.text for choice in result.choices] == [choice.text for choice in again.choices]
+    assert [choice.text for choice in result.choices] == [Script().text] * 2
+    assert result.tokens == again.tokens
+    assert all(token.logprobs is not None and len(token.logprobs.top) == 2 for token in result.tokens)
+    assert result.started.prompt_token_ids == tuple(b"Say it")
+    assert len(result.reports) == result.finished.rounds
+
+
+async def test_a_conversation_with_tools_becomes_a_message() -> None:
+    text = '<tool_call>\n{"name": "look", "arguments": {"at": "it"}}\n</tool_call>'
+    schema = {"type": "object", "properties": {"at": {"type": "string"}}}
+    async with stage(ScriptedVerifier(script=Script(text=text))) as here, AsyncClient(here.gateway.grpc) as client:
+        messages = (ChatMessage("system", "Be brief."), ChatMessage("user", "Look at it."))
+        result = await client.generate(PromptRequest(messages, tools=(FunctionTool("look", "", schema),)))
+    assert [(call.name, call.arguments) for call in result.message.tool_calls] == [("look", '{"at": "it"}')]
+    assert result.message.tool_calls[0].id
+
+
+async def test_a_form_and_penalties_arrive_at_the_verifier() -> None:
+    form = OutputForm(choice=("Hello, world.", "no"))
+    asked = PromptRequest("Say it", presence_penalty=0.5, top_k=4, prediction="Hello", structured_output=form)
+    async with stage() as here, AsyncClient(here.gateway.grpc) as client:
+        await client.generate(asked)
+        (call,) = here.verifier.calls
+    assert (call.sampling.presence_penalty, call.sampling.top_k) == (0.5, 4)
+    assert call.sampling.grammar is not None
+    assert bytes(call.speculation.prediction) == b"Hello"
+
+
+async def test_sessions_are_made_continued_listed_and_deleted() -> None:
+    async with stage() as here, AsyncClient(here.gateway.grpc) as client:
+        made = await client.create_session(user="ann", ttl=60)
+        await client.generate(PromptRequest("Say it", user="ann", session=made.id, expect_turn=0))
+        assert (await client.session(made.id, "ann")).turn == 1
+        second = await client.create_session(user="ann")
+        page = await client.list_sessions("ann", page_size=1)
+        rest = await client.list_sessions("ann", page_token=page.next_page_token)
+        assert {each.id for each in (*page.sessions, *rest.sessions)} == {made.id, second.id}
+        await client.delete_session(made.id, "ann")
+        with pytest.raises(SessionNotFound):
+            await client.session(made.id, "ann")
+
+
+async def test_models_and_tokens() -> None:
+    async with stage() as here, AsyncClient(here.gateway.grpc) as client:
+        (model,) = await client.models()
+        assert model == await client.model("bytes")
+        tokenized = await client.tokenize("Say it")
+        assert tokenized.token_ids == tuple(b"Say it")
+        assert tokenized.context_length == model.context_length
+        assert (await client.tokenize((ChatMessage("user", "a"),))).token_ids == tuple(b"user: a\n")
+        assert await client.detokenize(tokenized.token_ids) == "Say it"
+        with pytest.raises(ModelNotFound):
+            await client.model("other")
+
+
+async def test_a_generation_is_cancelled_from_elsewhere() -> None:
+    async with stage(ScriptedVerifier(script=LONG)) as here, AsyncClient(here.gateway.grpc) as client:
+        texts = []
+        async for event in client.stream(REQUEST):
+            if isinstance(event, StartedEvent):
+                assert await client.cancel(event.id)
+            elif isinstance(event, RoundEvent):
+                texts += [token.text for token in event.tokens]
+    assert len("".join(texts)) < len(LONG.text)
+
+
+async def test_an_asyncio_stream_goes_on_at_the_next_gateway(server: Server) -> None:
+    verifier, texts = ScriptedVerifier(script=LONG), []
+    async with replicas(server.url, verifier, drain=DrainSettings(limit=0.0), lease=3600.0) as pair:
+        addresses = [each.gateway.grpc for each in pair]
+        async with AsyncClient(*addresses, retries=Retries(first=0.01)) as client:
+            async for event in client.stream(REQUEST):
+                if isinstance(event, RoundEvent):
+                    texts += [token.text for token in event.tokens]
+                    if len(texts) == 4:
+                        await pair[0].gateway.drain()
+    assert "".join(texts) == LONG.text
+    assert len(verifier.calls) == 2
 
 
 async def test_a_stream_goes_on_at_the_next_gateway(server: Server) -> None:
