@@ -154,7 +154,8 @@ proto: proto-tools ## Generate the code of the protos, the package specdec.proto
 	.venv-proto/bin/python protos/generate.py .
 
 docs: install-dev ## Write the pages that are made from the code.
-	$(BIN)/python docs/configuration.py && $(BIN)/python docs/chart.py && $(BIN)/python docs/peers_chart.py && $(BIN)/python docs/performance.py
+	$(BIN)/python docs/configuration.py && $(BIN)/python docs/chart.py && $(BIN)/python docs/status_codes.py && \
+		$(BIN)/python docs/peers_chart.py && $(BIN)/python docs/performance.py
 
 .PHONY: benchmark-clients tool-clients
 benchmark-clients: ## Install AIPerf and GuideLLM apart, for tests/benchmark_clients (gigabytes).

@@ -28,6 +28,12 @@ def test_every_setting_says_what_it_means(configuration: str) -> None:
     assert not silent
 
 
+def test_the_status_codes_of_the_grpc_page_are_those_of_the_code() -> None:
+    codes = runpy.run_path(str(DOCS / "status_codes.py"))
+    (found,) = codes["TABLE"].findall((DOCS / "grpc.md").read_text(encoding="utf-8"))
+    assert found == codes["table"](), "run `make docs`"
+
+
 def test_the_readme_s_chart_is_that_of_the_last_run_of_the_benchmark() -> None:
     chart: str = runpy.run_path(str(DOCS / "peers_chart.py"))["chart"]()
     assert (DOCS / "readme" / "peers.svg").read_text(encoding="utf-8") == chart, "run `make docs`"

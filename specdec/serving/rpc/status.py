@@ -79,6 +79,21 @@ _TABLE: dict[type[SpecdecError], ErrorStatus] = {
 _BUG = _TABLE[errors.InternalError]
 
 
+def statuses() -> Iterator[tuple[type[SpecdecError], ErrorStatus]]:
+    """Yield every error that can leave a service, with its status: one class for each reason."""
+    for kind in _kinds(SpecdecError):
+        found = next((_TABLE[base] for base in kind.__mro__ if base in _TABLE), None)
+        if found is not None and (kind in _TABLE or kind.reason != getattr(kind.__base__, "reason", "")):
+            yield kind, found
+
+
+def _kinds(base: type[SpecdecError]) -> Iterator[type[SpecdecError]]:
+    """Yield the subclasses of an error, each before its own subclasses."""
+    for kind in base.__subclasses__():
+        yield kind
+        yield from _kinds(kind)
+
+
 def status_of(error: SpecdecError) -> ErrorStatus:
     """Return the status of an error, or that of its nearest base class in the table."""
     found = next((_TABLE[base] for base in type(error).__mro__ if base in _TABLE), _BUG)
@@ -155,7 +170,7 @@ def _raised_there(status: status_pb2.Status) -> SpecdecError | None:
 
 
 def _revive(info: error_details_pb2.ErrorInfo, message: str) -> SpecdecError | None:
-    kind = next((kind for kind in _TABLE if kind.reason == info.reason), None)
+    kind = next((kind for kind, _ in statuses() if kind.reason == info.reason), None)
     if kind is None:
         return None
     if issubclass(kind, RequestError):
