@@ -240,7 +240,7 @@ train-demo: install-dev ## Train models/demo from this interpreter's standard li
 .PHONY: train-smollm2-drafter
 train-smollm2-drafter: install-dev ## Distil a drafter for smollm2 from its own answers (hours); resumes after a kill.
 	$(BIN)/specdec models get smollm2
-	$(BIN)/python -m models.smollm2 $(ARGS)
+	$(BIN)/specdec train drafter --target smollm2 --questions benchmarks/spec_bench.jsonl $(ARGS)
 
 clean: ## Remove what make created.
 	rm -rf $(VENV) .venv-proto .mypy_cache .pytest_cache .ruff_cache .import_linter_cache *.egg-info build

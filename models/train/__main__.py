@@ -7,7 +7,8 @@ import typer
 from rich.console import Console
 from transformers.utils import logging as transformers_logging
 
-from models.train import compute, pipeline
+from models.train import pipeline
+from specdec.training import compute
 
 _MODELS = Path(__file__).resolve().parent.parent
 

@@ -1,11 +1,9 @@
 """Shapes of the demo pair: a deep, thin target, and a drafter shaped like the target's first layers."""
 
-import copy
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM
 
 CONTEXT = 1024
 
@@ -30,23 +28,6 @@ def build(shape: Shape, vocabulary: int, seed: int) -> LlamaForCausalLM:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return LlamaForCausalLM(_config(shape, vocabulary))
-
-
-def export(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
-    """Write weights (bfloat16 safetensors), configuration and tokenizer in Hugging Face format."""
-    stored = LlamaForCausalLM(copy.deepcopy(model.config)).to(torch.bfloat16)
-    stored.load_state_dict(model.state_dict())
-    stored.config.dtype = torch.bfloat16
-    stored.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    for file in folder.iterdir():
-        file.chmod(0o644)  # safetensors writes mode 0600, which another user, such as a container's, cannot read
-
-
-def load(folder: Path) -> LlamaForCausalLM:
-    """Load the float32 model of a folder, in evaluation mode."""
-    model: LlamaForCausalLM = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
-    return model.eval()
 
 
 def _config(shape: Shape, vocabulary: int) -> LlamaConfig:

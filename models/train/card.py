@@ -4,7 +4,8 @@ import platform
 from dataclasses import dataclass
 from pathlib import Path
 
-from models.train.evaluate import HeldOutLoss, StepCost
+from models.train.evaluate import HeldOutLoss
+from specdec.training.step_cost import StepCost
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,12 @@
-"""Evaluation of the trained pair: held-out loss, α at temperatures 1 and 0, and the cost ratio c."""
+"""Evaluation of the trained pair: held-out loss, and α at temperatures 1 and 0."""
 
 import math
-import statistics
-import time
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional
-from transformers import DynamicCache, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 from models.train.architecture import CONTEXT
 from models.train.data import Windows
@@ -25,19 +23,6 @@ class HeldOutLoss:
 
     nats_per_token: float
     bits_per_byte: float
-
-
-@dataclass(frozen=True)
-class StepCost:
-    """Median milliseconds of one 1-token decode step, one thread, and c = drafter step / target step."""
-
-    target_ms: float
-    drafter_ms: float
-
-    @property
-    def c(self) -> float:
-        """Duration of a drafter step relative to a target step."""
-        return self.drafter_ms / self.target_ms
 
 
 @torch.inference_mode()
@@ -76,36 +61,3 @@ def alpha(
 def _continuation_logits(model: LlamaForCausalLM, rows: Tensor) -> Tensor:
     logits: Tensor = model(input_ids=rows[:, :-1], use_cache=False).logits[:, PROMPT - 1 :]
     return logits.float()
-
-
-def step_cost(target: LlamaForCausalLM, drafter: LlamaForCausalLM, steps: int = 100) -> StepCost:
-    """Time alternating single-token steps of the two plain models, on one thread, after a short context."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        steppers = [_Stepper(target), _Stepper(drafter)]
-        seconds = [[stepper.step() for stepper in steppers] for _ in range(steps)]
-    finally:
-        torch.set_num_threads(threads)
-    target_seconds, drafter_seconds = (statistics.median(column) for column in zip(*seconds, strict=True))
-    return StepCost(1000 * target_seconds, 1000 * drafter_seconds)
-
-
-class _Stepper:
-    """Decodes one token at a time with its own KV cache."""
-
-    def __init__(self, model: LlamaForCausalLM) -> None:
-        self._model = model
-        self._cache = DynamicCache()
-        self._forward(torch.zeros(1, PROMPT, dtype=torch.int64))
-
-    def step(self) -> float:
-        """Return the duration of one step, in seconds."""
-        started = time.perf_counter()
-        self._forward(torch.zeros(1, 1, dtype=torch.int64))
-        return time.perf_counter() - started
-
-    @torch.inference_mode()
-    def _forward(self, ids: Tensor) -> int:
-        logits = self._model(input_ids=ids.to(self._model.device), past_key_values=self._cache, use_cache=True).logits
-        return int(logits[0, -1].argmax())

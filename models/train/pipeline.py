@@ -8,13 +8,15 @@ from torch import Tensor
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from models.train import distill, evaluate, target
-from models.train.architecture import CONTEXT, export, load
+from models.train.architecture import CONTEXT
 from models.train.card import Completion, Facts, write_card
-from models.train.compute import Compute
 from models.train.corpus import Corpus, read_corpus, stdlib_root
 from models.train.data import encode
 from models.train.sampling import continue_rows
 from models.train.tokenizer import train_tokenizer
+from specdec.training.compute import Compute
+from specdec.training.step_cost import step_cost
+from specdec.training.weights import export, load
 
 _PROMPTS = (
     "import os\n\n\ndef read_lines(path):\n",
@@ -72,7 +74,7 @@ def _measure(plan: Plan, corpus: Corpus, tokens: Tensor, tokenizer: PreTrainedTo
         loss=evaluate.held_out_loss(teacher, held_out, text_bytes),
         alpha_sampled=evaluate.alpha(teacher, student, held_out, 1.0, plan.seed),
         alpha_greedy=evaluate.alpha(teacher, student, held_out, 0.0, plan.seed),
-        cost=evaluate.step_cost(teacher, student),
+        cost=step_cost(teacher, student),
         completions=tuple(_complete(teacher, tokenizer, prompt, 0.5, plan.seed) for prompt in _PROMPTS),
     )
 

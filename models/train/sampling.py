@@ -9,9 +9,9 @@ from rich.progress import track
 from torch import Tensor
 from transformers import DynamicCache, LlamaForCausalLM
 
-from models.train.checkpoint import write_whole
-from models.train.compute import Compute
 from models.train.data import Windows
+from specdec.training.checkpoint import write_whole
+from specdec.training.compute import Compute
 
 
 @torch.inference_mode()

@@ -8,10 +8,10 @@ from torch.nn import functional
 from transformers import LlamaForCausalLM
 
 from models.train.architecture import CONTEXT, TARGET, build
-from models.train.compute import Compute
 from models.train.data import Windows
-from models.train.loop import Run, train
-from models.train.optimizer import Schedule, build_optimizers
+from specdec.training.compute import Compute
+from specdec.training.loop import Run, train
+from specdec.training.optimizer import Schedule, build_optimizers
 
 TOKENS_PER_STEP = 8192
 SHORT = CONTEXT // 2

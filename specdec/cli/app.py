@@ -22,6 +22,7 @@ from specdec.cli.commands import run as running
 from specdec.cli.commands import top as topping
 from specdec.cli.commands import tune as tuning
 from specdec.cli.commands.models import models
+from specdec.cli.commands.train import train
 from specdec.cli.commands.up import Up
 from specdec.cli.exit_codes import EPILOG, ExitCode, exit_code
 from specdec.cli.local import serve as serving
@@ -40,6 +41,7 @@ app = typer.Typer(
     help="Speculative decoding as a service: start it, use it, look into it.",
 )
 app.add_typer(models, name="models")
+app.add_typer(train, name="train")
 app.command("chat", epilog=EPILOG)(chatting.command)
 app.command("top", epilog=EPILOG)(topping.command)
 app.command("tune", epilog=EPILOG)(tuning.command)

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from models.train.card import Completion, Facts, render, write_card
-from models.train.evaluate import HeldOutLoss, StepCost
+from models.train.evaluate import HeldOutLoss
+from specdec.training.step_cost import StepCost
 
 FACTS = Facts(
     documents=569,

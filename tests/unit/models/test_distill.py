@@ -6,9 +6,12 @@ import pytest
 import torch
 
 from models.train.architecture import Shape, build
-from models.train.distill import blend, divergences, initial_drafter, total_variation
-from models.train.evaluate import agreement, held_out_loss, overlap, step_cost
+from models.train.distill import divergences, total_variation
+from models.train.evaluate import agreement, held_out_loss, overlap
 from models.train.sampling import continue_rows
+from specdec.training.losses import blend
+from specdec.training.step_cost import step_cost
+from specdec.training.weights import initial_drafter
 
 P = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]])
 Q = torch.tensor([[0.2, 0.3, 0.5], [0.3, 0.1, 0.6]])
@@ -50,7 +53,7 @@ def test_training_starts_with_kl_alone_and_ends_with_total_variation() -> None:
 
 def test_the_drafter_starts_as_the_first_layers_of_the_target() -> None:
     target = build(replace(TINY, layers=4), vocabulary=32, seed=0)
-    drafter = initial_drafter(target)
+    drafter = initial_drafter(target, 2)
     assert drafter.config.num_hidden_layers == len(drafter.model.layers) == 2
     assert target.config.num_hidden_layers == 4
     for name, weight in drafter.state_dict().items():

@@ -7,8 +7,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from models.train.architecture import CONTEXT, DRAFTER, TARGET, Shape, build, export
+from models.train.architecture import CONTEXT, DRAFTER, TARGET, Shape, build
 from models.train.tokenizer import train_tokenizer
+from specdec.training.weights import export
 
 TINY = Shape(layers=2, hidden=16, intermediate=32, heads=2, kv_heads=1)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from models.train.architecture import Shape, build
-from models.train.optimizer import Schedule, build_optimizers, set_learning_rates, split_parameters
+from specdec.training.optimizer import Schedule, build_optimizers, set_learning_rates, split_parameters
 
 TINY = Shape(layers=1, hidden=16, intermediate=32, heads=2, kv_heads=1)
 

@@ -8,11 +8,11 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import LlamaForCausalLM
 
-from models.train import checkpoint
 from models.train.architecture import Shape, build
 from models.train.data import Windows
-from models.train.loop import Run, train
-from models.train.optimizer import Schedule, build_optimizers
+from specdec.training import checkpoint
+from specdec.training.loop import Run, train
+from specdec.training.optimizer import Schedule, build_optimizers
 
 TINY = Shape(layers=2, hidden=16, intermediate=32, heads=2, kv_heads=1)
 STEPS = 8

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from models.train import compute
 from models.train.architecture import Shape, build
 from models.train.data import Windows
 from models.train.sampling import SampleJob, sampled_text
+from specdec.training import compute
 
 PROMPTS = Windows(torch.arange(500) % 32, length=7, seed=0)
 JOB = SampleJob(PROMPTS, rows=3, length=20, batches=2, temperatures=(0.0, 1.0), seed=0)

@@ -6,15 +6,14 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from transformers import LlamaForCausalLM
 
-from models.smollm2.answers import NEW_TOKENS, Answers
-from models.train.compute import Compute
-from models.train.distill import SHARP_TEMPERATURE, blend, initial_drafter
-from models.train.loop import Run, train
-from models.train.optimizer import Schedule, build_optimizers
+from specdec.training.answers import NEW_TOKENS, TargetAnswers
+from specdec.training.compute import Compute
+from specdec.training.loop import Run, train
+from specdec.training.losses import SHARP_TEMPERATURE, blend
+from specdec.training.optimizer import Schedule, build_optimizers
+from specdec.training.weights import CausalModel, head_weight, initial_drafter
 
-LAYERS = 2
 HEAD = 8192
 """Number of ids in the drafter's head, the most frequent ones."""
 ROWS = 16
@@ -25,16 +24,17 @@ _TOKENS_A_ROW = NEW_TOKENS
 
 
 @dataclass(frozen=True)
-class Job:
+class DistilJob:
     """Inputs of the distillation besides the target. `state` is the folder of its checkpoint."""
 
-    answers: Sequence[Answers]
+    answers: Sequence[TargetAnswers]
     steps: int
     seed: int
     state: Path
+    layers: int = 2
 
 
-def frequent_ids(answers: Sequence[Answers], vocabulary: int, count: int) -> Tensor:
+def frequent_ids(answers: Sequence[TargetAnswers], vocabulary: int, count: int) -> Tensor:
     """Return the `count` ids with the most target probability over all answers, ascending, int64.
 
     The lower id wins a tie, because a tokenizer numbers its merges by frequency.
@@ -46,10 +46,11 @@ def frequent_ids(answers: Sequence[Answers], vocabulary: int, count: int) -> Ten
     return mass.argsort(descending=True, stable=True)[:count].sort().values
 
 
-def distil(job: Job, target: LlamaForCausalLM, ids: Tensor, compute: Compute) -> LlamaForCausalLM:
+def distil(job: DistilJob, target: CausalModel, ids: Tensor, compute: Compute) -> CausalModel:
     """Train, or resume training, the drafter with `ids` in its head. Return the float32 model in evaluation mode."""
-    drafter = initial_drafter(target, LAYERS)
-    drafter.get_input_embeddings().weight.requires_grad_(False)  # tied to the head and frozen
+    drafter = initial_drafter(target, job.layers)
+    for frozen in (drafter.get_input_embeddings(), drafter.get_output_embeddings()):
+        frozen.requires_grad_(False)
     loss_of = _loss_of_step(job, drafter, ids, compute)
     run = Run("drafter", Schedule(job.steps, WARMUP, DECAY_SHARE), ROWS * _TOKENS_A_ROW, job.state / "drafter.pt")
     body = drafter.base_model
@@ -65,8 +66,8 @@ class _Trained(torch.nn.Module):
         self.layers, self.norm = body.layers, body.norm
 
 
-def _loss_of_step(job: Job, drafter: LlamaForCausalLM, ids: Tensor, compute: Compute) -> Callable[[int], Tensor]:
-    head = drafter.get_input_embeddings().weight[ids].detach()
+def _loss_of_step(job: DistilJob, drafter: CausalModel, ids: Tensor, compute: Compute) -> Callable[[int], Tensor]:
+    head = head_weight(drafter, ids).detach()
     places = torch.full((drafter.config.vocab_size,), -1).index_copy_(0, ids, torch.arange(len(ids)))
 
     def loss_of(step: int) -> Tensor:
@@ -78,7 +79,7 @@ def _loss_of_step(job: Job, drafter: LlamaForCausalLM, ids: Tensor, compute: Com
     return loss_of
 
 
-def chosen_rows(job: Job, step: int) -> Answers:
+def chosen_rows(job: DistilJob, step: int) -> TargetAnswers:
     """Return ROWS rows of one batch of answers. Batches come in a seeded order; each row is used once per epoch."""
     per_batch = len(job.answers[0].rows) // ROWS
     epoch, place = divmod(step, per_batch * len(job.answers))
@@ -88,16 +89,16 @@ def chosen_rows(job: Job, step: int) -> Answers:
     return _cut(job.answers[number], slice(part * ROWS, (part + 1) * ROWS))
 
 
-def _cut(answers: Answers, rows: slice) -> Answers:
+def _cut(answers: TargetAnswers, rows: slice) -> TargetAnswers:
     """Return some rows, without the columns that are padding in all of them."""
     left = int(answers.starts[rows].min())
-    return Answers(
+    return TargetAnswers(
         answers.rows[rows, left:], answers.starts[rows] - left, answers.ends[rows] - left,
         answers.ids[rows], answers.log_probs[rows],
     )  # fmt: skip
 
 
-def hidden_states(model: LlamaForCausalLM, answers: Answers) -> Tensor:
+def hidden_states(model: CausalModel, answers: TargetAnswers) -> Tensor:
     """Return the hidden states [own tokens, hidden] from which the model predicts each answer token."""
     columns = torch.arange(answers.rows.shape[1] - 1)
     mask = (columns >= answers.starts[:, None]).long()
@@ -109,7 +110,7 @@ def hidden_states(model: LlamaForCausalLM, answers: Answers) -> Tensor:
     return found
 
 
-def divergences(answers: Answers, places: Tensor, logits: Tensor) -> Tensor:
+def divergences(answers: TargetAnswers, places: Tensor, logits: Tensor) -> Tensor:
     """Return [3] means over the answers' tokens: forward KL without its constant, total variation, sharp total
     variation.
 
@@ -130,7 +131,7 @@ def divergences(answers: Answers, places: Tensor, logits: Tensor) -> Tensor:
     return torch.stack((kl, plain, sharp))
 
 
-def own_tokens(answers: Answers) -> Tensor:
+def own_tokens(answers: TargetAnswers) -> Tensor:
     """Return a mask of the tokens up to the end of each answer, bool [rows, NEW_TOKENS]."""
     columns = torch.arange(answers.ids.shape[1]) + answers.prompt
     return columns < answers.ends[:, None]

@@ -10,8 +10,8 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from models.train import checkpoint
-from models.train.optimizer import Schedule, set_learning_rates
+from specdec.training import checkpoint
+from specdec.training.optimizer import Schedule, set_learning_rates
 
 _SMOOTHING = 0.95
 _GRADIENT_NORM = 1.0

@@ -1,11 +1,19 @@
 """Prompts that the target answers to train its drafter: tasks on topics and on prose of the standard library.
 
-None of them is in benchmarks/spec_bench.jsonl, which measures the drafter.
+None of them is in benchmarks/spec_bench.jsonl, which measures the drafter. A file of the caller's own prompts replaces
+them.
 """
 
+import json
 import random
 import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from pydoc_data.topics import topics
+from typing import Any
+
+from specdec.errors import ConfigError
 
 _WORDS = range(40, 111)
 """Range of passage lengths, in words."""
@@ -70,6 +78,61 @@ def prompts(count: int, seed: int) -> list[str]:
     chosen = random.Random(seed)
     passages, makers = _passages(), (_on_passage, _on_topic, _sum)
     return [makers[number % len(makers)](chosen, passages) for number in range(count)]
+
+
+HELD_OUT = 8
+"""One prompt in this many of a file measures the drafter, and is not trained on."""
+_LEAST = 2 * HELD_OUT
+
+
+@dataclass(frozen=True, slots=True)
+class OwnPrompts:
+    """Prompts of a file."""
+
+    taught: tuple[str, ...]
+    """Prompts that the drafter is trained on."""
+    held_out: tuple[str, ...]
+
+    def draw(self, count: int, seed: int) -> list[str]:
+        """Return `count` of the taught prompts in a seeded order. Each is used once before any is used again."""
+        rounds = -(-count // len(self.taught))
+        order = random.Random(seed)
+        return [text for _ in range(rounds) for text in order.sample(self.taught, len(self.taught))][:count]
+
+
+def read_prompts(file: Path) -> OwnPrompts:
+    """Return the prompts of a file: one a line, or in a .jsonl file `prompt`, `turns` or `messages` of each row.
+
+    Raises:
+        ConfigError: the file cannot be read, a row has no prompt, or there are too few.
+    """
+    try:
+        lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--data {file}: cannot be read: {error}") from error
+    texts = [_prompt(file, *each) for each in enumerate(lines, 1)] if file.suffix == ".jsonl" else lines
+    texts = list(dict.fromkeys(texts))
+    if len(texts) < _LEAST:
+        raise ConfigError(f"--data {file}: needs at least {_LEAST} different prompts, has {len(texts)}")
+    taught = tuple(text for place, text in enumerate(texts) if place % HELD_OUT)
+    return OwnPrompts(taught, tuple(texts[::HELD_OUT]))
+
+
+def _prompt(file: Path, number: int, line: str) -> str:
+    try:
+        text = _first_user_text(json.loads(line))
+    except (ValueError, KeyError, IndexError, TypeError, StopIteration):
+        text = None
+    if not isinstance(text, str) or not text.strip():
+        raise ConfigError(f"--data {file}: line {number} has no text in prompt, turns or messages")
+    return text
+
+
+def _first_user_text(row: Mapping[str, Any]) -> Any:
+    if "messages" in row:
+        messages: Sequence[Mapping[str, Any]] = row["messages"]
+        return next(each["content"] for each in messages if each["role"] == "user")
+    return row["turns"][0] if "turns" in row else row["prompt"]
 
 
 def _passages() -> list[str]:

@@ -1,0 +1,68 @@
+"""`specdec train`: train what drafts for a target."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from specdec.cli import known_models
+from specdec.cli.exit_codes import EPILOG
+from specdec.errors import ConfigError
+
+train = typer.Typer(epilog=EPILOG, no_args_is_help=True, help="Train what drafts for a target.")
+
+
+@train.callback()
+def _group() -> None:
+    """Keep the commands of the group apart, however many there are."""
+
+
+@train.command(epilog=EPILOG)
+def drafter(
+    target: Annotated[str, typer.Option(help="Folder of the target, or its name in `specdec models list`.")],
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="Prompts like yours, one a line, or .jsonl with prompt, turns or messages; others are built in."
+        ),
+    ] = None,
+    questions: Annotated[
+        Path | None, typer.Option(help="Rows of category and turns that measure α; held-out prompts when left out.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the drafter; TARGET-drafter when left out.")] = None,
+    state: Annotated[Path | None, typer.Option(help="Folder of answers and checkpoints, to resume from.")] = None,
+    batches: Annotated[int, typer.Option(min=1, help="Batches of 96 answers that the target writes.")] = 40,
+    steps: Annotated[int, typer.Option(min=1, help="Distillation steps of 16 answers.")] = 1200,
+    layers: Annotated[int, typer.Option(min=1, help="How many of the target's first layers the drafter has.")] = 2,
+    seed: Annotated[int, typer.Option(min=0, help="Decides prompts, answers and their order.")] = 0,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; PyTorch's choice when left out.")] = None,
+) -> None:
+    """Distil a small drafter from the target's own answers, and write its folder with a card that states α.
+
+    Takes hours on a CPU; run it again after a kill to resume.
+    """
+    folder = _folder(target)
+    try:
+        from transformers.utils import logging as transformers_logging
+
+        from specdec.training.card import mean
+        from specdec.training.drafter import DrafterPlan, train_drafter
+    except ImportError as error:
+        raise ConfigError(f"training needs the packages of the extra drafter: {error}") from error
+    transformers_logging.disable_progress_bar()
+    place = out or known_models.cache() / f"{folder.name}-drafter"
+    kept = state or known_models.cache() / ".training" / place.name
+    plan = DrafterPlan(folder, place, kept, data, questions, batches, steps, layers, seed, threads)
+    found = mean(train_drafter(plan))
+    rates = f"α {found.sampled:.3f} at temperature 1 and {found.greedy:.3f} at 0"
+    Console(stderr=True).print(
+        f"{rates}; written to {place}\nTry it: specdec up --target {target} --drafter {place}", soft_wrap=True
+    )
+
+
+def _folder(target: str) -> Path:
+    found = Path(target) if Path(target).is_dir() else known_models.find(target)
+    if found is None:
+        raise ConfigError(f"--target {target} is no folder, and not on this machine: specdec models get {target}")
+    return found

@@ -1,0 +1,142 @@
+"""Training of a drafter, from the target's folder to the drafter's folder and its card."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import track
+from transformers import AutoConfig
+
+from specdec.engine import draft_head
+from specdec.errors import ConfigError
+from specdec.training import answers, card, compute, distil, evaluate, prompts
+from specdec.training.evaluate import DraftAlpha
+from specdec.training.step_cost import StepCost, step_cost
+from specdec.training.weights import check_target, export, load
+
+_HELD_OUT = 96
+"""Number of built-in prompts that measure a drafter without questions of its own."""
+_HELD_OUT_SEED = 2**31
+"""Seed of these prompts, far from those of the taught ones."""
+
+
+@dataclass(frozen=True)
+class DrafterPlan:
+    """What to train, from what, and where to."""
+
+    target: Path
+    """Folder of the target."""
+    out: Path
+    """Folder of the drafter."""
+    state: Path
+    """Folder of answers and checkpoints, which a killed run resumes from."""
+    data: Path | None = None
+    """File of prompts that the target answers; None takes the built-in ones."""
+    questions: Path | None = None
+    """File in the format of Spec-Bench that measures the drafter; None takes prompts held out of `data`."""
+    batches: int = 40
+    """Number of batches of 96 answers."""
+    steps: int = 1200
+    """Number of distillation steps of 16 answers."""
+    layers: int = 2
+    """Number of the target's first layers that the drafter has."""
+    seed: int = 0
+    threads: int | None = None
+    """Number of CPU threads; None takes PyTorch's choice."""
+
+
+@dataclass(frozen=True)
+class _Data:
+    """Prompts of a plan."""
+
+    draw: answers.Prompts
+    asked: Mapping[str, Sequence[str]]
+    """Messages that measure the drafter, by category."""
+    about: str
+
+
+def train_drafter(plan: DrafterPlan) -> Mapping[str, DraftAlpha]:
+    """Train, or resume training, a drafter; write its folder with the card, and return α by category.
+
+    Raises:
+        ConfigError: the target cannot be distilled, a file cannot be used, or the state is of another plan.
+    """
+    check_target(_config(plan.target), plan.layers)
+    data, machine = _data(plan), compute.choose("cpu", plan.threads, compiled=False)
+    _claim(plan)
+    console = Console(stderr=True)
+    teacher = answers.load_teacher(plan.target)
+    taught = [
+        answers.batch(number, teacher, data.draw, plan.seed, plan.state)
+        for number in track(range(plan.batches), "answers of the target", console=console)
+    ]
+    vocabulary = int(teacher.model.get_output_embeddings().weight.shape[0])
+    ids = distil.frequent_ids(taught, vocabulary, distil.HEAD)
+    job = distil.DistilJob(taught, plan.steps, plan.seed, plan.state, plan.layers)
+    drafter = distil.distil(job, teacher.model, ids, machine)
+    plan.out.mkdir(parents=True, exist_ok=True)
+    drafter.config.draft_head = draft_head.save_head(plan.out, ids)
+    export(drafter, teacher.tokenizer, plan.out)
+    with console.status("measuring the drafter"):
+        found = evaluate.alphas(teacher, load(plan.out), ids, data.asked, plan.seed)
+        cost = _cost(plan, ids)
+    named = f" --data {plan.data.name}" if plan.data else ""
+    options = f"--batches {plan.batches} --steps {plan.steps} --layers {plan.layers} --seed {plan.seed}"
+    facts = card.DrafterFacts(
+        target=plan.target.name,
+        layers=(plan.layers, teacher.model.config.num_hidden_layers),
+        ids=(len(ids), vocabulary),
+        prompts=data.about,
+        alphas=found,
+        cost=cost,
+        answers=sum(int(distil.own_tokens(each).sum()) for each in taught),
+        steps=plan.steps,
+        rows=distil.ROWS,
+        command=f"specdec train drafter --target {plan.target.name}{named} {options}",
+    )
+    (plan.out / "README.md").write_text(card.render(facts), encoding="utf-8")
+    return found
+
+
+def _config(target: Path) -> Any:
+    try:
+        return AutoConfig.from_pretrained(target, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--target {target}: {str(error).splitlines()[0]}") from error
+
+
+def _data(plan: DrafterPlan) -> _Data:
+    own = prompts.read_prompts(plan.data) if plan.data else None
+    if plan.questions:
+        asked = evaluate.questions(plan.questions)
+    elif own:
+        asked = {"held out": own.held_out[:_HELD_OUT]}
+    else:
+        asked = {"built-in": prompts.prompts(_HELD_OUT, _HELD_OUT_SEED + plan.seed)}
+    if own and plan.data:
+        return _Data(own.draw, asked, f"prompts of `{plan.data.name}`")
+    return _Data(prompts.prompts, asked, "built-in prompts")
+
+
+def _claim(plan: DrafterPlan) -> None:
+    """Record what the state is of, or raise ConfigError if it is of other inputs."""
+    data = hashlib.sha256(plan.data.read_bytes()).hexdigest() if plan.data else "built-in"
+    config = hashlib.sha256((plan.target / "config.json").read_bytes()).hexdigest()
+    wanted = {"target": str(plan.target.resolve()), "config": config, "data": data, "seed": plan.seed}
+    wanted["layers"] = plan.layers
+    file = plan.state / "plan.json"
+    if file.exists() and (known := json.loads(file.read_text(encoding="utf-8"))) != wanted:
+        other = ", ".join(name for name in wanted if known.get(name) != wanted[name])
+        raise ConfigError(f"--state {plan.state} is of a training with another {other}: name another folder")
+    plan.state.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(wanted), encoding="utf-8")
+
+
+def _cost(plan: DrafterPlan, ids: Any) -> StepCost:
+    small = load(plan.out)
+    small.set_output_embeddings(draft_head.DraftHead(small.get_output_embeddings(), ids))
+    return step_cost(load(plan.target), small)
