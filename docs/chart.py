@@ -188,6 +188,8 @@ RULES: tuple[tuple[str, Schema], ...] = (
     (r"speculation\.drafterVocabulary", {"enum": ["same", "translate"]}),
     (r"speculation\.mode", {"enum": ["off", "rejection", "block", "coupled"]}),
     (r"sizing\.alpha|.*minAcceptance", SHARE),
+    (r".*objectives\.(available|firstToken)", {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}),
+    (r".*objectives\.firstTokenSeconds", {"enum": [0.25, 0.5, 1, 2.5, 5, 10, 30, 60]}),
     (r"sizing\.gamma", {**COUNT, "maximum": 64}),
     (r"sizing\..*|.*(maxFirstTokenSeconds|minSpeedup)", POSITIVE),
     (r"extraObjects", {"type": "array", "items": {"type": ["object", "string"]}}),

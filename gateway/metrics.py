@@ -41,6 +41,12 @@ class GatewayMetrics:
         )
         tokens = LoopCounter("specdec_tokens", "Tokens, prompt or output.", ("kind",), registry=registry)
         self.prompt_tokens, self.output_tokens = tokens.labels("prompt"), tokens.labels("output")
+        self.tenant_tokens = LoopCounter(
+            "specdec_tenant_tokens",
+            "Tokens of an API key's tenant, prompt or output; the tenant is empty without keys.",
+            ("tenant", "kind"),
+            registry=registry,
+        )
         self.verifier_up = gauge("specdec_verifier_up", "Whether a verifier is ready.", ("verifier", "model"))
         self.verifiers_ready = gauge("specdec_verifiers_ready", "Verifiers of a model that are ready.", ("model",))
         self.unserved = counter("specdec_unserved_requests", "Waits for a verifier that ended without one.", ("model",))

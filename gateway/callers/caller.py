@@ -111,6 +111,11 @@ def allowed_priority(asked: PriorityClass, key: ApiKey | None, param: str) -> Pr
     raise PriorityNotAllowed(f"{param}: this API key may ask for {key.priority} at best, not for {asked}", param)
 
 
+def key_tenant(tenant: str) -> str:
+    """Return the tenant of the key that a tenant calls with; empty without keys. User names are not in it."""
+    return share_of(tenant).removeprefix(_KEYED) if tenant.startswith(_KEYED) else ""
+
+
 def share_of(tenant: str) -> str:
     """Return the group that shares memory: the key's whole tenant or, without keys, the user."""
     return tenant.partition(_USER)[0] if tenant.startswith(_KEYED) else tenant

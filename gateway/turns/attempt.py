@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from gateway.callers.caller import key_tenant
 from gateway.store.values import RoundCommit
 from gateway.turns.events import OutputRound
 from gateway.turns.services import Services
@@ -50,6 +51,7 @@ class Attempt:
         self._output = output
         self._call = call
         self._check = RoundCheck(call, vocab_size)
+        self._tenant_tokens = services.metrics.tenant_tokens.labels(key_tenant(output.transcript.turn.tenant), "output")
         self._pending: deque[tuple[Round, OutputRound]] = deque()
         """Rounds received that wait for the store's answer."""
         self._credited = output.credit
@@ -120,6 +122,7 @@ class Attempt:
         (metrics.first_token_seconds if first else metrics.round_seconds).observe(now - output.last_commit)
         output.last_commit = now
         metrics.output_tokens.inc(len(kept.tokens))
+        self._tenant_tokens.inc(len(kept.tokens))
         metrics.speculation.count(output.transcript.header.model, len(kept.draft), kept.accepted)
         output.publish(shown)
         self._progress(output.transcript.tokens)

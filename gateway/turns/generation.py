@@ -10,6 +10,7 @@ from functools import partial
 import structlog
 
 from gateway.admission import Places
+from gateway.callers.caller import key_tenant
 from gateway.request import GenerationRequest
 from gateway.store.values import Opened, SessionView, TurnView
 from gateway.tasks import Shared
@@ -259,6 +260,7 @@ class Generator:
             )
         if not opened.repeated:
             services.metrics.prompt_tokens.inc(len(added))
+            services.metrics.tenant_tokens.labels(key_tenant(request.tenant), "prompt").inc(len(added))
         return opened, header
 
     async def _history(

@@ -127,6 +127,9 @@ liveness
   | replace "MIN_ACCEPTANCE" ($rule.minAcceptance | toString)
   | replace "MIN_SPEEDUP" (.Values.speculation.minSpeedup | toString)
   | replace "MAX_FIRST_TOKEN" ($rule.maxFirstTokenSeconds | toString)
+  | replace "AVAILABLE_SHARE" ($rule.objectives.available | toString)
+  | replace "FIRST_TOKEN_SHARE" ($rule.objectives.firstToken | toString)
+  | replace "FIRST_TOKEN_BOUND" ($rule.objectives.firstTokenSeconds | toString)
   | fromYaml }}
 {{- range $part := $file.groups }}
 - name: {{ $part.name }}

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.utils import floatToGoString
 
 from drafter_service.metrics import DrafterMetrics
 from gateway.metrics import GatewayMetrics, KeyMetrics, KvMetrics
@@ -191,6 +192,17 @@ def test_alerts_read_only_what_an_installed_tier_exports(
     for alert in _alerts(spec):
         asked = re.findall(r"specdec_\w+", _expanded(alert["expr"], recorded))
         assert not asked or there & set(asked), f"{alert['alert']} can never be right here"
+
+
+def test_the_bound_of_a_first_token_is_one_of_a_histogram(exported: dict[str, set[str]]) -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+    rule = schema["properties"]["metrics"]["properties"]["prometheusRule"]["properties"]
+    bounds = rule["objectives"]["properties"]["firstTokenSeconds"]["enum"]
+    registry = CollectorRegistry()
+    GatewayMetrics(registry).first_token_seconds.observe(1.0)
+    known = {sample.labels.get("le") for metric in registry.collect() for sample in metric.samples}
+    assert bounds
+    assert {floatToGoString(bound) for bound in bounds} <= known
 
 
 @pytest.mark.parametrize("drafter", [{"enabled": False}, {"replicas": 0}])

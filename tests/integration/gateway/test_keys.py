@@ -54,6 +54,21 @@ def told(answer: Any) -> tuple[int, str]:
     return answer.status_code, answer.json()["error"]["code"]
 
 
+async def test_tokens_are_counted_by_the_tenant_of_the_key(server: Server, tmp_path: Path) -> None:
+    async with guarded(server, tmp_path) as (replica,):
+        for user in ("ann", "ben"):
+            assert (await replica.post(user=user, headers=ACME)).status_code == 200
+        page = (await replica.client.get("/metrics", headers=ACME)).text
+    samples = (line.rpartition(" ") for line in page.splitlines() if not line.startswith("#"))
+    tokens = {name: float(value) for name, _, value in samples}
+    for kind in ("prompt", "output"):
+        assert (
+            tokens[f'specdec_tenant_tokens_total{{kind="{kind}",tenant="acme"}}']
+            == tokens[f'specdec_tokens_total{{kind="{kind}"}}']
+        )
+    assert not any("ann" in name or 'tenant="other"' in name for name in tokens)
+
+
 async def test_without_a_known_key_nothing_is_served_but_health(server: Server, tmp_path: Path) -> None:
     async with guarded(server, tmp_path) as (replica,):
         client = replica.client
