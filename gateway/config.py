@@ -161,6 +161,9 @@ class GatewaySettings(Settings):
     """Verification mode of a request that names none."""
     max_tokens_over_room: Literal["clamp", "refuse"] = "clamp"
     """Action for a request with more max_tokens than the context has room for."""
+    placement: Literal["prefix", "session"] = "prefix"
+    """What chooses the verifier of a new session: the prefix of its prompt, whose keys and values are there, or its id.
+    No verifier gets over 1.25 times its share of the load."""
     max_body_bytes: int = Field(default=4 * 2**20, gt=0)
     """Largest HTTP body or gRPC message taken from a caller."""
     request_timeout: float = Field(default=600.0, gt=0)

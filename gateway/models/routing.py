@@ -41,7 +41,7 @@ def models_of(
     for name, tokenizer in tokenizers.items():
         defaults = SamplingDefaults.of_folder(settings.routes[name].path) if uses_folder else SamplingDefaults()
         metrics.speculation.add_model(name)
-        pool = VerifierPool(tokenizer.fingerprint, metrics, pins, name)
+        pool = VerifierPool(tokenizer.fingerprint, metrics, pins, name, settings.placement == "prefix")
         served.append(ServedModel(name, tokenizer, PromptEncoder(tokenizer), pool, defaults))
     return ServedModels(*served)
 

@@ -19,6 +19,7 @@ from gateway.turns.transcript import Transcript
 from gateway.turns.turn import Turn
 from gateway.verifiers.client import VerifierClient
 from gateway.verifiers.failover import Failover
+from gateway.verifiers.placement import Prefix
 from specdec.errors import Fenced, SpecdecError
 from specdec.sampling.params import FinishReason
 from specdec.wire.generation import GenerationCall, Round, VerifierInfo
@@ -53,6 +54,8 @@ class TurnRunner:
         self._session = OwnedSession(services, transcript.turn, self._cancel)
         self._unused_epoch = 0
         """Acquired epoch that no call has used yet; 0 if there is none."""
+        self._prefix: Prefix = ()
+        """Prefix that places the generation."""
         self._attempt: Attempt | None = None
         """Attempt at the current verifier, or None."""
         self._waiting: asyncio.Timeout | None = None
@@ -99,9 +102,9 @@ class TurnRunner:
         """Generate until the turn finishes or is cancelled, with failover between verifiers."""
         services, header = self._services, self._transcript.header
         pool, settings = services.models.of_turn(header.model).pool, services.settings.failover
-        first, info = await pool.wait_for_verifier(
-            self._transcript.turn.session_id, header.system_fingerprint, settings.arrival
-        )
+        session_id, fingerprint = self._transcript.turn.session_id, header.system_fingerprint
+        self._prefix = pool.prefix(header.call, fingerprint)
+        first, info = await pool.wait_for_verifier(session_id, fingerprint, settings.arrival, prefix=self._prefix)
         await Failover(pool, settings, services.metrics).run(self, first, info, self._deadline)
 
     async def next_call(self) -> GenerationCall:
@@ -115,6 +118,7 @@ class TurnRunner:
     ) -> None:
         """Generate at one verifier for at most `seconds`; implements `gateway.verifiers.failover.Continued`."""
         over = time.monotonic() + seconds
+        self._services.models.of_turn(self._transcript.header.model).pool.note(verifier, self._prefix)
         progress = await verifier.begin(call, seconds)
         self._attempt = Attempt(self._services, self._output, call, info.vocab_size)
         try:

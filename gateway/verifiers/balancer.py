@@ -12,10 +12,11 @@ import structlog
 from gateway.metrics import GatewayMetrics
 from gateway.store.pins import Pins
 from gateway.verifiers.client import VerifierClient, VerifierRefused
+from gateway.verifiers.placement import Prefix, PrefixMemory, prefix_of, ranking_key
 from specdec.errors import DeadlineExceeded, Draining, NoVerifier, SpecdecError
 from specdec.serving.discovery import Endpoint, Endpoints, Source
 from specdec.serving.rendezvous import ranking
-from specdec.wire.generation import DrafterState, VerifierInfo
+from specdec.wire.generation import DrafterState, GenerationCall, VerifierInfo
 
 INFO_TIMEOUT = 2.0
 """Timeout of a probe, in seconds."""
@@ -97,7 +98,14 @@ _log = structlog.get_logger()
 class VerifierPool:
     """All known verifiers of a model, probed periodically; sessions use only the ready ones."""
 
-    def __init__(self, tokenizer_hash: str, metrics: GatewayMetrics, pins: Pins | None = None, model: str = "") -> None:
+    def __init__(
+        self,
+        tokenizer_hash: str,
+        metrics: GatewayMetrics,
+        pins: Pins | None = None,
+        model: str = "",
+        by_prefix: bool = True,
+    ) -> None:
         """Create an empty pool.
 
         Args:
@@ -105,8 +113,11 @@ class VerifierPool:
             metrics: metrics of the gateway.
             pins: store of each session's verifier; None uses the ranking alone.
             model: name of the model, for metrics.
+            by_prefix: whether new sessions are placed by the prefix of their prompt, and not by their id alone.
         """
         self._pins = pins
+        self._by_prefix = by_prefix
+        self._memory = PrefixMemory()
         self._model = model
         self._replicas: dict[str, Replica] = {}
         self._leaving: list[Replica] = []
@@ -148,8 +159,20 @@ class VerifierPool:
         known.sort(key=lambda drafter: drafter.state == "ready")
         return tuple({drafter.address: drafter for drafter in known}.values())
 
+    def prefix(self, call: GenerationCall, fingerprint: str) -> Prefix:
+        """Return the prefix that places a generation; empty if there is no choice, or sessions are placed by id."""
+        if not self._by_prefix or len(self.ready_addresses) < 2:
+            return ()
+        return prefix_of(call.tokens[: call.prompt_len], fingerprint, call.cache_salt)
+
+    def note(self, verifier: VerifierClient, prefix: Prefix) -> None:
+        """Record that `verifier` computes a prefix."""
+        replica = self._replica_of(verifier)
+        if replica is not None and prefix:
+            self._memory.note(prefix, replica.endpoint.key)
+
     def verifier_for(
-        self, session: str, system_fingerprint: str = "", avoid: Collection[str] = ()
+        self, session: str, system_fingerprint: str = "", avoid: Collection[str] = (), prefix: Prefix = ()
     ) -> tuple[VerifierClient, VerifierInfo]:
         """Choose a session's verifier by rendezvous hashing with bounded loads (Mirrokni et al., arXiv 1608.01350).
 
@@ -157,6 +180,7 @@ class VerifierPool:
             session: session id; an id keeps its verifier while that one is ready and below its load bound.
             system_fingerprint: required fingerprint of the verifier; empty for a new session.
             avoid: addresses to use only if no other verifier is ready.
+            prefix: prefix of the prompt; a verifier that was chosen for it lately is chosen again.
 
         Raises:
             NoVerifier: no verifier is ready.
@@ -165,11 +189,16 @@ class VerifierPool:
         if not ready:
             raise NoVerifier(self._states_text())
         candidates = self._candidates(ready, avoid)
-        address = candidates[self._ranked(session, candidates)]
+        address = candidates[self._ranked(session, candidates, prefix)]
         return self._replicas[address].verifier, ready[address]
 
     async def wait_for_verifier(
-        self, session: str, system_fingerprint: str, seconds: float, avoid: Collection[str] = ()
+        self,
+        session: str,
+        system_fingerprint: str,
+        seconds: float,
+        avoid: Collection[str] = (),
+        prefix: Prefix = (),
     ) -> tuple[VerifierClient, VerifierInfo]:
         """Choose like `verifier_for`, but wait up to `seconds` for a ready verifier.
 
@@ -179,7 +208,7 @@ class VerifierPool:
         deadline = time.monotonic() + seconds
         while True:
             try:
-                return self.verifier_for(session, system_fingerprint, avoid)
+                return self.verifier_for(session, system_fingerprint, avoid, prefix)
             except NoVerifier:
                 left = deadline - time.monotonic()
                 if left <= 0:
@@ -290,11 +319,15 @@ class VerifierPool:
         """Return the ready verifiers' addresses by discovery key, without those to avoid unless none is left."""
         return {self._replicas[address].endpoint.key: address for address in ready.keys() - set(avoid) or ready.keys()}
 
-    def _ranked(self, session: str, candidates: Mapping[str, str]) -> str:
-        """Return the key of the first candidate in the session's ranking whose load is below the bound."""
+    def _ranked(self, session: str, candidates: Mapping[str, str], prefix: Prefix) -> str:
+        """Return the key of a candidate whose load is below the bound.
+
+        It is one with the longest known prefix, or else the first in the ranking by prefix or session.
+        """
         loads = {key: self._replicas[address].running for key, address in candidates.items()}
         bound = math.ceil(_LOAD_FACTOR * (sum(loads.values()) + 1) / len(loads))
-        return next(key for key in ranking(session, loads) if loads[key] < bound)
+        known = self._memory.choice(prefix, loads, bound)
+        return known or next(key for key in ranking(ranking_key(prefix, session), loads) if loads[key] < bound)
 
     def _replica_of(self, verifier: VerifierClient) -> Replica | None:
         known = (*self._replicas.values(), *self._leaving)
