@@ -44,7 +44,8 @@ export class Output {
 
   #piece({ kind, text }) {
     const name = kind === "rejected" ? "del" : "span";
-    const made = element(name, { className: kind, title: kind }, kind === "rejected" ? visible(text) : text);
+    const title = `${kind}: ${meaning(kind)}`;
+    const made = element(name, { className: kind, title }, kind === "rejected" ? visible(text) : text);
     made.dataset.round = this.#rounds;
     return made;
   }
@@ -62,6 +63,11 @@ export class Output {
     for (const [reason, count] of this.timing.fallbacks) parts.push(`${count} without a draft: ${reason}`);
     return parts.join(" · ");
   }
+}
+
+/** What the legend says of a kind of token. */
+function meaning(kind) {
+  return document.querySelector(`.legend .${kind}`)?.title ?? "";
 }
 
 /** The tokens of a round in reading order: drafts that were not kept stand before the token that corrects them. */

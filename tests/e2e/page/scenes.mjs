@@ -36,9 +36,9 @@ const scenes = {
     return {
       titles: await panes.locator("h2").allTextContents(),
       pieces: await pane.locator(".tokens > *").evaluateAll((all) =>
-        all.map((each) => ({ kind: each.title, name: each.localName, round: Number(each.dataset.round) })),
+        all.map((each) => ({ kind: each.classList[0], title: each.title, name: each.localName, round: Number(each.dataset.round) })),
       ),
-      plain: await panes.last().locator(".tokens > *").evaluateAll((all) => all.map((each) => each.title)),
+      plain: await panes.last().locator(".tokens > *").evaluateAll((all) => all.map((each) => each.classList[0])),
       strip: await pane.locator(".strip button").allTextContents(),
       positions: await pane.locator(".by-position meter").evaluateAll((all) => all.map((each) => each.value)),
       verdict: await page.textContent("#verdict"),

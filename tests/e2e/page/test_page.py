@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -64,6 +65,7 @@ def test_tokens_show_their_origin_and_rejected_ones_precede_corrections(scenes: 
     pieces = scenes["prompt"]["pieces"]
     assert 0 < sum(piece["kind"] != "rejected" for piece in pieces) <= TOKENS
     assert {piece["name"] for piece in pieces if piece["kind"] == "rejected"} == {"del"}
+    assert all(re.fullmatch(f"{piece['kind']}: .+", piece["title"]) for piece in pieces)
     for number in {piece["round"] for piece in pieces}:
         kinds = [piece["kind"] for piece in pieces if piece["round"] == number]
         order = ["accepted", "rejected", "recovered", "bonus", "plain"]
