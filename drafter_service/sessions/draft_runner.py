@@ -76,7 +76,8 @@ class DraftRunner:
                 self._nack(stream, message, NackReason.INTERNAL, str(error))
             else:
                 if isinstance(message, Open):
-                    _log.debug("session_opened", session_id=message.session_id, request_id=message.request_id)
+                    log = _log.info if message.request_id else _log.debug
+                    log("session_opened", **_log_ids(message))
                 if session is not None:
                     session.asked_at = time.time_ns()
                     self._reply(stream, session)

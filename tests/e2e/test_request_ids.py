@@ -13,16 +13,12 @@ from specdec.protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from tests.e2e.system import NO_DRAFT_IS_LATE, System, running_system, wait_until
 
 ROLES = ("gateway", "verifier", "drafter")
-LOG = {"LEVEL": "debug", "FORM": "json"}
 OVER_HTTP, OVER_GRPC = "3f0c9a52-5b5e-4a57-9d0c-0d8f1c0f7a11", "8a1de0c4-93a4-4f2f-9a0e-6c1b2f3d4e55"
 
 
 @pytest.fixture(scope="module")
 def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    variables = {f"SPECDEC_{role.upper()}_LOG__{name}": value for role in ROLES for name, value in LOG.items()}
-    with running_system(
-        tmp_path_factory.mktemp("system"), "--no-kv", "--gamma", "3", **variables, **NO_DRAFT_IS_LATE
-    ) as made:
+    with running_system(tmp_path_factory.mktemp("system"), "--no-kv", "--gamma", "3", **NO_DRAFT_IS_LATE) as made:
         yield made
 
 
@@ -39,7 +35,7 @@ def test_an_id_over_http_is_in_all_logs(system: System) -> None:
     with urllib.request.urlopen(urllib.request.Request(f"{system.http}/v1/completions", body, headers)) as reply:
         assert reply.headers["x-request-id"] == OVER_HTTP
         assert json.loads(reply.read())["metrics"]["speculative_decoding"]["num_draft_tokens"]
-    wait_until(lambda: "request_ended" in events(system, "gateway", OVER_HTTP))
+    wait_until(lambda: "generation_ended" in events(system, "gateway", OVER_HTTP))
     wait_until(lambda: "rpc_ended" in events(system, "verifier", OVER_HTTP))
     wait_until(lambda: "session_opened" in events(system, "drafter", OVER_HTTP))
 
@@ -51,5 +47,5 @@ def test_an_id_over_grpc_is_in_all_logs(system: System) -> None:
         stub = pb_grpc.GenerationServiceStub(channel)
         _, call = stub.Generate.with_call(request, metadata=(("x-request-id", OVER_GRPC),), timeout=60)
     assert ("x-request-id", OVER_GRPC) in [tuple(each) for each in call.trailing_metadata()]
-    for role, name in zip(ROLES, ("rpc_ended", "rpc_ended", "session_opened"), strict=True):
+    for role, name in zip(ROLES, ("generation_ended", "rpc_ended", "session_opened"), strict=True):
         wait_until(lambda role=role, name=name: name in events(system, role, OVER_GRPC))

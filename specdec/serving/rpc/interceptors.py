@@ -87,6 +87,8 @@ class ObservedCall:
         self._public = method.startswith(_PUBLIC)
         public_id = self._public and self.request_id == given
         self._logged_id = logged_id(given) if public_id else self.request_id
+        self._log = _log.info if given and not self._public else _log.debug
+        """Function that logs the end; at `info` for a request, of which the gateway has an event of its own."""
         self._method = method
         self._metadata = metadata
         self._code = "OK"
@@ -112,7 +114,7 @@ class ObservedCall:
         return status
 
     def _log_end(self) -> None:
-        _log.debug("rpc_ended", code=self._code, seconds=round(time.perf_counter() - self._started, 6))
+        self._log("rpc_ended", code=self._code, seconds=round(time.perf_counter() - self._started, 6))
 
 
 def _status(error: Exception, request_id: str) -> status_pb2.Status:
