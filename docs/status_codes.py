@@ -12,12 +12,11 @@ TABLE = re.compile(r"(?<=<!-- status codes -->\n).*?(?=\n<!-- end -->)", flags=r
 
 def table() -> str:
     """Return the table in Markdown: one row for each reason."""
-    rows = ["| reason | gRPC | HTTP | `code` over HTTP | repeat after | meaning |", "|---|---|---|---|---|---|"]
+    rows = ["|reason|gRPC|HTTP|`code` over HTTP|repeat after|", "|---|---|---|---|---|"]
     for kind, status in sorted(statuses(), key=lambda each: (each[1].grpc.value[0], each[0].reason)):
         again = "" if status.retry_after is None else f"{status.retry_after:g} s"
-        meaning = " ".join((kind.__doc__ or "").split("\n\n")[0].split())
         code = f"`{status.code}`" if status.code else ""
-        rows.append(f"| `{kind.reason}` | `{status.grpc.name}` | {status.http} | {code} | {again} | {meaning} |")
+        rows.append(f"|`{kind.reason}`|`{status.grpc.name}`|{status.http}|{code}|{again}|")
     return "\n".join(rows)
 
 

@@ -10,7 +10,7 @@ from specdec.sampling.params import SamplingParams
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = "min_p"
-MOST = 8
+MOST = 9
 """Largest number of product files that name a sampling parameter."""
 SPREAD = {"bad_words", "temperature", "seed", "logit_bias", "min_tokens", "end_token_ids", "top_p", "grammar"}
 """Parameters also named by other code: greedy decoding, randomness, ends, command options, compilers, tokenizers."""
