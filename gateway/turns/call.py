@@ -65,7 +65,7 @@ def make_call(
     if request.drafter == "prediction" and not request.prediction:
         raise FieldInvalid("drafter prediction needs a prediction", "speculation.drafter")
     _check_drafters(request, info)
-    check_prompt_logprobs(request.prompt_logprobs, len(prompt))
+    check_prompt_logprobs(request.prompt_logprobs, request.number * len(prompt))  # one answer has those of all
     if request.prompt_logprobs is not None and not info.prompt_logprobs:
         raise UnsupportedParameter("prompt_logprobs: this model's verifiers score no prompts", "prompt_logprobs")
     if request.sampling.bad_words and not info.bad_words:

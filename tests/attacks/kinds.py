@@ -164,12 +164,13 @@ def growing_schemas(http: Address, grpc: Address, size: int) -> list[int]:
 
 def users(http: Address, grpc: Address, size: int) -> list[int]:
     """Send slow schemas under the names of 8 users at once."""
+    schemas = [{"type": "integer", "multipleOf": 1_500_003 + 2 * each} for each in range(4 + 2 * size)]
     raws = [
-        json.dumps({"prompt": PROMPT, "max_tokens": 2, "user": f"mallory{each % 8}", "guided_json": schema}).encode()
-        for each, schema in enumerate({"type": "integer", "multipleOf": 1_500_003 + 2 * at} for at in range(16 * size))
+        json.dumps({"prompt": PROMPT, "user": f"mallory{each % 8}", "guided_json": schema})
+        for each, schema in enumerate(schemas)
     ]
     with ThreadPoolExecutor(len(raws)) as threads:
-        return list(threads.map(lambda raw: post(http, "/v1/completions", raw)[0], raws))
+        return list(threads.map(lambda raw: post(http, "/v1/completions", raw.encode())[0], raws))
 
 
 def chosen_hashes(http: Address, grpc: Address, size: int) -> list[int]:

@@ -127,3 +127,18 @@ def test_the_verifiers_lenience_is_of_requests_that_choose_none(
     request = GenerationRequest(prompt=TextPrompt("x"), sampling=SamplingParams(), lenience=asked)
     speculation = make_call(request, (1,), facts(lenience=0.5), mode).speculation
     assert (speculation.lenience, speculation.lossy) == (lenience, lenience < 1.0)
+
+
+@pytest.mark.parametrize(("prompts", "n", "fits"), [(1, 1, True), (1, 2, False), (2, 1, False)])
+def test_the_log_probabilities_of_all_choices_are_bounded_together(prompts: int, n: int, fits: bool) -> None:
+    more = (TextPrompt("y"),) * (prompts - 1)
+    asked = GenerationRequest(
+        prompt=TextPrompt("x"), sampling=SamplingParams(), prompt_logprobs=20, more_prompts=more, n=n
+    )
+    own, info = asked.choices()[0], facts(prompt_logprobs=True, context_length=10_000)
+    if fits:
+        assert make_call(own, (1,) * 3000, info, Mode.OFF).prompt_logprobs == 20
+        return
+    with pytest.raises(FieldInvalid) as refused:
+        make_call(own, (1,) * 3000, info, Mode.OFF)
+    assert refused.value.param == "prompt_logprobs"
