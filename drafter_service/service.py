@@ -15,6 +15,7 @@ from drafter_service.sessions.worker import Worker
 from specdec.errors import DrafterMismatch, Draining, FieldRequired, ProtocolMismatch, TokenizerMismatch
 from specdec.protos.drafter.v1 import drafter_pb2 as pb
 from specdec.protos.drafter.v1 import drafter_pb2_grpc as pb_grpc
+from specdec.wire.beams import ask_from_pb, proposal_to_pb
 from specdec.wire.draft import PROTOCOL
 from specdec.wire.session import VOCABULARY
 
@@ -68,6 +69,13 @@ class DrafterService(pb_grpc.DrafterServiceServicer):
         finally:
             self._connections.discard(connection)
             connection.end()
+
+    async def DraftBeams(  # noqa: N802 - gRPC's name
+        self, request: pb.DraftBeamsRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.DraftBeamsResponse:
+        """Propose the beams of the next steps of a target's search."""
+        await asyncio.shield(asyncio.wrap_future(self._worker.loaded))
+        return proposal_to_pb(await asyncio.wrap_future(self._worker.beams(ask_from_pb(request))))
 
     def register(self, server: grpc.aio.Server) -> None:
         """Add this service to a server."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from gateway.beams import check_beside_beams
 from gateway.callers.caller import ApiKey, check_name, tenant_of
 from gateway.callers.priority import PriorityClass
 from gateway.lists import check_bad_words, check_stops, unique_ids
@@ -16,6 +17,7 @@ from gateway.tools.formats import ToolFormat
 from gateway.tools.reading import Reading
 from gateway.tools.values import Message, Tool, ToolCall, check_messages
 from gateway.tools.xml_calls import texts_of
+from specdec.beams.options import BeamOptions
 from specdec.errors import FieldInvalid, FieldRequired, UnsupportedParameter
 from specdec.planning.gamma_policy import AUTO, GammaPolicy
 from specdec.rules.speculation import Mode, Speculation, TreeOptions
@@ -205,6 +207,8 @@ class GenerationRequest:
     """Salt of the prefix cache: a user's requests share cached prefixes only if their salts are equal."""
     answer_format: str = ""
     """Answer format in the notation of the API that took the request; stored so that the generation can be resumed."""
+    beams: BeamOptions | None = None
+    """Beam search whose best beam is the output; None samples."""
     resumable: bool = True
     """Whether the caller can resume the stream: it has a key, or receives the generation's id before the end."""
 
@@ -268,9 +272,30 @@ class GenerationRequest:
         if self.n < 1 or self.number > MAX_CHOICES:
             most, prompts = MAX_CHOICES // len(self.prompts), len(self.prompts)
             raise FieldInvalid(f"n must be in 1..{most} for requests with {prompts} prompts, got {self.n}", "n")
+        self._check_beams()
         _check_truncation(self.truncate_prompt)
         if self.session and self.number > 1:
             raise FieldInvalid("a session takes one choice a turn", "n")
+
+    def _check_beams(self) -> None:
+        """Raise UnsupportedParameter for an option that cannot be combined with a beam search, if there is one."""
+        if self.beams is None:
+            return
+        others = {
+            "n": self.n > 1,
+            "stop": self.stop,
+            "bad_words": self.bad_words,
+            self.grammar_param or "tools": self.sampling.grammar,
+            "thinking_token_budget": self.thinking_budget is not None,
+            "logprobs": self.logprobs is not None,
+            "prompt_logprobs": self.prompt_logprobs is not None,
+            "prediction": self.prediction,
+            "speculation.tree": self.tree,
+            "speculation.lenience": self.lenience not in (None, 1.0),
+            "speculation.gamma": self.policy != AUTO,
+            "speculation.detail": self.detail,
+        }
+        check_beside_beams(self.sampling, "temperature" in self.named, others)
 
     def check_thinking(self, tool_format: ToolFormat, param: str) -> None:
         """Raise UnsupportedParameter if a thinking budget, the field `param`, is set but cannot be enforced."""

@@ -11,6 +11,7 @@ from gateway.text.detokenizer import Decode
 from gateway.tools.formats import FORMATS
 from gateway.verifiers.balancer import VerifierPool
 from gateway.verifiers.round_streams import CallStream
+from specdec.beams.options import BeamReport
 from specdec.errors import (
     DeadlineExceeded,
     Draining,
@@ -97,6 +98,9 @@ def rounds(script: Script, call: GenerationCall) -> list[Round]:
     """Yield the remaining rounds of a generation."""
     committed = len(call.tokens) - call.prompt_len
     left = output(script)[committed : call.max_tokens]
+    if call.beams is not None:
+        found = _round(script, call, 0, tuple(left), 0, True)
+        return [found._replace(beams=BeamReport(-0.5, len(left), 3))]
     drafting = call.speculation.mode is not Mode.OFF and not script.fallback
     gamma = script.gamma if drafting else 0
     found = []
@@ -161,6 +165,7 @@ def facts(**changes: object) -> VerifierInfo:
         "passes": True,
         "prompt_logprobs": True,
         "bad_words": True,
+        "beams": True,
     }
     return VerifierInfo(**(values | changes))  # type: ignore[arg-type]
 

@@ -28,6 +28,8 @@ from specdec.serving.telemetry.tracing import exporting
 from specdec.wire.generation import VerifierInfo
 from verifier_service.backends.model_step import BatchModel
 from verifier_service.backends.model_thread import ModelThread
+from verifier_service.beams.beam_drafts import BeamDrafters
+from verifier_service.beams.beam_searches import BeamSearches
 from verifier_service.config import VerifierSettings
 from verifier_service.drafts.client import Identity
 from verifier_service.drafts.link import DrafterLink
@@ -60,6 +62,8 @@ class Target:
     """Whether the target computes log probabilities of prompts."""
     encoder_decoder: bool = False
     """Whether the target reads prompts with an encoder."""
+    engine: NativeEngine | None = None
+    """The native engine, which beams are searched on; None on other backends."""
 
 
 async def serve(settings: VerifierSettings, stop: asyncio.Event) -> None:
@@ -152,7 +156,11 @@ async def _running(
     grammars = GrammarCompiler.of_tokenizer(tokenizer, facts.vocab_size, facts.end_token_ids)
     info = replace(_info(settings, target), grammars=grammars is not None)
     sources = DraftSources(settings, pool, speculation, info.vocab_size)
-    generations = Generations(settings, info, loop, sources, speculation, metrics, grammars)
+    beams = None
+    if target.engine is not None:
+        beam_drafters = BeamDrafters(pool, drafting, facts.tokenizer_hash, access)
+        beams = BeamSearches(target.engine, thread, beam_drafters, settings.chunk_tokens, loop.interrupt)
+    generations = Generations(settings, info, loop, sources, speculation, metrics, grammars, beams=beams)
     async with asyncio.TaskGroup() as tasks:
         working = loop.run(), pool.follow(source, make_link, identity), target.model.watch()
         workers = [tasks.create_task(each) for each in working]
@@ -181,6 +189,7 @@ def _info(settings: VerifierSettings, target: Target) -> VerifierInfo:
         passes=True,
         prompt_logprobs=target.prompt_logprobs,
         bad_words=True,
+        beams=target.engine is not None,
     )
 
 
@@ -222,7 +231,7 @@ def load_target(settings: VerifierSettings, thread: Executor) -> Target:
         return Target(facts, model, KvMover(), device, trees=False, prompt_logprobs=False, encoder_decoder=encodes)
     engine = load_engine(settings)
     model, blocks = ModelThread(engine, settings), KvBlocks(engine, thread)
-    return Target(engine.facts, model, blocks, str(engine.device), trees=True, prompt_logprobs=True)
+    return Target(engine.facts, model, blocks, str(engine.device), trees=True, prompt_logprobs=True, engine=engine)
 
 
 def load_reference(settings: VerifierSettings) -> ReferenceEngine:

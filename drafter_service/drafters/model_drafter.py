@@ -18,6 +18,7 @@ import structlog
 import torch
 from torch import Tensor
 
+from drafter_service.drafters.beam_drafter import propose_beams
 from drafter_service.drafters.retokenized import Translation
 from drafter_service.drafters.source_reader import Guesser
 from drafter_service.drafters.translated_model import TranslatedModel
@@ -48,6 +49,7 @@ from specdec.rules.speculation import Mode
 from specdec.sampling.distribution import History, certain_tokens, probabilities
 from specdec.sampling.params import SamplingParams
 from specdec.sampling.vocabulary import Vocabulary
+from specdec.wire.beams import BeamAsk, ProposedBeam
 
 _log = structlog.get_logger()
 _MOST = 8
@@ -143,6 +145,10 @@ class ModelDrafter:
             drafter.info, tokenizer_hash=own, overlap=translation.overlap, vocabulary=target.digest, outcomes=False
         )
         return drafter
+
+    def beams(self, ask: BeamAsk) -> list[ProposedBeam]:
+        """Return the beams that the model's own search finds after those of the target; see `BeamProposer`."""
+        return propose_beams(self._model, ask)
 
     def step(self, batch: Sequence[ScheduledSession]) -> list[StepResult]:
         """Compute the scheduled tokens in one pass, and draft for each session that this completes."""

@@ -11,6 +11,7 @@ from specdec.engine import SequenceMemory
 from specdec.planning.certainty import Certainty
 from specdec.rules.draft import SparseProbs
 from specdec.sampling.vocabulary import Vocabulary
+from specdec.wire.beams import BeamAsk, ProposedBeam
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,14 @@ class Drafter(Protocol):
         Raises:
             Exception: the pass failed as a whole; nothing was computed.
         """
+
+
+@runtime_checkable
+class BeamProposer(Protocol):
+    """A drafter that can also propose the beams of a target's search."""
+
+    def beams(self, ask: BeamAsk) -> Sequence[ProposedBeam]:
+        """Return proposed beams, step after step; empty if there is no memory for them."""
 
 
 @runtime_checkable

@@ -3,7 +3,7 @@
 import contextvars
 import queue
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import TypeVar
@@ -11,10 +11,11 @@ from typing import TypeVar
 from drafter_service.config import DrafterSettings
 from drafter_service.metrics import DrafterMetrics
 from drafter_service.sessions.draft_runner import DraftRunner
-from drafter_service.sessions.drafter import Drafter, DrafterInfo, TranslatableDrafter
+from drafter_service.sessions.drafter import BeamProposer, Drafter, DrafterInfo, TranslatableDrafter
 from drafter_service.sessions.stream import Message, Stream
-from specdec.errors import TokenizerMismatch
+from specdec.errors import FieldInvalid, TokenizerMismatch
 from specdec.sampling.vocabulary import Vocabulary
+from specdec.wire.beams import BeamAsk, ProposedBeam
 from specdec.wire.session import Load
 
 _MOST = 8
@@ -57,6 +58,22 @@ class DraftRunners:
             self._runners[digest] = DraftRunner(drafter, self._settings, self._metrics)
             self._infos[digest] = drafter.info
         return self._infos[digest]
+
+    def beams(self, ask: BeamAsk) -> Sequence[ProposedBeam]:
+        """Return proposed beams; empty if the drafter proposes none or has another tokenizer.
+
+        Raises:
+            FieldInvalid: a token is outside the vocabulary.
+        """
+        info = self._drafter.info
+        if not isinstance(self._drafter, BeamProposer) or ask.tokenizer_hash != info.tokenizer_hash:
+            return ()
+        if (
+            max(max(tokens, default=0) for tokens in (ask.prompt, *(tokens for tokens, _ in ask.beams)))
+            >= info.vocab_size
+        ):
+            raise FieldInvalid(f"a token id is outside the vocabulary of {info.vocab_size}", "prompt")
+        return self._drafter.beams(ask)
 
     def take(self, stream: Stream, messages: Iterable[Message]) -> None:
         """Apply the messages of one frame."""
@@ -134,6 +151,10 @@ class Worker:
     def translate(self, target: Vocabulary) -> "Future[DrafterInfo]":
         """Prepare to serve verifiers with another vocabulary. The result is their DrafterInfo, or TokenizerMismatch."""
         return self._ask(lambda runner: runner.translate(target))
+
+    def beams(self, ask: BeamAsk) -> "Future[Sequence[ProposedBeam]]":
+        """Propose the beams of a target's search between two steps."""
+        return self._ask(lambda runner: runner.beams(ask))
 
     def caught_up(self) -> "Future[None]":
         """Return a future that is done when all earlier messages have been taken. It may be cancelled."""

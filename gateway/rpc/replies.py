@@ -11,6 +11,7 @@ from gateway.turns.statistics import Summary, total
 from specdec.protos.common.v1 import common_pb2
 from specdec.protos.gateway.v1 import gateway_pb2 as pb
 from specdec.sampling.logprobs import TokenLogprobs
+from specdec.wire.beams import BEAM_REPORT
 from specdec.wire.codec import EnumCodec
 from specdec.wire.logprobs import floats_to_bytes
 from specdec.wire.params import finish_to_pb, mode_to_pb, origin_to_pb
@@ -146,4 +147,5 @@ def _summary(summary: Summary) -> pb.SpeculationSummary:
         },
         predicted_speedup=summary.speedup.predicted,
         measured_speedup=summary.speedup.measured,
+        beam_search=BEAM_REPORT.to_pb(summary.beams),
     )

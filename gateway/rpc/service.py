@@ -41,6 +41,7 @@ from specdec.protos.common.v1 import common_pb2
 from specdec.protos.gateway.v1 import gateway_pb2 as pb
 from specdec.protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from specdec.sampling.params import SamplingParams
+from specdec.wire.beams import beam_options_from_pb
 from specdec.wire.params import GAMMA_POLICY, mode_from_pb, tree_from_pb
 
 SERVICES = tuple(service.full_name for service in pb.DESCRIPTOR.services_by_name.values())
@@ -237,6 +238,7 @@ def _request(message: pb.GenerateRequest) -> GenerationRequest:
         priority=allowed_priority(_priority(message.priority), calling_key(), "priority"),
         cache_salt=message.cache_salt,
         n=message.n if message.HasField("n") else 1,
+        beams=beam_options_from_pb(message.beam_search) if message.HasField("beam_search") else None,
     )
 
 

@@ -16,10 +16,11 @@ from gateway.tools.message_reader import MessageReader, joined_message
 from gateway.tools.reading import Reading
 from gateway.tools.values import ToolCall
 from gateway.turns.turn import check_session_id, header_from_bytes
+from specdec.beams.options import candidates
 from specdec.errors import ContextLengthExceeded, FieldInvalid, FieldRequired, GammaTooLarge, UnsupportedParameter
 from specdec.planning.gamma_policy import AUTO
 from specdec.rules.speculation import Mode, Speculation, TreeOptions
-from specdec.sampling.params import check_ids, check_prompt_logprobs
+from specdec.sampling.params import SamplingParams, check_ids, check_prompt_logprobs
 from specdec.wire.generation import GenerationCall, VerifierInfo
 
 _QUICK_BYTES = 64 * 1024
@@ -75,7 +76,7 @@ def make_call(
         raise UnsupportedParameter(f"{param}: the verifiers of this model follow no grammar", param)
     ends = () if request.ignore_eos else info.end_token_ids
     stop_token_ids = tuple(dict.fromkeys((*ends, *request.stop_token_ids)))
-    sampling = replace(request.sampling, end_token_ids=stop_token_ids)
+    sampling = _sampling(request, stop_token_ids, info)
     sampling.check_choice(info.vocab_size)
     return GenerationCall(
         tokens=tuple(prompt),
@@ -88,7 +89,24 @@ def make_call(
         prompt_logprobs=request.prompt_logprobs,
         priority=request.priority.level,
         cache_salt=cache_domain(request.tenant, request.cache_salt),
+        beams=request.beams,
     )
+
+
+def _sampling(request: GenerationRequest, ends: tuple[int, ...], info: VerifierInfo) -> SamplingParams:
+    """Return the sampling parameters of a call; a beam search has those of plain greedy decoding.
+
+    Raises:
+        UnsupportedParameter, FieldInvalid: the verifiers cannot run the search.
+    """
+    beams = request.beams
+    if beams is None:
+        return replace(request.sampling, end_token_ids=ends)
+    if not info.beams:
+        raise UnsupportedParameter("use_beam_search: this model's verifiers search no beams", "use_beam_search")
+    if candidates(beams.width, len(ends)) > info.vocab_size:
+        raise FieldInvalid(f"beam_width: {info.vocab_size} ids are too few for {beams.width} beams", "beam_width")
+    return SamplingParams(temperature=0.0, seed=request.sampling.seed, end_token_ids=ends)
 
 
 def _speculation(
@@ -96,7 +114,7 @@ def _speculation(
 ) -> Speculation:
     """Return the request's speculation options, with the verifiers' defaults for those left open."""
     tree = request.tree or _default_tree(request, info, mode)
-    lenience = request.lenience
+    lenience = 1.0 if request.beams else request.lenience
     if lenience is None:
         lenience = info.lenience if mode is Mode.REJECTION and tree is None else 1.0
     return Speculation(
@@ -114,7 +132,7 @@ def _speculation(
 def _default_tree(request: GenerationRequest, info: VerifierInfo, mode: Mode) -> TreeOptions | None:
     """Return the verifiers' default tree for a greedy request, or None if the request excludes trees."""
     tree, sampling = info.tree, request.sampling
-    if tree is None or sampling.temperature > 0.0 or mode not in (Mode.REJECTION, Mode.COUPLED):
+    if tree is None or request.beams or sampling.temperature > 0.0 or mode not in (Mode.REJECTION, Mode.COUPLED):
         return None
     chain = request.gamma is not None or request.policy != AUTO or request.prediction or sampling.grammar
     if chain or request.lenience not in (None, 1.0) or (request.drafter and tree.drafters):

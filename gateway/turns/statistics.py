@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 
+from specdec.beams.options import BeamReport
 from specdec.rules.speculation import Speculation
 from specdec.wire.generation import GRAMMAR, Round, Speedup
 
@@ -64,6 +65,8 @@ class Summary:
     """Speed-up from drafts in the verifier's batch, at the last round; unknown for rounds read from the store."""
     drafters: Mapping[str, Tally] = field(default_factory=dict)
     """Counters by drafter. Tokens forced by a grammar are counted under `grammar`."""
+    beams: BeamReport | None = None
+    """Report of a beam search; None without one, and for rounds read from the store."""
 
     @property
     def prediction(self) -> Tally:

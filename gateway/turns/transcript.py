@@ -12,6 +12,7 @@ from gateway.text.output import OutputText, OutputToken
 from gateway.turns.events import Finished, OutputRound, RejectedToken
 from gateway.turns.statistics import Summary, Tally, added, tallies_of
 from gateway.turns.turn import Header, Turn, header_from_bytes, log_of
+from specdec.beams.options import BeamReport
 from specdec.errors import InternalError
 from specdec.rules.speculation import Origin
 from specdec.sampling.params import FinishReason
@@ -35,6 +36,7 @@ class Transcript:
         self._rounds: Counter[tuple[int, int, str]] = Counter()
         self._speedup = Speedup()
         self._drafters: dict[str, Tally] = {}
+        self._beams: BeamReport | None = None
 
     @property
     def committed(self) -> int:
@@ -44,7 +46,8 @@ class Transcript:
     @property
     def summary(self) -> Summary:
         """Speculation statistics so far."""
-        return Summary(self.header.call.speculation, Counter(self._rounds), self._speedup, self._drafters)
+        asked = self.header.call.speculation
+        return Summary(asked, Counter(self._rounds), self._speedup, self._drafters, self._beams)
 
     def take(self, verified: Round) -> tuple[Round, OutputRound]:
         """Add a round; a round that ends the turn may have no tokens.
@@ -69,7 +72,7 @@ class Transcript:
         self.finish = FinishReason.STOP if self._text.stop else verified.finish
         kept = self._cut(verified, self._text.length - self.committed)
         self.tokens += kept.tokens
-        self._speedup = verified.speedup
+        self._speedup, self._beams = verified.speedup, verified.beams or self._beams
         if verified.tokens:
             # A plain round commits one token, so a round without a draft counts as one round per token.
             self._rounds[len(kept.draft), kept.accepted, kept.fallback] += 1 if kept.draft else len(kept.tokens)

@@ -114,6 +114,10 @@ class NativeEngine:
         """Whether a session that may reach `limit` tokens fits an empty engine and the model's context."""
         return 0 < limit <= min(self._pool.capacity, self.context_length)
 
+    def holds(self, sessions: int, limit: int) -> bool:
+        """Whether an empty engine has memory for this many sessions of `limit` tokens."""
+        return sessions * limit <= self._pool.capacity
+
     def admit(self, session: str, limit: int, tokens: Sequence[int] = (), domain: str = "") -> bool:
         """Admit a session; the part of `tokens` that other sessions have computed counts in `length` at once."""
         return self.can_ever_admit(limit) and self._pool.admit(session, limit, tokens, domain)

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+from specdec.beams.options import BeamOptions, BeamReport
 from specdec.protos.verifier.v1 import verifier_pb2 as pb
 from specdec.rules.judged import JudgedToken
 from specdec.rules.speculation import Origin, Speculation, TreeOptions
 from specdec.sampling.logprobs import TokenLogprobs
 from specdec.sampling.params import FinishReason, SamplingParams
+from specdec.wire.beams import BEAM_OPTIONS, BEAM_REPORT
 from specdec.wire.codec import Codec, Pair, each, optional
 from specdec.wire.logprobs import logprobs_from_pb, logprobs_to_pb
 from specdec.wire.params import FINISH, GAMMA_POLICY, MODE, ORIGIN, SAMPLING, TREE
@@ -47,6 +49,8 @@ class GenerationCall:
     """Priority in the queue, lower first. Each level counts as time waited."""
     cache_salt: str = ""
     """Cache salt: only generations with the same salt share computed prefixes."""
+    beams: BeamOptions | None = None
+    """Search whose best beam is the output, in one round; None samples."""
 
 
 class Fallback(StrEnum):
@@ -171,6 +175,8 @@ class Round(NamedTuple):
     """Number of prompt tokens served from the prefix cache; set on the first round."""
     detail: RoundDetail | None = None
     """Set if the request asks for details."""
+    beams: BeamReport | None = None
+    """Set on the round of a beam search. It is not kept in the session store."""
 
     @property
     def parts(self) -> tuple[DraftPart, ...]:
@@ -232,6 +238,8 @@ class VerifierInfo:
     """Whether log probabilities of prompts are reported. A verifier without support would ignore the request."""
     bad_words: bool = False
     """Whether bad words are excluded from the output."""
+    beams: bool = False
+    """Whether beams are searched. A verifier without support would ignore the request."""
 
 
 _CALL = Codec(
@@ -239,6 +247,7 @@ _CALL = Codec(
     pb.GenerateRequest,
     tokens=TOKENS,
     sampling=SAMPLING,
+    beams=BEAM_OPTIONS,
     speculation=Codec(Speculation, pb.Speculation, mode=MODE, prediction=TOKENS, policy=GAMMA_POLICY, tree=TREE),
 )
 SPEEDUP = Codec(Speedup, pb.Speedup)
@@ -257,6 +266,7 @@ _ROUND = Codec(
     logprobs=Pair(logprobs_to_pb, logprobs_from_pb),
     prompt_logprobs=Pair(logprobs_to_pb, logprobs_from_pb),
     detail=DETAIL,
+    beams=BEAM_REPORT,
 )
 _INFO = Codec(VerifierInfo, pb.GetVerifierInfoResponse, drafters=each(Codec(DrafterState, pb.DrafterState)), tree=TREE)
 

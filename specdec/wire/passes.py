@@ -13,6 +13,7 @@ from typing import TypeVar
 from specdec.errors import FieldInvalid, SpecdecError
 from specdec.protos.verifier.v1 import verifier_pb2 as pb
 from specdec.rules.speculation import Origin
+from specdec.wire.beams import BEAM_REPORT
 from specdec.wire.generation import DETAIL, SPEEDUP, GenerationCall, Round, Speedup, Timing, call_from_pb, call_to_pb
 from specdec.wire.logprobs import floats_from_bytes, floats_to_bytes, logprobs_from_pb, logprobs_to_pb
 from specdec.wire.params import FINISH, ORIGIN
@@ -173,7 +174,8 @@ def _open_to_pb(opening: Opening) -> pb.Open:
 
 def _extra(row: int, verified: Round) -> pb.RoundExtra | None:
     """Return the rare fields of a round that have no column; None for most rounds."""
-    if not (verified.logprobs or verified.detail or verified.cached_tokens or verified.prompt_logprobs):
+    rare = verified.logprobs, verified.detail, verified.cached_tokens, verified.prompt_logprobs, verified.beams
+    if not any(rare):
         return None
     return pb.RoundExtra(
         row=row,
@@ -181,6 +183,7 @@ def _extra(row: int, verified: Round) -> pb.RoundExtra | None:
         detail=DETAIL.to_pb(verified.detail),
         cached_tokens=verified.cached_tokens,
         prompt_logprobs=logprobs_to_pb(verified.prompt_logprobs),
+        beams=BEAM_REPORT.to_pb(verified.beams),
     )
 
 
@@ -190,6 +193,7 @@ def _with_extra(verified: Round, extra: pb.RoundExtra) -> Round:
         detail=DETAIL.from_pb(extra.detail),
         cached_tokens=extra.cached_tokens,
         prompt_logprobs=logprobs_from_pb(extra.prompt_logprobs),
+        beams=BEAM_REPORT.from_pb(extra.beams),
     )
 
 

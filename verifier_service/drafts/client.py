@@ -18,6 +18,7 @@ from specdec.sampling.vocabulary import Vocabulary
 from specdec.serving.rpc.access import UNGUARDED, Access
 from specdec.serving.rpc.channel import open_channel
 from specdec.serving.rpc.checksum import received
+from specdec.wire.beams import BeamAsk, ProposedBeam, ask_to_pb, proposal_from_pb
 from specdec.wire.draft import PROTOCOL, draft_from_pb
 from specdec.wire.session import CLOSE, COMMIT, END, LOAD, NACK, OPEN, VOCABULARY
 from verifier_service.drafts.link import DrafterLink, LinkState
@@ -243,3 +244,14 @@ def _frame_to_pb(frame: Frame) -> pb.DraftRequest:
     if frame.ping is not None:
         request.ping.nonce = frame.ping
     return request
+
+
+async def proposed_beams(channel: grpc.aio.Channel, ask: BeamAsk, vocab_size: int) -> tuple[ProposedBeam, ...]:
+    """Return a drafter's beams for the next steps of a search; empty if it has none.
+
+    Raises:
+        grpc.aio.AioRpcError: the drafter cannot be reached, or is of a version that proposes no beams.
+        SpecdecError: the answer is corrupted or malformed.
+    """
+    answer = received(await drafter_pb2_grpc.DrafterServiceStub(channel).DraftBeams(ask_to_pb(ask)))
+    return proposal_from_pb(answer, len(ask.beams), vocab_size)

@@ -172,6 +172,10 @@ class EngineLoop:
             self._ended.append(name)
         self._changed(stops=not self._under_way)
 
+    def interrupt(self) -> None:
+        """Let passes that run ahead end, because other work waits for the model's thread."""
+        self._model.told.stop()
+
     def runs_ahead_of(self, kv_name: str) -> bool:
         """Whether the next, plain round of a sequence has started before the sequence requested it."""
         return kv_name in self._prefetched

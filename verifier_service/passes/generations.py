@@ -8,7 +8,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
+from typing import Protocol
 
+from specdec.beams.options import BeamOptions, candidates
 from specdec.errors import (
     ContextLengthExceeded,
     Draining,
@@ -27,6 +29,7 @@ from specdec.sampling.params import check_ids, check_logprobs, check_prompt_logp
 from specdec.wire.generation import GenerationCall, Round, VerifierInfo
 from verifier_service.backends.batch_plan import Row, rank
 from verifier_service.backends.prompt_scores import PromptScores
+from verifier_service.beams.beam_searches import BeamSearches
 from verifier_service.config import VerifierSettings
 from verifier_service.drafts.drafts import Drafts
 from verifier_service.drafts.sources import DraftSources
@@ -140,12 +143,29 @@ def _check_supported(call: GenerationCall, info: VerifierInfo) -> None:
         raise UnsupportedParameter("the backend of this verifier judges no trees", "speculation.tree")
     if call.speculation.tree is not None and call.sampling.grammar is not None:
         raise UnsupportedParameter("trees are not drafted under a grammar", "speculation.tree")
+    if call.beams is not None and not info.beams:
+        raise UnsupportedParameter("the backend of this verifier searches no beams", "use_beam_search")
+    if call.beams is not None and candidates(call.beams.width, len(call.stop_token_ids)) > info.vocab_size:
+        raise FieldInvalid(f"{info.vocab_size} ids are too few for {call.beams.width} beams", "beam_width")
 
 
 def _check_length(call: GenerationCall, context_length: int) -> None:
     if call.prompt_len >= context_length or len(call.tokens) > context_length:
         longest = max(call.prompt_len, len(call.tokens))
         raise ContextLengthExceeded(f"{longest} tokens do not fit a context of {context_length}", "tokens")
+
+
+class Running(Protocol):
+    """A generation that has begun. Methods run on the event loop."""
+
+    def grant(self, length: float) -> None:
+        """Set the sequence length in tokens from which on no round begins."""
+
+    def fail(self, error: Exception) -> None:
+        """End with an error, after the committed rounds."""
+
+    def close(self) -> None:
+        """End now. The reader receives nothing more."""
 
 
 class Generations:
@@ -161,10 +181,12 @@ class Generations:
         metrics: VerifierMetrics,
         grammars: GrammarCompiler | None = None,
         epochs: Epochs | None = None,
+        beams: BeamSearches | None = None,
     ) -> None:
         """Create the registry. All sequences share the parts given here.
 
-        `info` holds the limits of calls. Without `grammars`, calls with a grammar are refused.
+        `info` holds the limits of calls. Without `grammars`, calls with a grammar are refused, and without `beams`
+        calls with beams.
         """
         self._settings = settings
         self._gamma, self._policy = settings.draft_length
@@ -175,16 +197,17 @@ class Generations:
         self._metrics = metrics
         self._grammars = grammars
         self._epochs = epochs or Epochs()
+        self._beams = beams
         self._published: Judgement | None = None
         """Report last published to the metrics."""
-        self._running: dict[str, Sequence] = {}
-        """Running sequences by session id."""
+        self._running: dict[str, Running] = {}
+        """Running generations by session id."""
         self._idle = asyncio.Event()
         self._numbers = count()
         self._draining = False
         self._compiling: set[asyncio.Task[None]] = set()
 
-    def open(self, call: GenerationCall, reader: Reader, credit: float = math.inf) -> Sequence:
+    def open(self, call: GenerationCall, reader: Reader, credit: float = math.inf) -> Running:
         """Begin a generation. A running generation of the same session is fenced and ends.
 
         Args:
@@ -203,6 +226,8 @@ class Generations:
         self._epochs.enter(call.session_id, call.epoch)
         if (older := self._running.get(call.session_id)) is not None:
             older.fail(Fenced("a newer owner has the session"))
+        if call.beams is not None:
+            return self._search(call, call.beams, reader)
         sequence = self._sequence(with_policy(greedy_as_coupled(call), self._policy), reader, credit)
         self._running[call.session_id] = sequence
         sequence.on_end = lambda: self._forget(call.session_id, sequence)
@@ -238,6 +263,18 @@ class Generations:
         else:
             sequence.guarded(self._enter, sequence)
 
+    def _search(self, call: GenerationCall, options: BeamOptions, reader: Reader) -> Running:
+        """Begin a beam search."""
+        if self._beams is None:
+            raise UnsupportedParameter("the backend of this verifier searches no beams", "use_beam_search")
+        limit = length_limit(call, self._info.context_length)
+        gamma = 0 if call.speculation.mode is Mode.OFF else call.speculation.gamma
+        search = self._beams.search(call, options, limit, gamma, self._count, reader)
+        self._running[call.session_id] = search
+        search.on_end = lambda: self._forget(call.session_id, search)
+        search.start()
+        return search
+
     def _enter(self, sequence: Sequence) -> None:
         if not (sequence.ended or sequence.ended_before()):
             self._loop.enter(sequence)
@@ -261,8 +298,8 @@ class Generations:
         chunk = self._settings.chunk_tokens
         return Sequence(admission, chunk, self._loop, drafts, controller, self._count, reader, credit)
 
-    def _forget(self, session_id: str, sequence: Sequence) -> None:
-        if self._running.get(session_id) is sequence:
+    def _forget(self, session_id: str, generation: Running) -> None:
+        if self._running.get(session_id) is generation:
             del self._running[session_id]
         if not self._running:
             self._idle.set()

@@ -7,6 +7,7 @@ from pydantic import BaseModel
 
 from gateway.turns.events import Finished
 from gateway.turns.statistics import Summary, Tally, total
+from specdec.beams.options import BeamReport
 from specdec.planning.gamma_policy import PolicyKind
 
 
@@ -72,6 +73,17 @@ class SpeculationDetail(BaseModel):
     """None before the first measurement."""
 
 
+class BeamSearchReport(BaseModel):
+    """What a beam search found beside its tokens."""
+
+    score: float
+    """Log probability of the tokens, divided by their number to the power of the length penalty."""
+    num_steps: int
+    """Steps of the search: each extends all beams by a token."""
+    num_accepted_steps: int
+    """Steps without a target pass of their own, because a drafter had proposed all their beams."""
+
+
 class SpeculationReport(BaseModel):
     """Speculation settings of the request, its statistics, and the reasons of rounds without a draft."""
 
@@ -86,6 +98,8 @@ class SpeculationReport(BaseModel):
     """Counters by kind of drafter; set only if there was a draft."""
     detail: SpeculationDetail | None = None
     """Set where the verifier chose γ."""
+    beam_search: BeamSearchReport | None = None
+    """Set after a beam search, unless the answer is read back."""
 
 
 def metrics_of(summary: Summary) -> Metrics | None:
@@ -99,13 +113,14 @@ def report_of(summary: Summary) -> SpeculationReport:
     """Return the request's speculation options, and the reasons for rounds without a draft."""
     asked = summary.speculation
     if asked.mode == "off":
-        return SpeculationReport(mode="off", lossy=False, fallbacks={})
+        return SpeculationReport(mode="off", lossy=False, fallbacks={}, beam_search=_beam_search(summary.beams))
     report = SpeculationReport(
         mode=asked.mode.value,
         gamma=asked.policy.policy if asked.gamma is None and asked.tree is None else asked.gamma,
         lenience=asked.lenience,
         lossy=asked.lossy,
         fallbacks=summary.fallbacks,
+        beam_search=_beam_search(summary.beams),
     )
     if summary.drafters:
         report.drafters = {name: _drafter(tally) for name, tally in summary.drafters.items()}
@@ -114,6 +129,12 @@ def report_of(summary: Summary) -> SpeculationReport:
             predicted_speedup=summary.speedup.predicted, measured_speedup=summary.speedup.measured or None
         )
     return report
+
+
+def _beam_search(report: BeamReport | None) -> BeamSearchReport | None:
+    if report is None:
+        return None
+    return BeamSearchReport(score=report.score, num_steps=report.steps, num_accepted_steps=report.accepted)
 
 
 def _drafter(tally: Tally) -> DrafterReport:

@@ -12,6 +12,7 @@ from gateway.http.requests.body import Body
 from gateway.http.requests.fields import (
     MAX_INT,
     BadWords,
+    BeamWidth,
     Choices,
     Count,
     GammaField,
@@ -19,6 +20,7 @@ from gateway.http.requests.fields import (
     JustOne,
     JustZero,
     Length,
+    LengthPenalty,
     Lenience,
     Logprobs,
     Metadata,
@@ -42,7 +44,8 @@ from gateway.http.requests.tools import ToolsBody
 from gateway.request import GenerationRequest, Prompt, TextPrompt, is_seeded, named_options
 from gateway.tools.formats import DEFAULT, ToolFormat
 from gateway.tools.thinking import template_arguments
-from specdec.errors import FieldInvalid
+from specdec.beams.options import BeamOptions, EarlyStopping
+from specdec.errors import FieldInvalid, FieldRequired
 from specdec.planning.gamma_policy import AUTO
 from specdec.rules.speculation import MAX_DEPTH, MAX_DRAFTERS, MAX_NODES, Mode, TreeOptions
 
@@ -134,13 +137,33 @@ class _DefaultOnlyFields(Body):
     """Fields of both kinds of completion that are known, and supported only at the value that does nothing."""
 
     best_of: JustOne | None = None
-    early_stopping: Off | None = None
-    length_penalty: Annotated[float, Field(ge=1, le=1)] | None = None
-    use_beam_search: Off | None = None
     priority: JustZero | None = None
 
 
-class GenerationBody(SamplingBody, StructuredBody, _DefaultOnlyFields):
+class BeamBody(Body):
+    """Beam search, with vLLM's parameters."""
+
+    use_beam_search: bool | None = None
+    beam_width: BeamWidth | None = None
+    length_penalty: LengthPenalty | None = None
+    early_stopping: bool | Literal["never"] | None = None
+
+    def beams(self) -> BeamOptions | None:
+        """The search; None to sample. Raises FieldInvalid or FieldRequired."""
+        given = {"length_penalty": self.length_penalty, "early_stopping": self.early_stopping}
+        if not self.use_beam_search:
+            neutral = {"length_penalty": 1.0, "early_stopping": False}
+            for name, value in {"beam_width": self.beam_width, **given}.items():
+                if value is not None and value != neutral.get(name):
+                    raise FieldInvalid(f"{name} is only allowed when use_beam_search is true", name)
+            return None
+        if self.beam_width is None:
+            raise FieldRequired("beam_width is required when use_beam_search is true", "beam_width")
+        stopping = EarlyStopping(str(self.early_stopping or False).lower())
+        return BeamOptions(self.beam_width, 1.0 if self.length_penalty is None else self.length_penalty, stopping)
+
+
+class GenerationBody(SamplingBody, StructuredBody, BeamBody, _DefaultOnlyFields):
     """The fields that both kinds of completion take."""
 
     default_only: ClassVar[frozenset[str]] = frozenset(_DefaultOnlyFields.model_fields)
@@ -220,6 +243,7 @@ class GenerationBody(SamplingBody, StructuredBody, _DefaultOnlyFields):
             expect_turn=self.expect_turn,
             priority=PriorityClass.DEFAULT if self.service_tier in (None, "auto") else PriorityClass(self.service_tier),
             cache_salt=self.cache_salt or "",
+            beams=self.beams(),
         )
 
 

@@ -16,6 +16,7 @@ from gateway.lists import (
     unique_stops,
 )
 from gateway.request import MAX_CHOICES, Prompt, TextPrompt, TokenPrompt
+from specdec.beams.options import MAX_WIDTH
 from specdec.errors import FieldInvalid, UnsupportedParameter
 from specdec.planning.gamma_policy import POLICIES, GammaPolicy, PolicyKind, parse_gamma
 from specdec.sampling.params import MAX_LOGPROBS, check_ids
@@ -116,6 +117,8 @@ Prompts = Annotated[tuple[Prompt, ...], PlainValidator(_parse_prompts), WithJson
 # Ranges in a schema are for the API's description; where there is no Field, GenerationRequest checks the value.
 Choices = Annotated[int, WithJsonSchema({"type": "integer", "minimum": 1, "maximum": MAX_CHOICES})]
 Lenience = Annotated[float, WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "maximum": 1})]
+BeamWidth = Annotated[int, WithJsonSchema({"type": "integer", "minimum": 1, "maximum": MAX_WIDTH})]
+LengthPenalty = Annotated[float, WithJsonSchema({"type": "number", "minimum": -10, "maximum": 10})]
 Logprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
 Length = Annotated[int, WithJsonSchema(_whole(-1, bound="context"))]
 """Most tokens of an output; -1 for as many as there is room for."""

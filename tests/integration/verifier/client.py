@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from specdec.beams.options import BeamOptions
 from specdec.protos.verifier.v1 import verifier_pb2 as pb
 from specdec.protos.verifier.v1 import verifier_pb2_grpc
 from specdec.rules.speculation import Mode, TreeOptions
 from specdec.sampling.params import SamplingParams
 from specdec.serving.rpc.channel import open_channel
+from specdec.wire.beams import BEAM_OPTIONS
 from specdec.wire.params import TREE, mode_to_pb, sampling_to_pb
 from specdec.wire.tokens import tokens_from_bytes, tokens_to_bytes
 from tests.integration.verifier.target import LENGTH, PROMPT
@@ -42,6 +44,7 @@ class Client:
         drafter: str = "",
         prediction: Sequence[int] = (),
         tree: TreeOptions | None = None,
+        beams: BeamOptions | None = None,
     ) -> Any:
         """Start a generation."""
         speculation = pb.Speculation(
@@ -65,6 +68,7 @@ class Client:
                 logprobs=logprobs,
                 prompt_logprobs=prompt_logprobs,
                 cache_salt=salt,
+                beams=BEAM_OPTIONS.to_pb(beams),
             )
         )
 

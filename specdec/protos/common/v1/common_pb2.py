@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dprotos/common/v1/common.proto\x12\x11specdec.common.v1\"\xeb\x03\n\x0eSamplingParams\x12\x13\n\x0btemperature\x18\x01 \x01(\x01\x12\r\n\x05top_p\x18\x02 \x01(\x01\x12\r\n\x05top_k\x18\x03 \x01(\r\x12\r\n\x05min_p\x18\x04 \x01(\x01\x12\x0c\n\x04seed\x18\x05 \x01(\x04\x12\x18\n\x10presence_penalty\x18\x06 \x01(\x01\x12\x19\n\x11\x66requency_penalty\x18\x07 \x01(\x01\x12\x1a\n\x12repetition_penalty\x18\x08 \x01(\x01\x12\x44\n\nlogit_bias\x18\t \x03(\x0b\x32\x30.specdec.common.v1.SamplingParams.LogitBiasEntry\x12\x12\n\nmin_tokens\x18\n \x01(\r\x12\x15\n\rend_token_ids\x18\x0b \x03(\r\x12\x19\n\x11\x61llowed_token_ids\x18\x0c \x03(\r\x12\x18\n\x10\x62\x61nned_token_ids\x18\r \x03(\r\x12+\n\x07grammar\x18\x0e \x01(\x0b\x32\x1a.specdec.common.v1.Grammar\x12\x33\n\tbad_words\x18\x0f \x03(\x0b\x32 .specdec.common.v1.TokenSequence\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x02:\x02\x38\x01\"\"\n\rTokenSequence\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\"\x85\x01\n\x07Grammar\x12,\n\x04kind\x18\x01 \x01(\x0e\x32\x1e.specdec.common.v1.GrammarKind\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12\x0e\n\x06\x62\x65hind\x18\x04 \x01(\t\x12\x13\n\x06\x62udget\x18\x05 \x01(\rH\x00\x88\x01\x01\x42\t\n\x07_budget\"\xa7\x01\n\x0bGammaPolicy\x12\x32\n\x06policy\x18\x01 \x01(\x0e\x32\".specdec.common.v1.GammaPolicyKind\x12\x10\n\x03min\x18\x02 \x01(\rH\x00\x88\x01\x01\x12\x10\n\x03max\x18\x03 \x01(\rH\x01\x88\x01\x01\x12\x10\n\x03\x65ma\x18\x04 \x01(\x01H\x02\x88\x01\x01\x12\x16\n\x0emin_confidence\x18\x05 \x01(\x01\x42\x06\n\x04_minB\x06\n\x04_maxB\x06\n\x04_ema\"a\n\x0bTreeOptions\x12\r\n\x05nodes\x18\x01 \x01(\r\x12\r\n\x05width\x18\x02 \x01(\r\x12\r\n\x05\x64\x65pth\x18\x03 \x01(\r\x12\x13\n\x0breplacement\x18\x04 \x01(\x08\x12\x10\n\x08\x64rafters\x18\x05 \x03(\t*\x8e\x01\n\x0bGrammarKind\x12\x1c\n\x18GRAMMAR_KIND_UNSPECIFIED\x10\x00\x12\x1c\n\x18GRAMMAR_KIND_JSON_SCHEMA\x10\x01\x12\x16\n\x12GRAMMAR_KIND_REGEX\x10\x02\x12\x15\n\x11GRAMMAR_KIND_LARK\x10\x03\x12\x14\n\x10GRAMMAR_KIND_ANY\x10\x04*\xad\x01\n\x10VerificationMode\x12!\n\x1dVERIFICATION_MODE_UNSPECIFIED\x10\x00\x12\x19\n\x15VERIFICATION_MODE_OFF\x10\x01\x12\x1f\n\x1bVERIFICATION_MODE_REJECTION\x10\x02\x12\x1b\n\x17VERIFICATION_MODE_BLOCK\x10\x03\x12\x1d\n\x19VERIFICATION_MODE_COUPLED\x10\x04*\x8b\x01\n\x0fGammaPolicyKind\x12!\n\x1dGAMMA_POLICY_KIND_UNSPECIFIED\x10\x00\x12\x1a\n\x16GAMMA_POLICY_KIND_AUTO\x10\x01\x12\x1d\n\x19GAMMA_POLICY_KIND_OPTIMAL\x10\x02\x12\x1a\n\x16GAMMA_POLICY_KIND_EGAG\x10\x03*\x92\x01\n\x0bTokenOrigin\x12\x1c\n\x18TOKEN_ORIGIN_UNSPECIFIED\x10\x00\x12\x19\n\x15TOKEN_ORIGIN_ACCEPTED\x10\x01\x12\x1a\n\x16TOKEN_ORIGIN_RECOVERED\x10\x02\x12\x16\n\x12TOKEN_ORIGIN_BONUS\x10\x03\x12\x16\n\x12TOKEN_ORIGIN_PLAIN\x10\x04*\x81\x01\n\rPriorityClass\x12\x1e\n\x1aPRIORITY_CLASS_UNSPECIFIED\x10\x00\x12\x17\n\x13PRIORITY_CLASS_FLEX\x10\x01\x12\x1a\n\x16PRIORITY_CLASS_DEFAULT\x10\x02\x12\x1b\n\x17PRIORITY_CLASS_PRIORITY\x10\x03*_\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dprotos/common/v1/common.proto\x12\x11specdec.common.v1\"\xeb\x03\n\x0eSamplingParams\x12\x13\n\x0btemperature\x18\x01 \x01(\x01\x12\r\n\x05top_p\x18\x02 \x01(\x01\x12\r\n\x05top_k\x18\x03 \x01(\r\x12\r\n\x05min_p\x18\x04 \x01(\x01\x12\x0c\n\x04seed\x18\x05 \x01(\x04\x12\x18\n\x10presence_penalty\x18\x06 \x01(\x01\x12\x19\n\x11\x66requency_penalty\x18\x07 \x01(\x01\x12\x1a\n\x12repetition_penalty\x18\x08 \x01(\x01\x12\x44\n\nlogit_bias\x18\t \x03(\x0b\x32\x30.specdec.common.v1.SamplingParams.LogitBiasEntry\x12\x12\n\nmin_tokens\x18\n \x01(\r\x12\x15\n\rend_token_ids\x18\x0b \x03(\r\x12\x19\n\x11\x61llowed_token_ids\x18\x0c \x03(\r\x12\x18\n\x10\x62\x61nned_token_ids\x18\r \x03(\r\x12+\n\x07grammar\x18\x0e \x01(\x0b\x32\x1a.specdec.common.v1.Grammar\x12\x33\n\tbad_words\x18\x0f \x03(\x0b\x32 .specdec.common.v1.TokenSequence\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x02:\x02\x38\x01\"\"\n\rTokenSequence\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\"\x85\x01\n\x07Grammar\x12,\n\x04kind\x18\x01 \x01(\x0e\x32\x1e.specdec.common.v1.GrammarKind\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12\x0e\n\x06\x62\x65hind\x18\x04 \x01(\t\x12\x13\n\x06\x62udget\x18\x05 \x01(\rH\x00\x88\x01\x01\x42\t\n\x07_budget\"\xa7\x01\n\x0bGammaPolicy\x12\x32\n\x06policy\x18\x01 \x01(\x0e\x32\".specdec.common.v1.GammaPolicyKind\x12\x10\n\x03min\x18\x02 \x01(\rH\x00\x88\x01\x01\x12\x10\n\x03max\x18\x03 \x01(\rH\x01\x88\x01\x01\x12\x10\n\x03\x65ma\x18\x04 \x01(\x01H\x02\x88\x01\x01\x12\x16\n\x0emin_confidence\x18\x05 \x01(\x01\x42\x06\n\x04_minB\x06\n\x04_maxB\x06\n\x04_ema\"a\n\x0bTreeOptions\x12\r\n\x05nodes\x18\x01 \x01(\r\x12\r\n\x05width\x18\x02 \x01(\r\x12\r\n\x05\x64\x65pth\x18\x03 \x01(\r\x12\x13\n\x0breplacement\x18\x04 \x01(\x08\x12\x10\n\x08\x64rafters\x18\x05 \x03(\t\"\x86\x01\n\x0b\x42\x65\x61mOptions\x12\r\n\x05width\x18\x01 \x01(\r\x12\x1b\n\x0elength_penalty\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x38\n\x0e\x65\x61rly_stopping\x18\x03 \x01(\x0e\x32 .specdec.common.v1.EarlyStoppingB\x11\n\x0f_length_penalty\"<\n\nBeamReport\x12\r\n\x05score\x18\x01 \x01(\x01\x12\r\n\x05steps\x18\x02 \x01(\r\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x03 \x01(\r*\x8e\x01\n\x0bGrammarKind\x12\x1c\n\x18GRAMMAR_KIND_UNSPECIFIED\x10\x00\x12\x1c\n\x18GRAMMAR_KIND_JSON_SCHEMA\x10\x01\x12\x16\n\x12GRAMMAR_KIND_REGEX\x10\x02\x12\x15\n\x11GRAMMAR_KIND_LARK\x10\x03\x12\x14\n\x10GRAMMAR_KIND_ANY\x10\x04*\xad\x01\n\x10VerificationMode\x12!\n\x1dVERIFICATION_MODE_UNSPECIFIED\x10\x00\x12\x19\n\x15VERIFICATION_MODE_OFF\x10\x01\x12\x1f\n\x1bVERIFICATION_MODE_REJECTION\x10\x02\x12\x1b\n\x17VERIFICATION_MODE_BLOCK\x10\x03\x12\x1d\n\x19VERIFICATION_MODE_COUPLED\x10\x04*\x8b\x01\n\x0fGammaPolicyKind\x12!\n\x1dGAMMA_POLICY_KIND_UNSPECIFIED\x10\x00\x12\x1a\n\x16GAMMA_POLICY_KIND_AUTO\x10\x01\x12\x1d\n\x19GAMMA_POLICY_KIND_OPTIMAL\x10\x02\x12\x1a\n\x16GAMMA_POLICY_KIND_EGAG\x10\x03*\x7f\n\rEarlyStopping\x12\x1e\n\x1a\x45\x41RLY_STOPPING_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x45\x41RLY_STOPPING_ESTIMATE\x10\x01\x12\x17\n\x13\x45\x41RLY_STOPPING_FULL\x10\x02\x12\x18\n\x14\x45\x41RLY_STOPPING_NEVER\x10\x03*\x92\x01\n\x0bTokenOrigin\x12\x1c\n\x18TOKEN_ORIGIN_UNSPECIFIED\x10\x00\x12\x19\n\x15TOKEN_ORIGIN_ACCEPTED\x10\x01\x12\x1a\n\x16TOKEN_ORIGIN_RECOVERED\x10\x02\x12\x16\n\x12TOKEN_ORIGIN_BONUS\x10\x03\x12\x16\n\x12TOKEN_ORIGIN_PLAIN\x10\x04*\x81\x01\n\rPriorityClass\x12\x1e\n\x1aPRIORITY_CLASS_UNSPECIFIED\x10\x00\x12\x17\n\x13PRIORITY_CLASS_FLEX\x10\x01\x12\x1a\n\x16PRIORITY_CLASS_DEFAULT\x10\x02\x12\x1b\n\x17PRIORITY_CLASS_PRIORITY\x10\x03*_\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,18 +33,20 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._loaded_options = None
   _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._serialized_options = b'8\001'
-  _globals['_GRAMMARKIND']._serialized_start=988
-  _globals['_GRAMMARKIND']._serialized_end=1130
-  _globals['_VERIFICATIONMODE']._serialized_start=1133
-  _globals['_VERIFICATIONMODE']._serialized_end=1306
-  _globals['_GAMMAPOLICYKIND']._serialized_start=1309
-  _globals['_GAMMAPOLICYKIND']._serialized_end=1448
-  _globals['_TOKENORIGIN']._serialized_start=1451
-  _globals['_TOKENORIGIN']._serialized_end=1597
-  _globals['_PRIORITYCLASS']._serialized_start=1600
-  _globals['_PRIORITYCLASS']._serialized_end=1729
-  _globals['_FINISHREASON']._serialized_start=1731
-  _globals['_FINISHREASON']._serialized_end=1826
+  _globals['_GRAMMARKIND']._serialized_start=1187
+  _globals['_GRAMMARKIND']._serialized_end=1329
+  _globals['_VERIFICATIONMODE']._serialized_start=1332
+  _globals['_VERIFICATIONMODE']._serialized_end=1505
+  _globals['_GAMMAPOLICYKIND']._serialized_start=1508
+  _globals['_GAMMAPOLICYKIND']._serialized_end=1647
+  _globals['_EARLYSTOPPING']._serialized_start=1649
+  _globals['_EARLYSTOPPING']._serialized_end=1776
+  _globals['_TOKENORIGIN']._serialized_start=1779
+  _globals['_TOKENORIGIN']._serialized_end=1925
+  _globals['_PRIORITYCLASS']._serialized_start=1928
+  _globals['_PRIORITYCLASS']._serialized_end=2057
+  _globals['_FINISHREASON']._serialized_start=2059
+  _globals['_FINISHREASON']._serialized_end=2154
   _globals['_SAMPLINGPARAMS']._serialized_start=53
   _globals['_SAMPLINGPARAMS']._serialized_end=544
   _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._serialized_start=496
@@ -57,4 +59,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GAMMAPOLICY']._serialized_end=886
   _globals['_TREEOPTIONS']._serialized_start=888
   _globals['_TREEOPTIONS']._serialized_end=985
+  _globals['_BEAMOPTIONS']._serialized_start=988
+  _globals['_BEAMOPTIONS']._serialized_end=1122
+  _globals['_BEAMREPORT']._serialized_start=1124
+  _globals['_BEAMREPORT']._serialized_end=1184
 # @@protoc_insertion_point(module_scope)

@@ -111,6 +111,34 @@ GAMMA_POLICY_KIND_EGAG: GammaPolicyKind.ValueType  # 3
 """The drafter chooses by the entropy of its distributions."""
 Global___GammaPolicyKind: _TypeAlias = GammaPolicyKind  # noqa: Y015
 
+class _EarlyStopping:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _EarlyStoppingEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EarlyStopping.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    EARLY_STOPPING_UNSPECIFIED: _EarlyStopping.ValueType  # 0
+    """Not set: estimate."""
+    EARLY_STOPPING_ESTIMATE: _EarlyStopping.ValueType  # 1
+    """Once no running beam scores higher than the worst finished one by its present length."""
+    EARLY_STOPPING_FULL: _EarlyStopping.ValueType  # 2
+    """At once."""
+    EARLY_STOPPING_NEVER: _EarlyStopping.ValueType  # 3
+    """Once no running beam can score higher at any length."""
+
+class EarlyStopping(_EarlyStopping, metaclass=_EarlyStoppingEnumTypeWrapper):
+    """When a search ends that has as many finished beams as it is wide."""
+
+EARLY_STOPPING_UNSPECIFIED: EarlyStopping.ValueType  # 0
+"""Not set: estimate."""
+EARLY_STOPPING_ESTIMATE: EarlyStopping.ValueType  # 1
+"""Once no running beam scores higher than the worst finished one by its present length."""
+EARLY_STOPPING_FULL: EarlyStopping.ValueType  # 2
+"""At once."""
+EARLY_STOPPING_NEVER: EarlyStopping.ValueType  # 3
+"""Once no running beam can score higher at any length."""
+Global___EarlyStopping: _TypeAlias = EarlyStopping  # noqa: Y015
+
 class _TokenOrigin:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -462,3 +490,65 @@ class TreeOptions(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TreeOptions: _TypeAlias = TreeOptions  # noqa: Y015
+
+@_typing.final
+class BeamOptions(_message.Message):
+    """How beams are searched."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WIDTH_FIELD_NUMBER: _builtins.int
+    LENGTH_PENALTY_FIELD_NUMBER: _builtins.int
+    EARLY_STOPPING_FIELD_NUMBER: _builtins.int
+    width: _builtins.int
+    """Beams, 1..16."""
+    length_penalty: _builtins.float
+    """Exponent of the length by which the log probability of a finished beam is divided, in [-10, 10]; default 1."""
+    early_stopping: Global___EarlyStopping.ValueType
+    """When the search ends."""
+    def __init__(
+        self,
+        *,
+        width: _builtins.int = ...,
+        length_penalty: _builtins.float | None = ...,
+        early_stopping: Global___EarlyStopping.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_length_penalty", b"_length_penalty", "length_penalty", b"length_penalty"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_length_penalty", b"_length_penalty", "early_stopping", b"early_stopping", "length_penalty", b"length_penalty", "width", b"width"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__length_penalty: _TypeAlias = _typing.Literal["length_penalty"]  # noqa: Y015
+    _WhichOneofArgType__length_penalty: _TypeAlias = _typing.Literal["_length_penalty", b"_length_penalty"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__length_penalty) -> _WhichOneofReturnType__length_penalty | None: ...
+
+Global___BeamOptions: _TypeAlias = BeamOptions  # noqa: Y015
+
+@_typing.final
+class BeamReport(_message.Message):
+    """What a search found beside its tokens."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SCORE_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    ACCEPTED_FIELD_NUMBER: _builtins.int
+    score: _builtins.float
+    """Log probability of the tokens, divided by their number to the power of the length penalty."""
+    steps: _builtins.int
+    """Steps: each extends all beams by a token."""
+    accepted: _builtins.int
+    """Of these, steps without a target pass of their own, for a drafter had proposed all their beams."""
+    def __init__(
+        self,
+        *,
+        score: _builtins.float = ...,
+        steps: _builtins.int = ...,
+        accepted: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "score", b"score", "steps", b"steps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BeamReport: _TypeAlias = BeamReport  # noqa: Y015

@@ -25,45 +25,51 @@ _sym_db = _symbol_database.Default()
 from specdec.protos.common.v1 import common_pb2 as protos_dot_common_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fprotos/drafter/v1/drafter.proto\x12\x12specdec.drafter.v1\x1a\x1dprotos/common/v1/common.proto\"\xf3\x01\n\x0c\x44raftRequest\x12(\n\x05hello\x18\x01 \x01(\x0b\x32\x19.specdec.drafter.v1.Hello\x12\'\n\x05opens\x18\x02 \x03(\x0b\x32\x18.specdec.drafter.v1.Open\x12+\n\x07\x63ommits\x18\x03 \x03(\x0b\x32\x1a.specdec.drafter.v1.Commit\x12)\n\x06\x63loses\x18\x04 \x03(\x0b\x32\x19.specdec.drafter.v1.Close\x12&\n\x04ping\x18\x05 \x01(\x0b\x32\x18.specdec.drafter.v1.Ping\x12\x10\n\x08\x63hecksum\x18\x0f \x01(\x07\"\xa8\x02\n\rDraftResponse\x12/\n\thello_ack\x18\x01 \x01(\x0b\x32\x1c.specdec.drafter.v1.HelloAck\x12/\n\x06\x64rafts\x18\x02 \x03(\x0b\x32\x1f.specdec.drafter.v1.DraftTokens\x12*\n\x04\x65nds\x18\x03 \x03(\x0b\x32\x1c.specdec.drafter.v1.DraftEnd\x12\'\n\x05nacks\x18\x04 \x03(\x0b\x32\x18.specdec.drafter.v1.Nack\x12&\n\x04load\x18\x05 \x01(\x0b\x32\x18.specdec.drafter.v1.Load\x12&\n\x04pong\x18\x06 \x01(\x0b\x32\x18.specdec.drafter.v1.Pong\x12\x10\n\x08\x63hecksum\x18\x0f \x01(\x07\"z\n\x05Hello\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x13\n\x0bverifier_id\x18\x02 \x01(\t\x12\x16\n\x0etokenizer_hash\x18\x03 \x01(\t\x12\x32\n\nvocabulary\x18\x04 \x01(\x0b\x32\x1e.specdec.drafter.v1.Vocabulary\"1\n\nVocabulary\x12\x0e\n\x06tokens\x18\x01 \x03(\x0c\x12\x13\n\x0bspecial_ids\x18\x02 \x03(\r\"\xa4\x01\n\x08HelloAck\x12\r\n\x05model\x18\x02 \x01(\t\x12\x16\n\x0etokenizer_hash\x18\x03 \x01(\t\x12\x14\n\x0cstep_seconds\x18\x04 \x01(\x01\x12\x0c\n\x04kind\x18\x05 \x01(\t\x12\x0f\n\x07overlap\x18\x06 \x01(\x01\x12\x10\n\x08outcomes\x18\x07 \x01(\r\x12\x17\n\x0f\x65ncoder_decoder\x18\x08 \x01(\x08J\x04\x08\x01\x10\x02R\x0bincarnation\"\x91\x03\n\x04Open\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0e\n\x06tokens\x18\x03 \x01(\x0c\x12\x12\n\nprompt_len\x18\x04 \x01(\r\x12\x33\n\x08sampling\x18\x05 \x01(\x0b\x32!.specdec.common.v1.SamplingParams\x12\x31\n\x04mode\x18\x06 \x01(\x0e\x32#.specdec.common.v1.VerificationMode\x12\r\n\x05gamma\x18\x07 \x01(\r\x12\x0f\n\x07max_len\x18\x08 \x01(\r\x12\x12\n\ncache_salt\x18\t \x01(\t\x12\x13\n\x0btraceparent\x18\x14 \x01(\t\x12\x12\n\nrequest_id\x18\x15 \x01(\t\x12.\n\x06policy\x18\x16 \x01(\x0b\x32\x1e.specdec.common.v1.GammaPolicy\x12*\n\x04tree\x18\n \x01(\x0b\x32\x1c.specdec.drafter.v1.TreePlan\x12\x10\n\x08outcomes\x18\x0b \x01(\r\x12\x0f\n\x07uniform\x18\x0c \x01(\x08\"R\n\x08TreePlan\x12\r\n\x05width\x18\x01 \x01(\r\x12\r\n\x05\x64\x65pth\x18\x02 \x01(\r\x12\x13\n\x0breplacement\x18\x03 \x01(\x08\x12\x13\n\x0b\x66irst_place\x18\x04 \x01(\r\"\\\n\x06\x43ommit\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x10\n\x08\x62\x61se_len\x18\x03 \x01(\r\x12\x0e\n\x06tokens\x18\x04 \x01(\x0c\x12\r\n\x05gamma\x18\x05 \x01(\r\"*\n\x05\x43lose\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\"\x15\n\x04Ping\x12\r\n\x05nonce\x18\x01 \x01(\x04\"\x99\x02\n\x0b\x44raftTokens\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x10\n\x08\x62\x61se_len\x18\x03 \x01(\r\x12\x13\n\x0bprefix_hash\x18\x04 \x01(\x06\x12\x0e\n\x06tokens\x18\x05 \x01(\x0c\x12\x15\n\rsupport_sizes\x18\x06 \x03(\r\x12\x13\n\x0bsupport_ids\x18\x07 \x01(\x0c\x12\x17\n\x0fsupport_weights\x18\x08 \x01(\x0c\x12\x0f\n\x07parents\x18\x0b \x03(\x11\x12\x11\n\tentropies\x18\x0c \x01(\x0c\x12\x0e\n\x06gammas\x18\r \x01(\x0c\x12\x13\n\x0buniform_ids\x18\x0e \x01(\rJ\x04\x08\t\x10\nJ\x04\x08\n\x10\x0bR\ndense_fp16R\ndense_fp32\"T\n\x08\x44raftEnd\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x10\n\x08\x62\x61se_len\x18\x03 \x01(\r\x12\x13\n\x0bprefix_hash\x18\x04 \x01(\x06\"\xf5\x01\n\x04Nack\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12/\n\x06reason\x18\x03 \x01(\x0e\x32\x1f.specdec.drafter.v1.Nack.Reason\x12\x0e\n\x06\x64\x65tail\x18\x04 \x01(\t\"\x88\x01\n\x06Reason\x12\x16\n\x12REASON_UNSPECIFIED\x10\x00\x12\x12\n\x0eREASON_UNKNOWN\x10\x01\x12\x10\n\x0cREASON_STALE\x10\x02\x12\x15\n\x11REASON_OVERLOADED\x10\x03\x12\x14\n\x10REASON_MALFORMED\x10\x04\x12\x13\n\x0fREASON_INTERNAL\x10\x05\".\n\x04Load\x12\x10\n\x08sessions\x18\x01 \x01(\r\x12\x14\n\x0cstep_seconds\x18\x02 \x01(\x01\"\x15\n\x04Pong\x12\r\n\x05nonce\x18\x01 \x01(\x04\x32\x62\n\x0e\x44rafterService\x12P\n\x05\x44raft\x12 .specdec.drafter.v1.DraftRequest\x1a!.specdec.drafter.v1.DraftResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fprotos/drafter/v1/drafter.proto\x12\x12specdec.drafter.v1\x1a\x1dprotos/common/v1/common.proto\"\xc6\x01\n\x11\x44raftBeamsRequest\x12\x16\n\x0etokenizer_hash\x18\x01 \x01(\t\x12\x0e\n\x06prompt\x18\x02 \x01(\x0c\x12.\n\x05\x62\x65\x61ms\x18\x03 \x03(\x0b\x32\x1f.specdec.drafter.v1.RunningBeam\x12\r\n\x05width\x18\x04 \x01(\r\x12\r\n\x05steps\x18\x05 \x01(\r\x12\x15\n\rend_token_ids\x18\x06 \x03(\r\x12\x12\n\ncache_salt\x18\x07 \x01(\t\x12\x10\n\x08\x63hecksum\x18\x0f \x01(\x07\",\n\x0bRunningBeam\x12\x0e\n\x06tokens\x18\x01 \x01(\x0c\x12\r\n\x05score\x18\x02 \x01(\x01\"G\n\x12\x44raftBeamsResponse\x12\x0e\n\x06tokens\x18\x01 \x01(\x0c\x12\x0f\n\x07parents\x18\x02 \x01(\x0c\x12\x10\n\x08\x63hecksum\x18\x0f \x01(\x07\"\xf3\x01\n\x0c\x44raftRequest\x12(\n\x05hello\x18\x01 \x01(\x0b\x32\x19.specdec.drafter.v1.Hello\x12\'\n\x05opens\x18\x02 \x03(\x0b\x32\x18.specdec.drafter.v1.Open\x12+\n\x07\x63ommits\x18\x03 \x03(\x0b\x32\x1a.specdec.drafter.v1.Commit\x12)\n\x06\x63loses\x18\x04 \x03(\x0b\x32\x19.specdec.drafter.v1.Close\x12&\n\x04ping\x18\x05 \x01(\x0b\x32\x18.specdec.drafter.v1.Ping\x12\x10\n\x08\x63hecksum\x18\x0f \x01(\x07\"\xa8\x02\n\rDraftResponse\x12/\n\thello_ack\x18\x01 \x01(\x0b\x32\x1c.specdec.drafter.v1.HelloAck\x12/\n\x06\x64rafts\x18\x02 \x03(\x0b\x32\x1f.specdec.drafter.v1.DraftTokens\x12*\n\x04\x65nds\x18\x03 \x03(\x0b\x32\x1c.specdec.drafter.v1.DraftEnd\x12\'\n\x05nacks\x18\x04 \x03(\x0b\x32\x18.specdec.drafter.v1.Nack\x12&\n\x04load\x18\x05 \x01(\x0b\x32\x18.specdec.drafter.v1.Load\x12&\n\x04pong\x18\x06 \x01(\x0b\x32\x18.specdec.drafter.v1.Pong\x12\x10\n\x08\x63hecksum\x18\x0f \x01(\x07\"z\n\x05Hello\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x13\n\x0bverifier_id\x18\x02 \x01(\t\x12\x16\n\x0etokenizer_hash\x18\x03 \x01(\t\x12\x32\n\nvocabulary\x18\x04 \x01(\x0b\x32\x1e.specdec.drafter.v1.Vocabulary\"1\n\nVocabulary\x12\x0e\n\x06tokens\x18\x01 \x03(\x0c\x12\x13\n\x0bspecial_ids\x18\x02 \x03(\r\"\xa4\x01\n\x08HelloAck\x12\r\n\x05model\x18\x02 \x01(\t\x12\x16\n\x0etokenizer_hash\x18\x03 \x01(\t\x12\x14\n\x0cstep_seconds\x18\x04 \x01(\x01\x12\x0c\n\x04kind\x18\x05 \x01(\t\x12\x0f\n\x07overlap\x18\x06 \x01(\x01\x12\x10\n\x08outcomes\x18\x07 \x01(\r\x12\x17\n\x0f\x65ncoder_decoder\x18\x08 \x01(\x08J\x04\x08\x01\x10\x02R\x0bincarnation\"\x91\x03\n\x04Open\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0e\n\x06tokens\x18\x03 \x01(\x0c\x12\x12\n\nprompt_len\x18\x04 \x01(\r\x12\x33\n\x08sampling\x18\x05 \x01(\x0b\x32!.specdec.common.v1.SamplingParams\x12\x31\n\x04mode\x18\x06 \x01(\x0e\x32#.specdec.common.v1.VerificationMode\x12\r\n\x05gamma\x18\x07 \x01(\r\x12\x0f\n\x07max_len\x18\x08 \x01(\r\x12\x12\n\ncache_salt\x18\t \x01(\t\x12\x13\n\x0btraceparent\x18\x14 \x01(\t\x12\x12\n\nrequest_id\x18\x15 \x01(\t\x12.\n\x06policy\x18\x16 \x01(\x0b\x32\x1e.specdec.common.v1.GammaPolicy\x12*\n\x04tree\x18\n \x01(\x0b\x32\x1c.specdec.drafter.v1.TreePlan\x12\x10\n\x08outcomes\x18\x0b \x01(\r\x12\x0f\n\x07uniform\x18\x0c \x01(\x08\"R\n\x08TreePlan\x12\r\n\x05width\x18\x01 \x01(\r\x12\r\n\x05\x64\x65pth\x18\x02 \x01(\r\x12\x13\n\x0breplacement\x18\x03 \x01(\x08\x12\x13\n\x0b\x66irst_place\x18\x04 \x01(\r\"\\\n\x06\x43ommit\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x10\n\x08\x62\x61se_len\x18\x03 \x01(\r\x12\x0e\n\x06tokens\x18\x04 \x01(\x0c\x12\r\n\x05gamma\x18\x05 \x01(\r\"*\n\x05\x43lose\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\"\x15\n\x04Ping\x12\r\n\x05nonce\x18\x01 \x01(\x04\"\x99\x02\n\x0b\x44raftTokens\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x10\n\x08\x62\x61se_len\x18\x03 \x01(\r\x12\x13\n\x0bprefix_hash\x18\x04 \x01(\x06\x12\x0e\n\x06tokens\x18\x05 \x01(\x0c\x12\x15\n\rsupport_sizes\x18\x06 \x03(\r\x12\x13\n\x0bsupport_ids\x18\x07 \x01(\x0c\x12\x17\n\x0fsupport_weights\x18\x08 \x01(\x0c\x12\x0f\n\x07parents\x18\x0b \x03(\x11\x12\x11\n\tentropies\x18\x0c \x01(\x0c\x12\x0e\n\x06gammas\x18\r \x01(\x0c\x12\x13\n\x0buniform_ids\x18\x0e \x01(\rJ\x04\x08\t\x10\nJ\x04\x08\n\x10\x0bR\ndense_fp16R\ndense_fp32\"T\n\x08\x44raftEnd\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x10\n\x08\x62\x61se_len\x18\x03 \x01(\r\x12\x13\n\x0bprefix_hash\x18\x04 \x01(\x06\"\xf5\x01\n\x04Nack\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12/\n\x06reason\x18\x03 \x01(\x0e\x32\x1f.specdec.drafter.v1.Nack.Reason\x12\x0e\n\x06\x64\x65tail\x18\x04 \x01(\t\"\x88\x01\n\x06Reason\x12\x16\n\x12REASON_UNSPECIFIED\x10\x00\x12\x12\n\x0eREASON_UNKNOWN\x10\x01\x12\x10\n\x0cREASON_STALE\x10\x02\x12\x15\n\x11REASON_OVERLOADED\x10\x03\x12\x14\n\x10REASON_MALFORMED\x10\x04\x12\x13\n\x0fREASON_INTERNAL\x10\x05\".\n\x04Load\x12\x10\n\x08sessions\x18\x01 \x01(\r\x12\x14\n\x0cstep_seconds\x18\x02 \x01(\x01\"\x15\n\x04Pong\x12\r\n\x05nonce\x18\x01 \x01(\x04\x32\xbf\x01\n\x0e\x44rafterService\x12P\n\x05\x44raft\x12 .specdec.drafter.v1.DraftRequest\x1a!.specdec.drafter.v1.DraftResponse(\x01\x30\x01\x12[\n\nDraftBeams\x12%.specdec.drafter.v1.DraftBeamsRequest\x1a&.specdec.drafter.v1.DraftBeamsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'specdec.protos.drafter.v1.drafter_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DRAFTREQUEST']._serialized_start=87
-  _globals['_DRAFTREQUEST']._serialized_end=330
-  _globals['_DRAFTRESPONSE']._serialized_start=333
-  _globals['_DRAFTRESPONSE']._serialized_end=629
-  _globals['_HELLO']._serialized_start=631
-  _globals['_HELLO']._serialized_end=753
-  _globals['_VOCABULARY']._serialized_start=755
-  _globals['_VOCABULARY']._serialized_end=804
-  _globals['_HELLOACK']._serialized_start=807
-  _globals['_HELLOACK']._serialized_end=971
-  _globals['_OPEN']._serialized_start=974
-  _globals['_OPEN']._serialized_end=1375
-  _globals['_TREEPLAN']._serialized_start=1377
-  _globals['_TREEPLAN']._serialized_end=1459
-  _globals['_COMMIT']._serialized_start=1461
-  _globals['_COMMIT']._serialized_end=1553
-  _globals['_CLOSE']._serialized_start=1555
-  _globals['_CLOSE']._serialized_end=1597
-  _globals['_PING']._serialized_start=1599
-  _globals['_PING']._serialized_end=1620
-  _globals['_DRAFTTOKENS']._serialized_start=1623
-  _globals['_DRAFTTOKENS']._serialized_end=1904
-  _globals['_DRAFTEND']._serialized_start=1906
-  _globals['_DRAFTEND']._serialized_end=1990
-  _globals['_NACK']._serialized_start=1993
-  _globals['_NACK']._serialized_end=2238
-  _globals['_NACK_REASON']._serialized_start=2102
-  _globals['_NACK_REASON']._serialized_end=2238
-  _globals['_LOAD']._serialized_start=2240
-  _globals['_LOAD']._serialized_end=2286
-  _globals['_PONG']._serialized_start=2288
-  _globals['_PONG']._serialized_end=2309
-  _globals['_DRAFTERSERVICE']._serialized_start=2311
-  _globals['_DRAFTERSERVICE']._serialized_end=2409
+  _globals['_DRAFTBEAMSREQUEST']._serialized_start=87
+  _globals['_DRAFTBEAMSREQUEST']._serialized_end=285
+  _globals['_RUNNINGBEAM']._serialized_start=287
+  _globals['_RUNNINGBEAM']._serialized_end=331
+  _globals['_DRAFTBEAMSRESPONSE']._serialized_start=333
+  _globals['_DRAFTBEAMSRESPONSE']._serialized_end=404
+  _globals['_DRAFTREQUEST']._serialized_start=407
+  _globals['_DRAFTREQUEST']._serialized_end=650
+  _globals['_DRAFTRESPONSE']._serialized_start=653
+  _globals['_DRAFTRESPONSE']._serialized_end=949
+  _globals['_HELLO']._serialized_start=951
+  _globals['_HELLO']._serialized_end=1073
+  _globals['_VOCABULARY']._serialized_start=1075
+  _globals['_VOCABULARY']._serialized_end=1124
+  _globals['_HELLOACK']._serialized_start=1127
+  _globals['_HELLOACK']._serialized_end=1291
+  _globals['_OPEN']._serialized_start=1294
+  _globals['_OPEN']._serialized_end=1695
+  _globals['_TREEPLAN']._serialized_start=1697
+  _globals['_TREEPLAN']._serialized_end=1779
+  _globals['_COMMIT']._serialized_start=1781
+  _globals['_COMMIT']._serialized_end=1873
+  _globals['_CLOSE']._serialized_start=1875
+  _globals['_CLOSE']._serialized_end=1917
+  _globals['_PING']._serialized_start=1919
+  _globals['_PING']._serialized_end=1940
+  _globals['_DRAFTTOKENS']._serialized_start=1943
+  _globals['_DRAFTTOKENS']._serialized_end=2224
+  _globals['_DRAFTEND']._serialized_start=2226
+  _globals['_DRAFTEND']._serialized_end=2310
+  _globals['_NACK']._serialized_start=2313
+  _globals['_NACK']._serialized_end=2558
+  _globals['_NACK_REASON']._serialized_start=2422
+  _globals['_NACK_REASON']._serialized_end=2558
+  _globals['_LOAD']._serialized_start=2560
+  _globals['_LOAD']._serialized_end=2606
+  _globals['_PONG']._serialized_start=2608
+  _globals['_PONG']._serialized_end=2629
+  _globals['_DRAFTERSERVICE']._serialized_start=2632
+  _globals['_DRAFTERSERVICE']._serialized_end=2823
 # @@protoc_insertion_point(module_scope)

@@ -21,6 +21,118 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
+class DraftBeamsRequest(_message.Message):
+    """The running beams of a search."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKENIZER_HASH_FIELD_NUMBER: _builtins.int
+    PROMPT_FIELD_NUMBER: _builtins.int
+    BEAMS_FIELD_NUMBER: _builtins.int
+    WIDTH_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    END_TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    CACHE_SALT_FIELD_NUMBER: _builtins.int
+    CHECKSUM_FIELD_NUMBER: _builtins.int
+    tokenizer_hash: _builtins.str
+    """Fingerprint of the target's tokenizer; a drafter with another one proposes nothing."""
+    prompt: _builtins.bytes
+    """What all beams begin with, int32 little-endian."""
+    width: _builtins.int
+    """Beams to propose for each step."""
+    steps: _builtins.int
+    """Steps."""
+    cache_salt: _builtins.str
+    """Only searches and sessions of one salt share what has been computed of a common prefix."""
+    checksum: _builtins.int
+    """CRC-32 of the bytes before this field, the last; sent where the call declares it."""
+    @_builtins.property
+    def beams(self) -> _containers.RepeatedCompositeFieldContainer[Global___RunningBeam]:
+        """At least one."""
+
+    @_builtins.property
+    def end_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Ids after which no beam goes on."""
+
+    def __init__(
+        self,
+        *,
+        tokenizer_hash: _builtins.str = ...,
+        prompt: _builtins.bytes = ...,
+        beams: _abc.Iterable[Global___RunningBeam] | None = ...,
+        width: _builtins.int = ...,
+        steps: _builtins.int = ...,
+        end_token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        cache_salt: _builtins.str = ...,
+        checksum: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beams", b"beams", "cache_salt", b"cache_salt", "checksum", b"checksum", "end_token_ids", b"end_token_ids", "prompt", b"prompt", "steps", b"steps", "tokenizer_hash", b"tokenizer_hash", "width", b"width"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DraftBeamsRequest: _TypeAlias = DraftBeamsRequest  # noqa: Y015
+
+@_typing.final
+class RunningBeam(_message.Message):
+    """One beam."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKENS_FIELD_NUMBER: _builtins.int
+    SCORE_FIELD_NUMBER: _builtins.int
+    tokens: _builtins.bytes
+    """Tokens after the prompt, int32 little-endian."""
+    score: _builtins.float
+    """Log probability under the target."""
+    def __init__(
+        self,
+        *,
+        tokens: _builtins.bytes = ...,
+        score: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["score", b"score", "tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RunningBeam: _TypeAlias = RunningBeam  # noqa: Y015
+
+@_typing.final
+class DraftBeamsResponse(_message.Message):
+    """Proposed beams, step after step; empty where the drafter has none."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKENS_FIELD_NUMBER: _builtins.int
+    PARENTS_FIELD_NUMBER: _builtins.int
+    CHECKSUM_FIELD_NUMBER: _builtins.int
+    tokens: _builtins.bytes
+    """The last token of each, int32 little-endian."""
+    parents: _builtins.bytes
+    """What each extends, int32 little-endian: the index of a running beam, or the number of running beams plus the index
+    of an earlier proposed beam.
+    """
+    checksum: _builtins.int
+    """CRC-32 of the bytes before this field, the last; sent where the call declares it."""
+    def __init__(
+        self,
+        *,
+        tokens: _builtins.bytes = ...,
+        parents: _builtins.bytes = ...,
+        checksum: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum", "parents", b"parents", "tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DraftBeamsResponse: _TypeAlias = DraftBeamsResponse  # noqa: Y015
+
+@_typing.final
 class DraftRequest(_message.Message):
     """A frame from the verifier."""
 

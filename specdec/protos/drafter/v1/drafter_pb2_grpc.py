@@ -40,6 +40,11 @@ class DrafterServiceStub(object):
                 request_serializer=protos_dot_drafter_dot_v1_dot_drafter__pb2.DraftRequest.SerializeToString,
                 response_deserializer=protos_dot_drafter_dot_v1_dot_drafter__pb2.DraftResponse.FromString,
                 _registered_method=True)
+        self.DraftBeams = channel.unary_unary(
+                '/specdec.drafter.v1.DrafterService/DraftBeams',
+                request_serializer=protos_dot_drafter_dot_v1_dot_drafter__pb2.DraftBeamsRequest.SerializeToString,
+                response_deserializer=protos_dot_drafter_dot_v1_dot_drafter__pb2.DraftBeamsResponse.FromString,
+                _registered_method=True)
 
 
 class DrafterServiceServicer(object):
@@ -54,6 +59,13 @@ class DrafterServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DraftBeams(self, request, context):
+        """Proposes the beams of the next steps of a search. Nothing is kept of the search but keys and values.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_DrafterServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -61,6 +73,11 @@ def add_DrafterServiceServicer_to_server(servicer, server):
                     servicer.Draft,
                     request_deserializer=protos_dot_drafter_dot_v1_dot_drafter__pb2.DraftRequest.FromString,
                     response_serializer=protos_dot_drafter_dot_v1_dot_drafter__pb2.DraftResponse.SerializeToString,
+            ),
+            'DraftBeams': grpc.unary_unary_rpc_method_handler(
+                    servicer.DraftBeams,
+                    request_deserializer=protos_dot_drafter_dot_v1_dot_drafter__pb2.DraftBeamsRequest.FromString,
+                    response_serializer=protos_dot_drafter_dot_v1_dot_drafter__pb2.DraftBeamsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -91,6 +108,33 @@ class DrafterService(object):
             '/specdec.drafter.v1.DrafterService/Draft',
             protos_dot_drafter_dot_v1_dot_drafter__pb2.DraftRequest.SerializeToString,
             protos_dot_drafter_dot_v1_dot_drafter__pb2.DraftResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DraftBeams(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/specdec.drafter.v1.DrafterService/DraftBeams',
+            protos_dot_drafter_dot_v1_dot_drafter__pb2.DraftBeamsRequest.SerializeToString,
+            protos_dot_drafter_dot_v1_dot_drafter__pb2.DraftBeamsResponse.FromString,
             options,
             channel_credentials,
             insecure,

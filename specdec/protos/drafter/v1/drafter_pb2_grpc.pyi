@@ -37,6 +37,8 @@ class DrafterServiceStub:
     """The first frame each way is the handshake. The stream ends with FAILED_PRECONDITION when
     the protocols differ, or the tokenizers do and no vocabulary was sent.
     """
+    DraftBeams: _grpc.UnaryUnaryMultiCallable[_drafter_pb2.DraftBeamsRequest, _drafter_pb2.DraftBeamsResponse]
+    """Proposes the beams of the next steps of a search. Nothing is kept of the search but keys and values."""
 
 @_typing.type_check_only
 class DrafterServiceAsyncStub(DrafterServiceStub):
@@ -47,6 +49,8 @@ class DrafterServiceAsyncStub(DrafterServiceStub):
     """The first frame each way is the handshake. The stream ends with FAILED_PRECONDITION when
     the protocols differ, or the tokenizers do and no vocabulary was sent.
     """
+    DraftBeams: _aio.UnaryUnaryMultiCallable[_drafter_pb2.DraftBeamsRequest, _drafter_pb2.DraftBeamsResponse]  # type: ignore[assignment]
+    """Proposes the beams of the next steps of a search. Nothing is kept of the search but keys and values."""
 
 class DrafterServiceServicer(metaclass=_abc_1.ABCMeta):
     """Streams draft tokens with the distributions they were drawn from."""
@@ -60,5 +64,13 @@ class DrafterServiceServicer(metaclass=_abc_1.ABCMeta):
         """The first frame each way is the handshake. The stream ends with FAILED_PRECONDITION when
         the protocols differ, or the tokenizers do and no vocabulary was sent.
         """
+
+    @_abc_1.abstractmethod
+    def DraftBeams(
+        self,
+        request: _drafter_pb2.DraftBeamsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_drafter_pb2.DraftBeamsResponse, _abc.Awaitable[_drafter_pb2.DraftBeamsResponse]]:
+        """Proposes the beams of the next steps of a search. Nothing is kept of the search but keys and values."""
 
 def add_DrafterServiceServicer_to_server(servicer: DrafterServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

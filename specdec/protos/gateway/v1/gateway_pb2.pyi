@@ -702,6 +702,7 @@ class GenerateRequest(_message.Message):
     CACHE_SALT_FIELD_NUMBER: _builtins.int
     N_FIELD_NUMBER: _builtins.int
     PREDICTION_FIELD_NUMBER: _builtins.int
+    BEAM_SEARCH_FIELD_NUMBER: _builtins.int
     STRUCTURED_OUTPUT_FIELD_NUMBER: _builtins.int
     TOOLS_FIELD_NUMBER: _builtins.int
     TOOL_CHOICE_FIELD_NUMBER: _builtins.int
@@ -761,6 +762,12 @@ class GenerateRequest(_message.Message):
         """How the output is drafted and verified; unset fields take their defaults."""
 
     @_builtins.property
+    def beam_search(self) -> _common_pb2.BeamOptions:
+        """The output is the best beam of a search, in place of sampling, and comes when the search ends. Sampling parameters,
+        penalties, several choices, stop strings, structured output and log probabilities are refused beside it.
+        """
+
+    @_builtins.property
     def structured_output(self) -> Global___StructuredOutput:
         """Required form of the output; unset allows any text."""
 
@@ -795,14 +802,15 @@ class GenerateRequest(_message.Message):
         cache_salt: _builtins.str = ...,
         n: _builtins.int | None = ...,
         prediction: _builtins.str = ...,
+        beam_search: _common_pb2.BeamOptions | None = ...,
         structured_output: Global___StructuredOutput | None = ...,
         tools: _abc.Iterable[Global___Tool] | None = ...,
         tool_choice: Global___ToolChoice | None = ...,
         parallel_tool_calls: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_add_special_tokens", b"_add_special_tokens", "_expect_turn", b"_expect_turn", "_logprobs", b"_logprobs", "_n", b"_n", "_parallel_tool_calls", b"_parallel_tool_calls", "_prompt_logprobs", b"_prompt_logprobs", "_skip_special_tokens", b"_skip_special_tokens", "_truncate_prompt_tokens", b"_truncate_prompt_tokens", "add_special_tokens", b"add_special_tokens", "chat", b"chat", "expect_turn", b"expect_turn", "logprobs", b"logprobs", "n", b"n", "parallel_tool_calls", b"parallel_tool_calls", "prompt", b"prompt", "prompt_logprobs", b"prompt_logprobs", "sampling", b"sampling", "skip_special_tokens", b"skip_special_tokens", "speculation", b"speculation", "stop", b"stop", "structured_output", b"structured_output", "text", b"text", "tokens", b"tokens", "tool_choice", b"tool_choice", "truncate_prompt_tokens", b"truncate_prompt_tokens"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_add_special_tokens", b"_add_special_tokens", "_expect_turn", b"_expect_turn", "_logprobs", b"_logprobs", "_n", b"_n", "_parallel_tool_calls", b"_parallel_tool_calls", "_prompt_logprobs", b"_prompt_logprobs", "_skip_special_tokens", b"_skip_special_tokens", "_truncate_prompt_tokens", b"_truncate_prompt_tokens", "add_special_tokens", b"add_special_tokens", "beam_search", b"beam_search", "chat", b"chat", "expect_turn", b"expect_turn", "logprobs", b"logprobs", "n", b"n", "parallel_tool_calls", b"parallel_tool_calls", "prompt", b"prompt", "prompt_logprobs", b"prompt_logprobs", "sampling", b"sampling", "skip_special_tokens", b"skip_special_tokens", "speculation", b"speculation", "stop", b"stop", "structured_output", b"structured_output", "text", b"text", "tokens", b"tokens", "tool_choice", b"tool_choice", "truncate_prompt_tokens", b"truncate_prompt_tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_add_special_tokens", b"_add_special_tokens", "_expect_turn", b"_expect_turn", "_logprobs", b"_logprobs", "_n", b"_n", "_parallel_tool_calls", b"_parallel_tool_calls", "_prompt_logprobs", b"_prompt_logprobs", "_skip_special_tokens", b"_skip_special_tokens", "_truncate_prompt_tokens", b"_truncate_prompt_tokens", "add_special_tokens", b"add_special_tokens", "cache_salt", b"cache_salt", "chat", b"chat", "expect_turn", b"expect_turn", "logprobs", b"logprobs", "model", b"model", "n", b"n", "parallel_tool_calls", b"parallel_tool_calls", "prediction", b"prediction", "priority", b"priority", "prompt", b"prompt", "prompt_logprobs", b"prompt_logprobs", "request_id", b"request_id", "sampling", b"sampling", "session", b"session", "skip_special_tokens", b"skip_special_tokens", "speculation", b"speculation", "stop", b"stop", "structured_output", b"structured_output", "text", b"text", "tokens", b"tokens", "tool_choice", b"tool_choice", "tools", b"tools", "truncate_prompt_tokens", b"truncate_prompt_tokens", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_add_special_tokens", b"_add_special_tokens", "_expect_turn", b"_expect_turn", "_logprobs", b"_logprobs", "_n", b"_n", "_parallel_tool_calls", b"_parallel_tool_calls", "_prompt_logprobs", b"_prompt_logprobs", "_skip_special_tokens", b"_skip_special_tokens", "_truncate_prompt_tokens", b"_truncate_prompt_tokens", "add_special_tokens", b"add_special_tokens", "beam_search", b"beam_search", "cache_salt", b"cache_salt", "chat", b"chat", "expect_turn", b"expect_turn", "logprobs", b"logprobs", "model", b"model", "n", b"n", "parallel_tool_calls", b"parallel_tool_calls", "prediction", b"prediction", "priority", b"priority", "prompt", b"prompt", "prompt_logprobs", b"prompt_logprobs", "request_id", b"request_id", "sampling", b"sampling", "session", b"session", "skip_special_tokens", b"skip_special_tokens", "speculation", b"speculation", "stop", b"stop", "structured_output", b"structured_output", "text", b"text", "tokens", b"tokens", "tool_choice", b"tool_choice", "tools", b"tools", "truncate_prompt_tokens", b"truncate_prompt_tokens", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__add_special_tokens: _TypeAlias = _typing.Literal["add_special_tokens"]  # noqa: Y015
     _WhichOneofArgType__add_special_tokens: _TypeAlias = _typing.Literal["_add_special_tokens", b"_add_special_tokens"]  # noqa: Y015
@@ -1614,6 +1622,7 @@ class SpeculationSummary(_message.Message):
     DRAFTERS_FIELD_NUMBER: _builtins.int
     PREDICTED_SPEEDUP_FIELD_NUMBER: _builtins.int
     MEASURED_SPEEDUP_FIELD_NUMBER: _builtins.int
+    BEAM_SEARCH_FIELD_NUMBER: _builtins.int
     mode: _common_pb2.VerificationMode.ValueType
     """Verification mode used."""
     num_spec_steps: _builtins.int
@@ -1650,6 +1659,10 @@ class SpeculationSummary(_message.Message):
     def drafters(self) -> _containers.MessageMap[_builtins.str, Global___DrafterSummary]:
         """Statistics by the kind of drafter or source."""
 
+    @_builtins.property
+    def beam_search(self) -> _common_pb2.BeamReport:
+        """Set after a beam search, unless the answer is read back from the session store."""
+
     def __init__(
         self,
         *,
@@ -1668,10 +1681,11 @@ class SpeculationSummary(_message.Message):
         drafters: _abc.Mapping[_builtins.str, Global___DrafterSummary] | None = ...,
         predicted_speedup: _builtins.float = ...,
         measured_speedup: _builtins.float = ...,
+        beam_search: _common_pb2.BeamReport | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["beam_search", b"beam_search"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acceptance_histogram", b"acceptance_histogram", "draft_acceptance_rate", b"draft_acceptance_rate", "drafters", b"drafters", "fallbacks", b"fallbacks", "lenience", b"lenience", "lossy", b"lossy", "mean_acceptance_length", b"mean_acceptance_length", "measured_speedup", b"measured_speedup", "mode", b"mode", "num_accepted_draft_tokens", b"num_accepted_draft_tokens", "num_draft_tokens", b"num_draft_tokens", "num_plain_steps", b"num_plain_steps", "num_spec_steps", b"num_spec_steps", "num_spec_tokens", b"num_spec_tokens", "predicted_speedup", b"predicted_speedup"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acceptance_histogram", b"acceptance_histogram", "beam_search", b"beam_search", "draft_acceptance_rate", b"draft_acceptance_rate", "drafters", b"drafters", "fallbacks", b"fallbacks", "lenience", b"lenience", "lossy", b"lossy", "mean_acceptance_length", b"mean_acceptance_length", "measured_speedup", b"measured_speedup", "mode", b"mode", "num_accepted_draft_tokens", b"num_accepted_draft_tokens", "num_draft_tokens", b"num_draft_tokens", "num_plain_steps", b"num_plain_steps", "num_spec_steps", b"num_spec_steps", "num_spec_tokens", b"num_spec_tokens", "predicted_speedup", b"predicted_speedup"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

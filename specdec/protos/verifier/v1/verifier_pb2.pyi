@@ -38,6 +38,7 @@ class GenerateRequest(_message.Message):
     PRIORITY_FIELD_NUMBER: _builtins.int
     CACHE_SALT_FIELD_NUMBER: _builtins.int
     HEARTBEATS_FIELD_NUMBER: _builtins.int
+    BEAMS_FIELD_NUMBER: _builtins.int
     CHECKSUM_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Id of the session, chosen by the gateway."""
@@ -77,6 +78,10 @@ class GenerateRequest(_message.Message):
     def speculation(self) -> Global___Speculation:
         """How the output is drafted and verified."""
 
+    @_builtins.property
+    def beams(self) -> _common_pb2.BeamOptions:
+        """The output is the best beam of a search, in one round; unset is no search."""
+
     def __init__(
         self,
         *,
@@ -93,11 +98,12 @@ class GenerateRequest(_message.Message):
         priority: _builtins.int = ...,
         cache_salt: _builtins.str = ...,
         heartbeats: _builtins.bool = ...,
+        beams: _common_pb2.BeamOptions | None = ...,
         checksum: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "_prompt_logprobs", b"_prompt_logprobs", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "sampling", b"sampling", "speculation", b"speculation"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "_prompt_logprobs", b"_prompt_logprobs", "beams", b"beams", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "sampling", b"sampling", "speculation", b"speculation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "_prompt_logprobs", b"_prompt_logprobs", "cache_salt", b"cache_salt", "checksum", b"checksum", "epoch", b"epoch", "heartbeats", b"heartbeats", "logprobs", b"logprobs", "max_tokens", b"max_tokens", "priority", b"priority", "prompt_len", b"prompt_len", "prompt_logprobs", b"prompt_logprobs", "sampling", b"sampling", "session_id", b"session_id", "speculation", b"speculation", "stop_token_ids", b"stop_token_ids", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "_prompt_logprobs", b"_prompt_logprobs", "beams", b"beams", "cache_salt", b"cache_salt", "checksum", b"checksum", "epoch", b"epoch", "heartbeats", b"heartbeats", "logprobs", b"logprobs", "max_tokens", b"max_tokens", "priority", b"priority", "prompt_len", b"prompt_len", "prompt_logprobs", b"prompt_logprobs", "sampling", b"sampling", "session_id", b"session_id", "speculation", b"speculation", "stop_token_ids", b"stop_token_ids", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__logprobs: _TypeAlias = _typing.Literal["logprobs"]  # noqa: Y015
     _WhichOneofArgType__logprobs: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs"]  # noqa: Y015
@@ -193,6 +199,7 @@ class GenerateResponse(_message.Message):
     FORCED_FIELD_NUMBER: _builtins.int
     PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
     HEARTBEAT_FIELD_NUMBER: _builtins.int
+    BEAMS_FIELD_NUMBER: _builtins.int
     CHECKSUM_FIELD_NUMBER: _builtins.int
     base_len: _builtins.int
     """Committed length before this round."""
@@ -240,6 +247,10 @@ class GenerateResponse(_message.Message):
     def prompt_logprobs(self) -> Global___Logprobs:
         """On the first round: log probabilities of the prompt's tokens but the first, if the request asks for them."""
 
+    @_builtins.property
+    def beams(self) -> _common_pb2.BeamReport:
+        """On the round of a beam search."""
+
     def __init__(
         self,
         *,
@@ -259,11 +270,12 @@ class GenerateResponse(_message.Message):
         forced: _builtins.int = ...,
         prompt_logprobs: Global___Logprobs | None = ...,
         heartbeat: _builtins.bool = ...,
+        beams: _common_pb2.BeamReport | None = ...,
         checksum: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "speedup", b"speedup", "timing", b"timing"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["beams", b"beams", "detail", b"detail", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "speedup", b"speedup", "timing", b"timing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "base_len", b"base_len", "cached_tokens", b"cached_tokens", "checksum", b"checksum", "detail", b"detail", "draft_tokens", b"draft_tokens", "drafter", b"drafter", "fallback_reason", b"fallback_reason", "finish_reason", b"finish_reason", "forced", b"forced", "heartbeat", b"heartbeat", "logprobs", b"logprobs", "origins", b"origins", "prompt_logprobs", b"prompt_logprobs", "speedup", b"speedup", "timing", b"timing", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "base_len", b"base_len", "beams", b"beams", "cached_tokens", b"cached_tokens", "checksum", b"checksum", "detail", b"detail", "draft_tokens", b"draft_tokens", "drafter", b"drafter", "fallback_reason", b"fallback_reason", "finish_reason", b"finish_reason", "forced", b"forced", "heartbeat", b"heartbeat", "logprobs", b"logprobs", "origins", b"origins", "prompt_logprobs", b"prompt_logprobs", "speedup", b"speedup", "timing", b"timing", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -500,6 +512,7 @@ class RoundExtra(_message.Message):
     DETAIL_FIELD_NUMBER: _builtins.int
     CACHED_TOKENS_FIELD_NUMBER: _builtins.int
     PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
+    BEAMS_FIELD_NUMBER: _builtins.int
     row: _builtins.int
     """Index of the round in the columns."""
     cached_tokens: _builtins.int
@@ -516,6 +529,10 @@ class RoundExtra(_message.Message):
     def prompt_logprobs(self) -> Global___Logprobs:
         """On the first round: log probabilities of the prompt's tokens but the first, if the request asks for them."""
 
+    @_builtins.property
+    def beams(self) -> _common_pb2.BeamReport:
+        """On the round of a beam search."""
+
     def __init__(
         self,
         *,
@@ -524,10 +541,11 @@ class RoundExtra(_message.Message):
         detail: Global___RoundDetail | None = ...,
         cached_tokens: _builtins.int = ...,
         prompt_logprobs: Global___Logprobs | None = ...,
+        beams: _common_pb2.BeamReport | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["beams", b"beams", "detail", b"detail", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "detail", b"detail", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "row", b"row"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beams", b"beams", "cached_tokens", b"cached_tokens", "detail", b"detail", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "row", b"row"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -800,6 +818,7 @@ class GetVerifierInfoResponse(_message.Message):
     TREE_FIELD_NUMBER: _builtins.int
     PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
     BAD_WORDS_FIELD_NUMBER: _builtins.int
+    BEAMS_FIELD_NUMBER: _builtins.int
     CHECKSUM_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Name of the target model."""
@@ -829,6 +848,8 @@ class GetVerifierInfoResponse(_message.Message):
     """Whether log probabilities of prompts are supported. A verifier that leaves this unset ignores the request for them."""
     bad_words: _builtins.bool
     """Whether bad words are supported. A verifier that leaves this unset ignores them."""
+    beams: _builtins.bool
+    """Whether beams are searched; a verifier that does not say so would ignore the wish."""
     checksum: _builtins.int
     """CRC-32 of the bytes before this field, the last; sent where the call declares it."""
     @_builtins.property
@@ -868,11 +889,12 @@ class GetVerifierInfoResponse(_message.Message):
         tree: _common_pb2.TreeOptions | None = ...,
         prompt_logprobs: _builtins.bool = ...,
         bad_words: _builtins.bool = ...,
+        beams: _builtins.bool = ...,
         checksum: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_lenience", b"_lenience", "lenience", b"lenience", "tree", b"tree"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_lenience", b"_lenience", "bad_words", b"bad_words", "checksum", b"checksum", "context_length", b"context_length", "drafter_names", b"drafter_names", "drafters", b"drafters", "end_token_ids", b"end_token_ids", "gamma_max", b"gamma_max", "grammars", b"grammars", "heartbeats", b"heartbeats", "lenience", b"lenience", "model", b"model", "passes", b"passes", "prefill_rate", b"prefill_rate", "prompt_logprobs", b"prompt_logprobs", "system_fingerprint", b"system_fingerprint", "tokenizer_hash", b"tokenizer_hash", "tree", b"tree", "trees", b"trees", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_lenience", b"_lenience", "bad_words", b"bad_words", "beams", b"beams", "checksum", b"checksum", "context_length", b"context_length", "drafter_names", b"drafter_names", "drafters", b"drafters", "end_token_ids", b"end_token_ids", "gamma_max", b"gamma_max", "grammars", b"grammars", "heartbeats", b"heartbeats", "lenience", b"lenience", "model", b"model", "passes", b"passes", "prefill_rate", b"prefill_rate", "prompt_logprobs", b"prompt_logprobs", "system_fingerprint", b"system_fingerprint", "tokenizer_hash", b"tokenizer_hash", "tree", b"tree", "trees", b"trees", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__lenience: _TypeAlias = _typing.Literal["lenience"]  # noqa: Y015
     _WhichOneofArgType__lenience: _TypeAlias = _typing.Literal["_lenience", b"_lenience"]  # noqa: Y015

@@ -1,0 +1,1 @@
+"""Beam search: its options, and the pure rules of its steps."""

@@ -1,0 +1,58 @@
+"""Begins the beam searches of a process."""
+
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+from specdec.beams.options import BeamOptions
+from specdec.engine import NativeEngine
+from specdec.errors import ContextLengthExceeded
+from specdec.wire.generation import GenerationCall, Round
+from verifier_service.beams.beam_drafts import BeamDrafters
+from verifier_service.beams.beam_generation import BeamGeneration, Reader
+from verifier_service.beams.target_beams import TargetBeams
+
+
+class BeamSearches:
+    """Makes a generation of each call with beams."""
+
+    def __init__(
+        self,
+        engine: NativeEngine,
+        thread: Executor,
+        drafters: BeamDrafters,
+        chunk_tokens: int,
+        interrupt: Callable[[], None],
+    ) -> None:
+        """Create the maker; arguments as for `BeamGeneration` and `TargetBeams`."""
+        self._engine = engine
+        self._thread = thread
+        self._drafters = drafters
+        self._chunk_tokens = chunk_tokens
+        self._interrupt = interrupt
+
+    def search(
+        self,
+        call: GenerationCall,
+        options: BeamOptions,
+        limit: int,
+        gamma: int | None,
+        count: Callable[[Round, int], None],
+        reader: Reader,
+    ) -> BeamGeneration:
+        """Return the search of a call, which has not begun.
+
+        Args:
+            limit: largest length of the sequence, in tokens.
+            gamma: number of steps to propose; None takes the default, and 0 proposes none.
+            count: called with the round before the reader gets it.
+            reader: receives the round.
+
+        Raises:
+            ContextLengthExceeded: the beams do not fit an empty engine.
+        """
+        if not self._engine.holds(options.width, limit):
+            message = f"{options.width} beams of {limit} tokens are more than this server has memory for"
+            raise ContextLengthExceeded(message, "beam_width")
+        target = TargetBeams(self._engine, call.tokens, limit, call.cache_salt, self._chunk_tokens)
+        drafts = self._drafters.of(call, gamma, self._engine.vocab_size)
+        return BeamGeneration(call, options, limit, target, drafts, self._thread, self._interrupt, count, reader)
