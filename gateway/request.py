@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gateway.beams import check_beside_beams
 from gateway.callers.caller import ApiKey, check_name, tenant_of
 from gateway.callers.priority import PriorityClass
 from gateway.lists import check_bad_words, check_stops, unique_ids
@@ -17,6 +16,7 @@ from gateway.tools.formats import ToolFormat
 from gateway.tools.reading import Reading
 from gateway.tools.values import Message, Tool, ToolCall, check_messages
 from gateway.tools.xml_calls import texts_of
+from specdec.beams.exclusions import check_beside_beams
 from specdec.beams.options import BeamOptions
 from specdec.errors import FieldInvalid, FieldRequired, UnsupportedParameter
 from specdec.planning.gamma_policy import AUTO, GammaPolicy

@@ -112,7 +112,7 @@ async def serve(architecture: str, options: BeamOptions, number: int) -> dict[st
         stack.push_async_callback(drafter.aclose)
         client = await stack.enter_async_context(running_verifier(target, running.address))
         plain = await searched(client, options, number, Mode.OFF)
-        drafted = await searched(client, options, number)
+        drafted = await searched(client, options, number, gamma=3)
         lost = asyncio.create_task(searched(client, options, number))
         await asyncio.sleep(0.05)
         await drafter.aclose()

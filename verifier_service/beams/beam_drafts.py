@@ -13,6 +13,7 @@ from specdec.serving.rpc.access import UNGUARDED, Access
 from specdec.serving.rpc.channel import open_channel
 from specdec.wire.beams import MOST_NODES, BeamAsk, ProposedBeam
 from specdec.wire.generation import GenerationCall
+from verifier_service.beams.beam_pace import BeamPace
 from verifier_service.config import DraftingSettings
 from verifier_service.drafts.client import proposed_beams
 from verifier_service.drafts.pool import DrafterPool
@@ -36,12 +37,16 @@ class BeamDrafters:
         self._settings = settings
         self._tokenizer_hash = tokenizer_hash
         self._access = access
+        self._paces: dict[int, BeamPace] = {}
+        """Times of the searches of each width."""
 
     def of(self, call: GenerationCall, gamma: int | None, vocab_size: int) -> "BeamDrafts":
-        """Return the proposals for one search; γ None takes the default number of steps."""
+        """Return the proposals for one search; γ None takes the default number of steps, where they pay."""
         width = 0 if call.beams is None else _WIDER * call.beams.width
         steps = min(_STEPS if gamma is None else gamma, MOST_NODES // max(width, 1))
-        return BeamDrafts(call, self._pool, self._settings, self._ask(call, width, steps), self._access, vocab_size)
+        pace = self._paces.setdefault(width, BeamPace()) if gamma is None else None
+        ask = self._ask(call, width, steps)
+        return BeamDrafts(call, self._pool, self._settings, ask, self._access, vocab_size, pace)
 
     def _ask(self, call: GenerationCall, width: int, steps: int) -> Callable[[BeamSearch], BeamAsk]:
         def ask(search: BeamSearch) -> BeamAsk:
@@ -65,19 +70,35 @@ class BeamDrafts:
         ask: Callable[[BeamSearch], BeamAsk],
         access: Access,
         vocab_size: int,
+        pace: BeamPace | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Create the proposals; `ask` returns the question for the next steps of a search."""
+        """Create the proposals.
+
+        Args:
+            ask: returns the question for the next steps of a search.
+            pace: chooses the passes with proposals; None asks for them in every pass.
+        """
         self._call = call
         self._pool = pool
         self._settings = settings
         self._ask = ask
         self._access = access
         self._vocab_size = vocab_size
+        self._pace = pace
         self._clock = clock
         self._paused_until = 0.0
         self._channel: grpc.aio.Channel | None = None
         self._address = ""
+
+    def worth(self) -> bool:
+        """Whether to ask for proposals for the next pass."""
+        return self._pace is None or self._pace.drafts()
+
+    def observe(self, drafted: bool, seconds: float, steps: int) -> None:
+        """Record the duration of a pass, with the wait for its proposals, and the steps that it covered."""
+        if self._pace is not None:
+            self._pace.observe(drafted, seconds, steps)
 
     async def propose(self, search: BeamSearch) -> tuple[ProposedBeam, ...]:
         """Return proposed beams for the next steps; empty if there are none."""

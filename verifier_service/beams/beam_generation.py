@@ -26,7 +26,7 @@ _Result = TypeVar("_Result")
 _log = structlog.get_logger()
 
 
-class Reader(Protocol):
+class RoundReader(Protocol):
     """Receiver of the round, as of a sequence's rounds."""
 
     def add(self, done: Round) -> None:
@@ -49,7 +49,7 @@ class BeamGeneration:
         thread: Executor,
         interrupt: Callable[[], None],
         count: Callable[[Round, int], None],
-        reader: Reader,
+        reader: RoundReader,
     ) -> None:
         """Create a search; `start` begins it.
 
@@ -118,10 +118,12 @@ class BeamGeneration:
         while not await self._with_room(self._target.prefill):
             pass
         while not self._search.done:
-            began = time.perf_counter()
-            proposed = await self._drafts.propose(self._search)
+            began, drafted = time.perf_counter(), self._drafts.worth()
+            proposed = await self._drafts.propose(self._search) if drafted else ()
             self._drafting += time.perf_counter() - began
             self._search, steps = await self._with_room(partial(self._advance, proposed))
+            if self._passes:  # the first pass computes the end of the prompt, too
+                self._drafts.observe(drafted, time.perf_counter() - began, steps)
             self._steps += steps
             self._passes += 1
 

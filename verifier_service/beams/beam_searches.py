@@ -8,7 +8,7 @@ from specdec.engine import NativeEngine
 from specdec.errors import ContextLengthExceeded
 from specdec.wire.generation import GenerationCall, Round
 from verifier_service.beams.beam_drafts import BeamDrafters
-from verifier_service.beams.beam_generation import BeamGeneration, Reader
+from verifier_service.beams.beam_generation import BeamGeneration, RoundReader
 from verifier_service.beams.target_beams import TargetBeams
 
 
@@ -37,7 +37,7 @@ class BeamSearches:
         limit: int,
         gamma: int | None,
         count: Callable[[Round, int], None],
-        reader: Reader,
+        reader: RoundReader,
     ) -> BeamGeneration:
         """Return the search of a call, which has not begun.
 

@@ -9,7 +9,7 @@ from specdec.serving.rpc.interceptors import ObservedCall
 from specdec.serving.rpc.status import status_to_bytes
 from specdec.wire.generation import Round
 from specdec.wire.passes import Opening, Orders, Pass
-from verifier_service.passes.generations import Generations, Running
+from verifier_service.passes.generations import Generations, OpenGeneration
 from verifier_service.passes.sequence import Reader
 
 _MOST_UNREAD = 16_384
@@ -146,7 +146,7 @@ class _SlotReader(Reader):
         self._call = call
         self._context = copy_context()
         self._context.run(call.__enter__)
-        self._sequence: Running | None = None
+        self._sequence: OpenGeneration | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._over = False
         self._inside = False

@@ -155,7 +155,7 @@ def _check_length(call: GenerationCall, context_length: int) -> None:
         raise ContextLengthExceeded(f"{longest} tokens do not fit a context of {context_length}", "tokens")
 
 
-class Running(Protocol):
+class OpenGeneration(Protocol):
     """A generation that has begun. Methods run on the event loop."""
 
     def grant(self, length: float) -> None:
@@ -200,14 +200,14 @@ class Generations:
         self._beams = beams
         self._published: Judgement | None = None
         """Report last published to the metrics."""
-        self._running: dict[str, Running] = {}
+        self._running: dict[str, OpenGeneration] = {}
         """Running generations by session id."""
         self._idle = asyncio.Event()
         self._numbers = count()
         self._draining = False
         self._compiling: set[asyncio.Task[None]] = set()
 
-    def open(self, call: GenerationCall, reader: Reader, credit: float = math.inf) -> Running:
+    def open(self, call: GenerationCall, reader: Reader, credit: float = math.inf) -> OpenGeneration:
         """Begin a generation. A running generation of the same session is fenced and ends.
 
         Args:
@@ -263,7 +263,7 @@ class Generations:
         else:
             sequence.guarded(self._enter, sequence)
 
-    def _search(self, call: GenerationCall, options: BeamOptions, reader: Reader) -> Running:
+    def _search(self, call: GenerationCall, options: BeamOptions, reader: Reader) -> OpenGeneration:
         """Begin a beam search."""
         if self._beams is None:
             raise UnsupportedParameter("the backend of this verifier searches no beams", "use_beam_search")
@@ -298,7 +298,7 @@ class Generations:
         chunk = self._settings.chunk_tokens
         return Sequence(admission, chunk, self._loop, drafts, controller, self._count, reader, credit)
 
-    def _forget(self, session_id: str, generation: Running) -> None:
+    def _forget(self, session_id: str, generation: OpenGeneration) -> None:
         if self._running.get(session_id) is generation:
             del self._running[session_id]
         if not self._running:

@@ -43,6 +43,14 @@ async def test_a_turn_continues_the_committed_ids_untouched(pair: list[Replica],
     assert shown["generation"] == f"{session}-2"
 
 
+async def test_a_session_goes_on_from_the_best_beam(pair: list[Replica], verifier: ScriptedVerifier) -> None:
+    session = await made(pair[0])
+    first = await pair[0].post(session=session, prompt="one", use_beam_search=True, beam_width=2)
+    assert first.json()["speculation"]["beam_search"]["num_steps"] == len(ANSWER)
+    await pair[1].post(session=session, prompt="two")
+    assert list(verifier.calls[1].tokens) == [*b"one", *ANSWER, *b"two"]
+
+
 @pytest.mark.parametrize("gamma", [0, 3])
 async def test_the_tokens_of_a_stop_string_do_not_stay_in_the_session(
     gamma: int, pair: list[Replica], verifier: ScriptedVerifier
