@@ -174,7 +174,7 @@ class EngineLoop:
 
     def interrupt(self) -> None:
         """Let passes that run ahead end, because other work waits for the model's thread."""
-        self._model.told.stop()
+        self._model.flags.stop()
 
     def runs_ahead_of(self, kv_name: str) -> bool:
         """Whether the next, plain round of a sequence has started before the sequence requested it."""
