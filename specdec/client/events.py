@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from specdec.beams.options import BeamOptions, BeamReport
 from specdec.client.requests import ChatOptions, FunctionTool, OutputForm, Prompt, ToolInvocation
 from specdec.planning.gamma_policy import GammaPolicy
 from specdec.rules.speculation import Mode, Origin, TreeOptions
@@ -81,6 +82,8 @@ class PromptRequest:
     """Number of turns that the session must have had, or the request is refused."""
     priority: str = ""
     """`flex`, `default` or `priority`; empty for the default."""
+    beam_search: BeamOptions | None = None
+    """Search for the best beam, in place of sampling; None samples."""
     request_id: str = ""
     """Idempotency key: a repeated request joins the generation that it began; empty for a new one."""
 
@@ -194,6 +197,8 @@ class SpeculationTotals:
     drafters: Mapping[str, DrafterCounts] = field(default_factory=dict)
     predicted_speedup: float = 0.0
     measured_speedup: float = 0.0
+    beam_search: BeamReport | None = None
+    """Report of a beam search; None without one, or if the answer is read back from the session store."""
 
 
 @dataclass(frozen=True, slots=True)

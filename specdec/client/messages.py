@@ -17,6 +17,7 @@ from specdec.errors import InternalError
 from specdec.protos.common.v1 import common_pb2
 from specdec.protos.gateway.v1 import gateway_pb2 as pb
 from specdec.sampling.logprobs import TokenLogprobs
+from specdec.wire.beams import BEAM_REPORT
 from specdec.wire.codec import Codec, Pair
 from specdec.wire.logprobs import floats_from_bytes
 from specdec.wire.params import MODE, finish_from_pb, mode_to_pb, origin_from_pb
@@ -28,6 +29,7 @@ _COUNTS = Codec(
     SpeculationTotals,
     pb.SpeculationSummary,
     mode=Pair(mode_to_pb, lambda number: MODE.from_pb(number) if number else None),
+    beam_search=BEAM_REPORT,
     drafters=Pair(
         lambda drafters: {name: _DRAFTER.to_pb(each) for name, each in drafters.items()},
         lambda drafters: {name: _DRAFTER.from_pb(each) for name, each in drafters.items()},

@@ -13,6 +13,7 @@ from specdec.errors import FieldInvalid
 from specdec.planning.gamma_policy import GammaPolicy
 from specdec.protos.common.v1 import common_pb2
 from specdec.protos.gateway.v1 import gateway_pb2 as pb
+from specdec.wire.beams import BEAM_OPTIONS
 from specdec.wire.params import GAMMA_POLICY, TREE, mode_to_pb
 
 M = TypeVar("M", bound=Message)
@@ -30,6 +31,7 @@ def request_to_pb(request: PromptRequest) -> pb.GenerateRequest:
         "speculation": _speculation(request),
         "structured_output": request.structured_output and _form(request.structured_output),
         "tools": [_tool(tool) for tool in request.tools],
+        "beam_search": BEAM_OPTIONS.to_pb(request.beam_search),
         "tool_choice": _tool_choice(request.tool_choice, request.forced_tool),
         "priority": _number(common_pb2.PriorityClass.DESCRIPTOR, "priority", request.priority),
     }

@@ -7,6 +7,7 @@ import pytest
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 
+from specdec.beams.options import BeamOptions, EarlyStopping
 from specdec.client.events import PromptRequest
 from specdec.client.request_message import request_to_pb
 from specdec.client.requests import ChatMessage, ChatOptions, FunctionTool, OutputForm, ToolInvocation
@@ -62,6 +63,7 @@ EVERYTHING = PromptRequest(
     truncate_prompt_tokens=-1,
     expect_turn=2,
     priority="flex",
+    beam_search=BeamOptions(4, 0.5, EarlyStopping.NEVER),
     request_id="r1",
 )
 OTHERS = (
