@@ -41,16 +41,14 @@ def searched(model: PreTrainedModel, prompt: list[int], search: BeamSearch) -> B
 
 @pytest.mark.parametrize("stopping", EarlyStopping)
 @pytest.mark.parametrize("penalty", PENALTIES)
-@pytest.mark.parametrize("width", [1, 2, 4])
+@pytest.mark.parametrize("width", [2, 4])
 def test_it_equals_generate(model: PreTrainedModel, width: int, penalty: float, stopping: EarlyStopping) -> None:
-    ends = {0} if width > 1 else set()  # `generate` with one beam is greedy, without a score
-    for seed in range(4):
+    for seed in range(6):
         prompt = [random.Random(seed).randrange(1, 40) for _ in range(5)]
-        if width == 1:
-            continue
+        ends = list(range(1 + seed % 3 * 3))  # of several ends, some beams end in most steps
         made = model.generate(
             torch.tensor([prompt]), num_beams=width, do_sample=False, max_new_tokens=TOKENS, length_penalty=penalty,
-            early_stopping=STOPPING[stopping], eos_token_id=0, pad_token_id=0, output_scores=True,
+            early_stopping=STOPPING[stopping], eos_token_id=ends, pad_token_id=0, output_scores=True,
             return_dict_in_generate=True,
         )  # fmt: skip
         best = searched(model, prompt, BeamSearch(BeamOptions(width, penalty, stopping), frozenset(ends), TOKENS)).best
