@@ -59,6 +59,11 @@ def attending(step: AttentionStep) -> Iterator[None]:
         _STEP.reset(token)
 
 
+def attend(layer: int, query: Tensor, key: Tensor, value: Tensor, rule: AttentionRule) -> Tensor:
+    """Attend in the step that is set for this thread; shapes as in `AttentionStep.attend`."""
+    return _STEP.get().attend(layer, query, key, value, rule)
+
+
 def _attend(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
@@ -69,7 +74,7 @@ def _attend(
     )
     if torch.compiler.is_compiling():
         return torch.ops.specdec.attend(query, key, value, module.layer_idx, *rule), None
-    return _STEP.get().attend(module.layer_idx, query, key, value, rule), None  # type: ignore[arg-type]
+    return attend(module.layer_idx, query, key, value, rule), None  # type: ignore[arg-type]
 
 
 SIGNATURE = (

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from torch import Tensor
+
 from specdec.errors import FieldInvalid, InternalError
 from specdec.trees.tree import Tree
 
@@ -23,6 +25,36 @@ class Chunk:
     the session must keep one of its paths before its next chunk."""
 
 
+class StateRows:
+    """Destination of the hidden states of a pass: one tensor for each tapped layer."""
+
+    def __init__(self, total: int, whole: "StateRows | None" = None, rows: Sequence[int] = ()) -> None:
+        """Expect the states of `total` tokens, which are the tokens `rows` of `whole` if it is given."""
+        self._total = total
+        self._whole = whole
+        self._rows = rows
+        self.layers: tuple[Tensor, ...] = ()
+        """States [T, hidden] of each tapped layer, in the order of the taps; empty before the pass."""
+
+    def part(self, rows: Sequence[int]) -> "StateRows":
+        """Return the destination of a part of the pass that computes the tokens `rows`."""
+        return StateRows(len(rows), self, rows)
+
+    def put(self, layers: Sequence[Tensor]) -> None:
+        """Store the states of all tokens [T, hidden] of each layer, without a copy unless they are a part."""
+        if self._whole is None:
+            self.layers = tuple(layers)
+        else:
+            self._whole.merge(self._rows, layers)
+
+    def merge(self, rows: Sequence[int], layers: Sequence[Tensor]) -> None:
+        """Copy the states of a part to the rows of its tokens."""
+        if not self.layers:
+            self.layers = tuple(each.new_empty(self._total, *each.shape[1:]) for each in layers)
+        for whole, own in zip(self.layers, layers, strict=True):
+            whole[list(rows)] = own
+
+
 @dataclass(frozen=True, slots=True)
 class PackedBatch:
     """One packed row of the T tokens of all chunks, chunk after chunk."""
@@ -37,11 +69,15 @@ class PackedBatch:
     """Tree of each chunk; None for a chain."""
     keep: list[int]
     """Indices of the tokens that need logits, ascending, in 0..T-1."""
+    states: StateRows | None = None
+    """Destination of the hidden states of all tokens; None if nobody reads them."""
 
     def part(self, chunks: Sequence[int]) -> tuple["PackedBatch", list[int]]:
         """Select chunks by index. Return them as a batch, and the rows of their logits among all logits."""
-        part, rows = PackedBatch([], [], [], [], []), list[int]()
         starts = [0, *accumulate(self.counts)]
+        tokens = [token for chunk in chunks for token in range(starts[chunk], starts[chunk + 1])]
+        states = None if self.states is None else self.states.part(tokens)
+        part, rows = PackedBatch([], [], [], [], [], states), list[int]()
         for chunk in chunks:
             start, stop = starts[chunk], starts[chunk + 1]
             own = range(bisect_left(self.keep, start), bisect_left(self.keep, stop))
@@ -54,8 +90,10 @@ class PackedBatch:
         return part, rows
 
 
-def pack(chunks: Sequence[Chunk], lengths: Sequence[int], vocab_size: int) -> PackedBatch:
+def pack(chunks: Sequence[Chunk], lengths: Sequence[int], vocab_size: int, *, states: bool = False) -> PackedBatch:
     """Join `chunks`; `lengths` has the number of tokens with KV of each chunk's session.
+
+    `states` requests the hidden states of all tokens from a decoder with taps.
 
     Raises:
         InternalError: two chunks belong to one session, a chunk has no tokens, an id is outside the vocabulary, a chunk
@@ -77,7 +115,7 @@ def pack(chunks: Sequence[Chunk], lengths: Sequence[int], vocab_size: int) -> Pa
         counts.append(count)
         trees.append(tree)
         keep += range(len(tokens) - chunk.logits, len(tokens))
-    return PackedBatch(tokens, positions, counts, trees, keep)
+    return PackedBatch(tokens, positions, counts, trees, keep, StateRows(len(tokens)) if states else None)
 
 
 def _check(chunk: Chunk, vocab_size: int) -> None:

@@ -143,7 +143,7 @@ def _packed_logits(
         pool.admit(name, LIMIT)
 
     def logits(*chunks: Chunk) -> Tensor:
-        return forward(opened.run, pool, chunks, decoder.vocab_size)
+        return forward(opened.run, pool, chunks, decoder.vocab_size)[0]
 
     long, middle, short = texts[LONG], texts[MIDDLE], texts[SHORT]
     rejected = long[:3]

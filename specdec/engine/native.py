@@ -3,7 +3,8 @@
 Only one thread may call an engine. The last committed token of a session is pending: it has no KV until the next pass.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,6 +25,16 @@ from specdec.engine.kv.sequence import SequenceKv
 from specdec.engine.loader import ModelFacts, load_decoder
 from specdec.engine.model_check import check_model
 from specdec.errors import InternalError, ModelRefused
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedModel:
+    """A loaded model whose packed passes equal plain passes, without memory for sessions."""
+
+    decoder: Decoder
+    facts: ModelFacts
+    layout: KvLayout
+    kv_backend: OpenKvBackend[Any]
 
 
 class NativeEngine:
@@ -59,52 +70,24 @@ class NativeEngine:
         self.device = decoder.device
 
     @classmethod
-    def load(  # noqa: PLR0913 - one argument for each setting
-        cls,
-        path: Path,
-        *,
-        dtype: str,
-        device: str,
-        kv_bytes: int,
-        threads: int | None,
-        wide_threads: int | None = None,
-        compiled: bool = False,
-        attention: HostCode = "auto",
-        products: HostCode = "auto",
-        allow_pickle: bool = False,
-        kv_backend: OpenKvBackend[Any] | None = None,
-    ) -> Self:
+    def load(cls, path: Path, *, kv_bytes: int, wide_threads: int | None = None, **options: Any) -> Self:
         """Load a local model folder and check that its packed passes equal plain passes.
 
         Args:
             path: a Hugging Face model folder with configuration, weights and tokenizer.
-            dtype: "float32", "bfloat16" or "float16".
-            device: a PyTorch device, or "auto" for the accelerator if there is one.
             kv_bytes: budget for the keys and values of all sessions together, in bytes.
-            threads: number of PyTorch threads in this process; None does not change it.
             wide_threads: number of threads in passes over at least `wide_passes.WIDE` tokens; None is `threads`.
-            compiled: whether to compile the model, which takes seconds to minutes and makes its passes faster.
-            attention: implementation of attention on the host.
-            products: implementation of products with the weights on the host.
-            allow_pickle: whether to load pickles, which can run code of their author, if there are no safetensors.
-            kv_backend: opens the memory for keys and values; None selects the backend for the device.
+            options: further arguments of `load_checked`.
 
         Raises:
             ModelRefused: the folder cannot be served; the message says which and why.
         """
-        if threads is not None:
-            torch.set_num_threads(threads)
-        decoder, facts = load_decoder(path, dtype, device, allow_pickle=allow_pickle)
+        return cls.of(load_checked(path, **options), kv_bytes, wide_threads)
 
-        def prepare() -> None:
-            decoder.pack(products)
-            if compiled:
-                decoder.compile()
-
-        kv_backend = kv_backend or kv_backend_for(decoder.device, attention)
-        layout = check_model(path, decoder, kv_backend, prepare)
-        restrict_head(path, decoder)  # after the check, which compares the logits of all ids
-        return cls(decoder, facts, layout, kv_bytes, kv_backend, wide_threads)
+    @classmethod
+    def of(cls, model: CheckedModel, kv_bytes: int, wide_threads: int | None = None) -> Self:
+        """Create the engine of a checked model; arguments as for `load`."""
+        return cls(model.decoder, model.facts, model.layout, kv_bytes, model.kv_backend, wide_threads)
 
     @property
     def memory(self) -> KvMemory:
@@ -188,7 +171,63 @@ class NativeEngine:
         """
         if not chunks:
             return torch.empty(0, self.vocab_size, device=self.device)
-        return forward(self._run, self._pool, chunks, self.vocab_size)
+        return forward(self._run, self._pool, chunks, self.vocab_size)[0]
+
+    def forward_with_states(self, chunks: Sequence[Chunk]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Run at least one chunk like `forward`, and also return the states that enter the tapped layers.
+
+        Returns:
+            The logits, and for each tapped layer the states of all tokens of all chunks [T, hidden], in the model's
+            dtype.
+        """
+        return forward(self._run, self._pool, chunks, self.vocab_size, states=True)
+
+
+def load_checked(  # noqa: PLR0913 - one argument for each setting
+    path: Path,
+    *,
+    dtype: str,
+    device: str,
+    threads: int | None,
+    compiled: bool = False,
+    attention: HostCode = "auto",
+    products: HostCode = "auto",
+    allow_pickle: bool = False,
+    kv_backend: OpenKvBackend[Any] | None = None,
+    taps: Callable[[int], Sequence[int]] | None = None,
+) -> CheckedModel:
+    """Load a local model folder and check that its packed passes equal plain passes.
+
+    Args:
+        path: a Hugging Face model folder with configuration, weights and tokenizer.
+        dtype: "float32", "bfloat16" or "float16".
+        device: a PyTorch device, or "auto" for the accelerator if there is one.
+        threads: number of PyTorch threads in this process; None does not change it.
+        compiled: whether to compile the model, which takes seconds to minutes and makes its passes faster.
+        attention: implementation of attention on the host.
+        products: implementation of products with the weights on the host.
+        allow_pickle: whether to load pickles, which can run code of their author, if there are no safetensors.
+        kv_backend: opens the memory for keys and values; None selects the backend for the device.
+        taps: returns the layers whose input states passes can return, given the number of layers; None is no layer.
+
+    Raises:
+        ModelRefused: the folder cannot be served; the message says which and why.
+    """
+    if threads is not None:
+        torch.set_num_threads(threads)
+    decoder, facts = load_decoder(path, dtype, device, allow_pickle=allow_pickle)
+    if taps is not None:
+        decoder.tap(taps(decoder.config.num_hidden_layers))
+
+    def prepare() -> None:
+        decoder.pack(products)
+        if compiled:
+            decoder.compile()
+
+    kv_backend = kv_backend or kv_backend_for(decoder.device, attention)
+    layout = check_model(path, decoder, kv_backend, prepare)
+    restrict_head(path, decoder)  # after the check, which compares the logits of all ids
+    return CheckedModel(decoder, facts, layout, kv_backend)
 
 
 def kv_backend_for(device: torch.device, attention: HostCode = "auto") -> OpenKvBackend[Any]:

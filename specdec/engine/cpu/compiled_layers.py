@@ -17,6 +17,8 @@ _ALONE = "isolate_recompiles"
 
 _Code = Callable[..., Sequence[Tensor]]
 """A compiled graph: takes all its inputs and returns its outputs."""
+_STATES, _TAPPED = "last_hidden_state", "hidden_states"
+"""Names of the outputs that a pass may have: the last layer's states, and a tuple of other states."""
 
 
 class CompiledLayers:
@@ -61,16 +63,25 @@ class _Graphs:
     def __init__(self, options: dict[str, Any]) -> None:
         self._options = options
         self._compiled: list[tuple[_Code, list[Any]]] = []
+        self._outputs: Sequence[Tensor] = ()
+        """Outputs of the first pass, until `direct` has found their places."""
 
     def __call__(self, graph: fx.GraphModule, inputs: list[Any]) -> _Code:
         multiply_once(graph, (linear, *MULTIPLY))
         code: _Code = torch._inductor.compile(graph, inputs, options=self._options)
         self._compiled.append((code, inputs))
-        return code
+
+        def first_pass(*given: Any) -> Sequence[Tensor]:
+            self._outputs = code(*given)
+            return self._outputs
+
+        return first_pass
 
     def direct(self, ids: Tensor, places: Tensor, found: Any) -> "_Direct | None":
         """Direct access to the code of the pass over `ids` that returned `found`; None unless it is a single graph."""
-        if len(self._compiled) != 1 or list(found) != ["last_hidden_state"]:
+        outputs, self._outputs = self._outputs, ()
+        returned = _returned(found, outputs) if len(self._compiled) == 1 else None
+        if returned is None:
             return None
         code, inputs = self._compiled[0]
         weights, own = list[Any](inputs), list[tuple[int, int]]()
@@ -83,7 +94,20 @@ class _Graphs:
                 own.append((slot, 2))
         for slot, _ in own:
             weights[slot] = None
-        return _Direct(code, weights, own, type(found)) if {0, 1} <= {which for _, which in own} else None
+        if not {0, 1} <= {which for _, which in own}:
+            return None
+        return _Direct(code, weights, own, type(found), *returned)
+
+
+def _returned(found: Any, outputs: Sequence[Tensor]) -> tuple[int, tuple[int, ...] | None] | None:
+    """Where a pass takes its result from: fields `last` and `taps` of `_Direct`; None if not from `outputs` alone."""
+    if not {_STATES} <= set(found) <= {_STATES, _TAPPED}:
+        return None
+    places = {id(each): index for index, each in enumerate(outputs)}
+    tapped = found[_TAPPED] if _TAPPED in set(found) else None
+    if any(id(each) not in places for each in (found[_STATES], *(tapped or ()))):
+        return None
+    return places[id(found[_STATES])], None if tapped is None else tuple(places[id(each)] for each in tapped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +121,16 @@ class _Direct:
     """(index, source) of each input that changes: source is 0 for ids, 1 for places, 2 for the number of tokens."""
     kind: type
     """Type that transformers returns."""
+    last: int
+    """Index of the last layer's states among the outputs of the code."""
+    taps: tuple[int, ...] | None
+    """Indices of the other states that the pass returns; None if it returns none."""
 
     def __call__(self, ids: Tensor, places: Tensor) -> Any:
         given, inputs = (ids, places, ids.shape[1]), self.weights.copy()
         for slot, which in self.own:
             inputs[slot] = given[which]
-        return self.kind(last_hidden_state=self.code(*inputs)[0])
+        outputs = self.code(*inputs)
+        if self.taps is None:
+            return self.kind(last_hidden_state=outputs[self.last])
+        return self.kind(last_hidden_state=outputs[self.last], hidden_states=tuple(outputs[each] for each in self.taps))

@@ -14,7 +14,7 @@ from torch import Tensor
 from specdec.engine.attention import SIGNATURE, AttentionRule, attending
 from specdec.engine.batch import PackedBatch
 from specdec.engine.cpu.cpp_library import SOURCES, TORCH_FLAGS, HostCode, LibraryMissing, load_library
-from specdec.engine.cpu.slabs import Slab, SlabSpan, by_session, open_host_backend
+from specdec.engine.cpu.slabs import AttendIn, Slab, SlabSpan, by_session, open_host_backend
 from specdec.engine.decoder import Decoder
 from specdec.engine.kv.backend import KvBackend, OpenKvBackend
 from specdec.engine.kv.layout import KvLayout
@@ -142,6 +142,15 @@ def host_backend(attention: HostCode) -> OpenKvBackend[Slab]:
 def open_operator_backend(decoder: Decoder, layout: KvLayout, budget: int) -> KvBackend[Slab]:
     """Open slabs within a budget in bytes, as `open_host_backend` does, with passes that attend by the operator."""
     return open_host_backend(decoder, layout, budget, by_operator if layout.dtype in _DTYPES else by_session)
+
+
+def host_attention(attention: HostCode, dtype: torch.dtype) -> AttendIn:
+    """The attention of passes over slabs of a dtype, selected by `attention`.
+
+    Raises:
+        ModelRefused: as `host_backend`.
+    """
+    return by_operator if host_backend(attention) is open_operator_backend and dtype in _DTYPES else by_session
 
 
 def by_operator(slabs: Sequence[Slab], batch: PackedBatch) -> AbstractContextManager[None]:

@@ -169,6 +169,6 @@ def open_host_backend(
 
     def run(slabs: Sequence[Slab], batch: PackedBatch) -> Tensor:
         with attend_in(slabs, batch):
-            return decoder.logits(batch.tokens, batch.positions, batch.keep)
+            return decoder.logits(batch.tokens, batch.positions, batch.keep, batch.states)
 
     return KvBackend(SlabStore(layout, budget), run, warm=lambda: None)

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from specdec.engine.attention import attending
-from specdec.engine.batch import PackedBatch
-from specdec.engine.cuda.graphs import Capture, CaptureSwitch, Graphs, bucket
+from specdec.engine.batch import PackedBatch, StateRows
+from specdec.engine.cuda.graphs import TOKENS, Capture, CaptureSwitch, Graphs, bucket
 from specdec.engine.cuda.inputs import (
     MOST_NODES,
     PassInputs,
@@ -33,6 +33,8 @@ class Runner:
         self._memory = memory
         self._kernels = kernels
         self._graphs: Graphs | None = None
+        self._states: tuple[Tensor, ...] = ()
+        """States of the last captured pass that enter each tapped layer; shared by all graphs."""
         self._pin = memory.device.type == "cuda"
 
     def capture_with(self, capture: Capture, switch: CaptureSwitch) -> None:
@@ -64,6 +66,8 @@ class Runner:
         if run is None:
             return None
         logits, inputs = run
+        if batch.states is not None:
+            batch.states.put([each[: len(batch.tokens)].clone() for each in self._states])
         return logits.index_select(0, inputs.keep[: len(batch.keep)]).to(torch.float32)
 
     def _eager(self, sequences: Sequence[PageList], batch: PackedBatch, shares: Sequence[SequenceShare]) -> Tensor:
@@ -76,10 +80,22 @@ class Runner:
         count, total = len(batch.keep), len(batch.tokens)
         last = count > 0 and batch.keep[0] == total - count
         with attending(PagedStep(self._memory, inputs, shape, self._kernels, gathered)):
-            rows = self._decoder.run(inputs.ids[None], inputs.positions[None], count if last else inputs.keep[:count])
+            keep = count if last else inputs.keep[:count]
+            rows = self._decoder.run(inputs.ids[None], inputs.positions[None], keep, batch.states)
         return rows.to(torch.float32, copy=True)
 
     def _all_logits(self, inputs: PassInputs[Tensor], shape: PassShape) -> Tensor:
         """The captured work: one pass that returns the logits of all tokens of a bucket."""
+        states = StateRows(shape.tokens) if self._decoder.taps else None
         with attending(PagedStep(self._memory, inputs, shape, self._kernels)):
-            return self._decoder.run(inputs.ids[None], inputs.positions[None], 0)
+            logits = self._decoder.run(inputs.ids[None], inputs.positions[None], 0, states)
+        if states is not None:
+            self._keep(states.layers)
+        return logits
+
+    def _keep(self, layers: Sequence[Tensor]) -> None:
+        """Copy the states of a captured pass to the shared tensors."""
+        if not self._states:
+            self._states = tuple(each.new_empty(TOKENS[-1], *each.shape[1:]) for each in layers)
+        for kept, own in zip(self._states, layers, strict=True):
+            kept[: len(own)].copy_(own)

@@ -35,16 +35,21 @@ OpenKvBackend = Callable[[Decoder, KvLayout, int], KvBackend[S]]
 """Opens a backend for a model's keys and values with a budget in bytes."""
 
 
-def forward(run: RunPass[S], pool: KvPool[S], chunks: Sequence[Chunk], vocab_size: int) -> Tensor:
+def forward(
+    run: RunPass[S], pool: KvPool[S], chunks: Sequence[Chunk], vocab_size: int, *, states: bool = False
+) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Run at least one chunk in one pass and append the keys and values; on any error no length changes.
 
     All drafts of a sequence are judged before its next pass, so its whole blocks are shared here.
+
+    Returns:
+        The logits, and if `states` is set, the states [T, hidden] of all tokens that enter each tapped layer.
 
     Raises:
         InternalError: a chunk is malformed, or its session is unknown, over its limit, without memory or with a tree.
     """
     sequences = [pool[chunk.session] for chunk in chunks]
-    batch = pack(chunks, [sequence.length for sequence in sequences], vocab_size)
+    batch = pack(chunks, [sequence.length for sequence in sequences], vocab_size, states=states)
     for chunk, sequence in zip(chunks, sequences, strict=True):
         if sequence.tree is not None:
             raise InternalError(f"session {chunk.session} has kept no path of its tree")
@@ -54,4 +59,4 @@ def forward(run: RunPass[S], pool: KvPool[S], chunks: Sequence[Chunk], vocab_siz
     logits = run(sequences, batch)
     for sequence, chunk, tree in zip(sequences, chunks, batch.trees, strict=True):
         sequence.grow(chunk.tokens, tree)
-    return logits
+    return logits, () if batch.states is None else batch.states.layers

@@ -52,7 +52,7 @@ def states_and_more(states: Tensor) -> BaseModelOutput:
 
 @pytest.mark.parametrize(
     ("between", "output", "direct"),
-    [(nn.Identity(), states_alone, True), (with_break, states_alone, False), (nn.Identity(), states_and_more, False)],
+    [(nn.Identity(), states_alone, True), (with_break, states_alone, False), (nn.Identity(), states_and_more, True)],
     ids=["one graph", "two graphs", "two outputs"],
 )
 def test_every_pass_is_as_without_compilation(between: Any, output: Any, direct: bool) -> None:
