@@ -1,0 +1,55 @@
+"""The states of a sequence that its head has not read."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+class PendingStates:
+    """Tapped states of consecutive tokens, the target's newest. A rejected token takes its state with it."""
+
+    def __init__(self, start: int) -> None:
+        """Expect the states from position `start` on."""
+        self.start = start
+        """Position of the first state."""
+        self.tokens: list[int] = []
+        """The token at the position of each state."""
+        self._parts: list[Tensor] = []
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def end(self) -> int:
+        """Position after the last state."""
+        return self.start + len(self.tokens)
+
+    def append(self, tokens: Sequence[int], states: Tensor) -> None:
+        """Append the states [n, taps · hidden] of the next n tokens."""
+        self.tokens += tokens
+        self._parts.append(states)
+
+    def truncate(self, length: int) -> None:
+        """Drop the states from position `length` on; if there are none before it, expect the state of that position."""
+        kept = max(0, length - self.start)
+        if kept < len(self):
+            self._parts = [self._joined()[:kept]] if kept else []
+            del self.tokens[kept:]
+        self.start = min(self.start, length)
+
+    def keep(self, base: int, path: Sequence[int]) -> None:
+        """Keep the states before position `base`, and those at the indices `path` of the states from there on."""
+        begin = base - self.start
+        rows = [*range(begin), *(begin + node for node in path)]
+        self._parts = [self._joined()[rows]]
+        self.tokens = [self.tokens[row] for row in rows]
+
+    def take(self) -> Tensor:
+        """Remove and return all states [n, taps · hidden]."""
+        taken, self.start = self._joined(), self.end
+        self.tokens, self._parts = [], []
+        return taken
+
+    def _joined(self) -> Tensor:
+        return self._parts[0] if len(self._parts) == 1 else torch.cat(self._parts)
