@@ -33,6 +33,8 @@ WIDTHS = (2, 4, 8)
 LENGTH = 10
 VOCAB = 320
 END = 0
+ENDS = {"llama": (END,), "gpt2": tuple(range(40))}
+"""Ids that end a beam. With many of them, some beams end in most steps."""
 AT_ONCE = 4
 TITLE = f"beam search against generate(), {PROMPTS} prompts a width"
 
@@ -70,7 +72,7 @@ def expected(architecture: str, options: BeamOptions, number: int) -> list[Found
         made = model.generate(
             torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
             num_beams=options.width, do_sample=False, max_new_tokens=LENGTH, length_penalty=options.length_penalty,
-            early_stopping=stopping, eos_token_id=END, pad_token_id=END, output_scores=True,
+            early_stopping=stopping, eos_token_id=list(ENDS[architecture]), pad_token_id=END, output_scores=True,
             return_dict_in_generate=True,
         )  # fmt: skip
         found.append(Found(tuple(made.sequences[0, len(prompt) :].tolist()), float(made.sequences_scores[0])))
@@ -78,7 +80,12 @@ def expected(architecture: str, options: BeamOptions, number: int) -> list[Found
 
 
 async def searched(
-    client: Client, options: BeamOptions, number: int, mode: Mode = Mode.REJECTION, gamma: int | None = None
+    client: Client,
+    options: BeamOptions,
+    number: int,
+    mode: Mode = Mode.REJECTION,
+    gamma: int | None = None,
+    ends: Sequence[int] = (END,),
 ) -> list[Found]:
     """Search for every prompt, a few at a time."""
     gate = asyncio.Semaphore(AT_ONCE)
@@ -86,7 +93,7 @@ async def searched(
     async def one(index: int, prompt: Sequence[int]) -> Found:
         async with gate:
             (done,) = await client.rounds(
-                prompt, session=f"s{index}", max_tokens=LENGTH, stop=(END,), mode=mode, gamma=gamma, beams=options
+                prompt, session=f"s{index}", max_tokens=LENGTH, stop=ends, mode=mode, gamma=gamma, beams=options
             )
         return _found(done)
 
@@ -111,9 +118,10 @@ async def serve(architecture: str, options: BeamOptions, number: int) -> dict[st
         running = await drafter.enter_async_context(running_drafter(draft))
         stack.push_async_callback(drafter.aclose)
         client = await stack.enter_async_context(running_verifier(target, running.address))
-        plain = await searched(client, options, number, Mode.OFF)
-        drafted = await searched(client, options, number, gamma=3)
-        lost = asyncio.create_task(searched(client, options, number))
+        ends = ENDS[architecture]
+        plain = await searched(client, options, number, Mode.OFF, ends=ends)
+        drafted = await searched(client, options, number, gamma=3, ends=ends)
+        lost = asyncio.create_task(searched(client, options, number, ends=ends))
         await asyncio.sleep(0.05)
         await drafter.aclose()
         return {"plain": plain, "drafted": drafted, "lost": await lost}
