@@ -190,7 +190,7 @@ def tools(http: Address, grpc: Address, size: int) -> list[int]:
 
 def messages(http: Address, grpc: Address, size: int) -> list[int]:
     """Send conversations of very many empty messages, for 16 choices."""
-    body = {"messages": [{"role": "user", "content": ""}] * 60_000, "n": 16}
+    body: dict[str, Any] = {"messages": [{"role": "user", "content": ""}] * 60_000, "n": 16}
     fewer = {**body, "messages": body["messages"][:8192]}
     return [
         *_posted(http, "/v1/chat/completions", body, 2 * size),
