@@ -1,6 +1,6 @@
 """Authentication of the gRPC API: identifies callers, and serves only health checks without an API key."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -8,10 +8,12 @@ from urllib.parse import unquote
 
 import grpc
 import structlog
+from google.protobuf import descriptor_pool
 
 from gateway.callers.caller import called_from, let_in
 from gateway.callers.key_file import KeyFile
-from specdec.errors import KeyRefused
+from gateway.rpc.parts import MAX_PARTS, has_too_many_parts
+from specdec.errors import FieldInvalid, KeyRefused
 from specdec.serving.rpc.access import DoorInterceptor
 from specdec.serving.rpc.decoding import Context, Handler, HandlerInterceptor, rebuilt
 from specdec.serving.rpc.interceptors import abort, request_id_in
@@ -21,10 +23,24 @@ _log = structlog.get_logger()
 
 
 class CallerInterceptor(HandlerInterceptor):
-    """Sets the client address of each call in its task."""
+    """Sets the client address of each call in its task, and refuses messages of too many parts unparsed."""
 
     def changed(self, handler: Handler, details: grpc.HandlerCallDetails) -> Handler:
-        return rebuilt(handler, handler.request_deserializer, handler.response_serializer, around=_called)
+        decode = _bounded(handler.request_deserializer, details.method)
+        return rebuilt(handler, decode, handler.response_serializer, around=_called)
+
+
+def _bounded(decode: Callable[[bytes], Any], method: str) -> Callable[[bytes], Any]:
+    """Return a deserializer that returns an error in place of a message of too many parts."""
+    service, _, name = method.removeprefix("/").partition("/")
+    kind = descriptor_pool.Default().FindServiceByName(service).methods_by_name[name].input_type
+
+    def decoded(raw: bytes) -> Any:
+        if has_too_many_parts(raw, kind):
+            return FieldInvalid(f"the message has over {MAX_PARTS} parts")
+        return decode(raw)
+
+    return decoded
 
 
 @asynccontextmanager
