@@ -164,7 +164,7 @@ def growing_schemas(http: Address, grpc: Address, size: int) -> list[int]:
 
 def users(http: Address, grpc: Address, size: int) -> list[int]:
     """Send slow schemas under the names of 8 users at once."""
-    schemas = [{"type": "integer", "multipleOf": 1_500_003 + 2 * each} for each in range(4 + 2 * size)]
+    schemas = [{"type": "integer", "multipleOf": 1_500_003 + 2 * each} for each in range(2 + 2 * size)]
     raws = [
         json.dumps({"prompt": PROMPT, "user": f"mallory{each % 8}", "guided_json": schema})
         for each, schema in enumerate(schemas)
