@@ -112,15 +112,20 @@ def metrics_of(summary: Summary) -> Metrics | None:
 def report_of(summary: Summary) -> SpeculationReport:
     """Return the request's speculation options, and the reasons for rounds without a draft."""
     asked = summary.speculation
-    if asked.mode == "off":
-        return SpeculationReport(mode="off", lossy=False, fallbacks={}, beam_search=_beam_search(summary.beams))
+    report = SpeculationReport(mode="off", lossy=False, fallbacks={}) if asked.mode == "off" else _drafting(summary)
+    if summary.beams is not None:
+        report.beam_search = _beam_search(summary.beams)
+    return report
+
+
+def _drafting(summary: Summary) -> SpeculationReport:
+    asked = summary.speculation
     report = SpeculationReport(
         mode=asked.mode.value,
         gamma=asked.policy.policy if asked.gamma is None and asked.tree is None else asked.gamma,
         lenience=asked.lenience,
         lossy=asked.lossy,
         fallbacks=summary.fallbacks,
-        beam_search=_beam_search(summary.beams),
     )
     if summary.drafters:
         report.drafters = {name: _drafter(tally) for name, tally in summary.drafters.items()}
@@ -131,9 +136,7 @@ def report_of(summary: Summary) -> SpeculationReport:
     return report
 
 
-def _beam_search(report: BeamReport | None) -> BeamSearchReport | None:
-    if report is None:
-        return None
+def _beam_search(report: BeamReport) -> BeamSearchReport:
     return BeamSearchReport(score=report.score, num_steps=report.steps, num_accepted_steps=report.accepted)
 
 

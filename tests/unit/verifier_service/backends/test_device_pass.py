@@ -87,6 +87,15 @@ def judged(device: torch.device | str, rows: Sequence[Row]) -> list[Result]:
     return verify_batch(RandomEngine(device, rows), [ScheduledChunk(row, row.goal - 1, 1) for row in rows])
 
 
+def without_greedy_overlaps(results: Sequence[Result], rows: Sequence[Row]) -> list[Result]:
+    """Return the results as a CPU gives them, which reads no distribution of an exact row at temperature 0."""
+    greedy = [row.call.sampling.temperature == 0.0 and not row.call.speculation.lossy for row in rows]
+    return [
+        result._replace(overlaps=()) if certain and isinstance(result, Verdict) else result
+        for result, certain in zip(results, greedy, strict=True)
+    ]
+
+
 CASES = {
     "everything": mixed(),
     **{f"{mode}": mixed([mode]) for mode in MODES},
@@ -101,7 +110,7 @@ def test_a_pass_looks_once_whatever_is_in_it(rows: list[Row], device: torch.devi
         there = judged(device, rows)
     assert len(seen) == 1, seen
     if device.type == "lazy":
-        assert there == judged("cpu", rows)
+        assert without_greedy_overlaps(there, rows) == judged("cpu", rows)
 
 
 def test_some_drafts_are_kept_and_some_are_not() -> None:
@@ -116,7 +125,7 @@ def test_log_probabilities_are_one_sync_more(device: torch.device) -> None:
         there = judged(device, rows)
     assert len(seen) == 2, seen
     if device.type == "lazy":
-        assert there == judged("cpu", rows)
+        assert without_greedy_overlaps(there, rows) == judged("cpu", rows)
 
 
 PLANTS: dict[str, Callable[[Tensor], object]] = {
