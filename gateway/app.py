@@ -10,10 +10,9 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from gateway import health
-from gateway.admission import Admission
+from gateway.admission import Admission, Drain
 from gateway.callers.key_file import KeyFile
 from gateway.config import GatewaySettings
-from gateway.drain import Drain
 from gateway.http import probes, routes
 from gateway.http.requests.bodies import BodyReader
 from gateway.http.server import CLOSE_GRACE, http_server, server_context

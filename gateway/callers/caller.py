@@ -7,11 +7,25 @@ endpoints read it and pass it on as a value.
 import hashlib
 from contextvars import ContextVar
 from dataclasses import dataclass
+from enum import StrEnum
 from ipaddress import IPv6Address, ip_address, ip_network
 
-from gateway.callers.priority import PriorityClass
 from gateway.fair_queue import Share
 from specdec.errors import FieldInvalid, PriorityNotAllowed
+
+
+class PriorityClass(StrEnum):
+    """Priority classes, named like OpenAI's service tiers."""
+
+    FLEX = "flex"
+    DEFAULT = "default"
+    PRIORITY = "priority"
+
+    @property
+    def level(self) -> int:
+        """Priority in a verifier's queue; lower goes first. A long wait raises a generation above later ones."""
+        return {PriorityClass.FLEX: 1, PriorityClass.DEFAULT: 0, PriorityClass.PRIORITY: -1}[self]
+
 
 MAX_NAME = 256
 """Most characters of a name that a caller chooses."""

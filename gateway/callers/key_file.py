@@ -13,8 +13,7 @@ from typing import Any
 
 import structlog
 
-from gateway.callers.caller import ApiKey
-from gateway.callers.priority import PriorityClass
+from gateway.callers.caller import ApiKey, PriorityClass
 from gateway.config import KeyLimitSettings
 from gateway.metrics import KeyMetrics
 from specdec.errors import ConfigError, KeyRefused

@@ -17,8 +17,17 @@ from gateway.http import openapi, page, probes, sessions, stored_responses
 from gateway.http.door import BrowserGuard, Door
 from gateway.http.messages_api.body import CountBody, MessagesBody
 from gateway.http.messages_api.replies import MessageReply, MessagesWriter, TokenCount
-from gateway.http.replies.answers import WriterMaker, json_response, streamed, while_connected, whole
-from gateway.http.replies.cursor import idempotency_key, received, retries, wants_ids
+from gateway.http.replies.answers import (
+    WriterMaker,
+    idempotency_key,
+    json_response,
+    received,
+    retries,
+    streamed,
+    wants_ids,
+    while_connected,
+    whole,
+)
 from gateway.http.replies.objects import ChatCompletion, Completion, Model, ModelList, Text, Tokens, known_drafter
 from gateway.http.replies.problems import Edge, on_error, on_http_error
 from gateway.http.replies.tool_writer import writer_for

@@ -9,7 +9,7 @@ from pydantic import WithJsonSchema
 
 from gateway.callers.caller import calling_tenant
 from gateway.http import openapi
-from gateway.http.replies import cursor
+from gateway.http.replies import answers as cursor
 from gateway.http.replies.answers import json_response, streamed, while_connected
 from gateway.http.replies.objects import Completion
 from gateway.http.replies.tool_writer import writer_for

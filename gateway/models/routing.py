@@ -9,8 +9,7 @@ from gateway.config import GatewaySettings
 from gateway.discovery.sources import source_of
 from gateway.kv.tier import KvTier, KvVerifierClient
 from gateway.metrics import GatewayMetrics
-from gateway.models.defaults import SamplingDefaults
-from gateway.models.served import ServedModel, ServedModels
+from gateway.models.served import SamplingDefaults, ServedModel, ServedModels
 from gateway.store.pins import Pins
 from gateway.text.prompt_encoder import PromptEncoder
 from gateway.text.tokenizer import ModelTokenizer

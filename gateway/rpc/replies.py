@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from gateway.callers.priority import PriorityClass
+from gateway.callers.caller import PriorityClass
 from gateway.rpc.tools import delta_to_pb, read_to_pb
 from gateway.text.output import OutputToken, text_of
 from gateway.turns.events import Event, Finished, Output, OutputRound, Started

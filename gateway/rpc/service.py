@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 
 import grpc.aio
 
-from gateway.callers.caller import allowed_priority, calling_key, calling_tenant, place_share
-from gateway.callers.priority import PriorityClass
+from gateway.callers.caller import PriorityClass, allowed_priority, calling_key, calling_tenant, place_share
 from gateway.fair_queue import FairQueue
 from gateway.lists import unique_ids, unique_stops
 from gateway.models.served import ServedModel

@@ -3,11 +3,11 @@
 import json
 from typing import Any
 
+from gateway.grammars import structured
+from gateway.grammars.json_bounds import check_nesting
 from gateway.lists import check_arguments
 from gateway.request import ChatPrompt
-from gateway.tools import structured
 from gateway.tools.choice import ToolChoice
-from gateway.tools.json_bounds import check_nesting
 from gateway.tools.message_reader import ReadMessage
 from gateway.tools.thinking import template_arguments
 from gateway.tools.values import MAX_TOOLS, Message, MessageDelta, Tool, ToolCall

@@ -1,7 +1,6 @@
-"""Forms of output: grammars that callers ask for, tool calls, and thinking.
+"""Tool calls and thinking in the output of models.
 
-`structured` creates the grammars of callers' forms; `schemas` rewrites JSON Schemas and `patterns` regular expressions
-for the grammar library. `values` defines tools, calls and messages, and `choice` the tools that a request offers.
+`values` defines tools, calls and messages, and `choice` the tools that a request offers.
 `formats` defines how models write calls, each with the grammar that constrains a model to it. `parsers`, `json_calls`,
 `xml_calls` and `harmony` parse calls from a stream of text, and `thinking` parses the thinking before an answer.
 `message_reader` combines them as `reading` specifies. `template` describes tools to a model whose chat template does

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from gateway.grammars.schemas import simplified
+from gateway.grammars.structured import literal
 from gateway.tools.harmony import HarmonyParser
 from gateway.tools.json_calls import read_objects, read_python
 from gateway.tools.parsers import JSON_HEAD, LeadingParser, PlainParser, TaggedParser, ToolParser
@@ -21,8 +23,6 @@ from gateway.tools.rules import (
     values_of,
     written,
 )
-from gateway.tools.schemas import simplified
-from gateway.tools.structured import literal
 from gateway.tools.thinking import AUTO, HARMONY, chosen, thinking_of
 from gateway.tools.values import Tool, ToolCall
 from gateway.tools.xml_calls import FUNCTION, PAIRS, Texts, XmlParser

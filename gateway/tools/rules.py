@@ -5,11 +5,11 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from gateway.grammars.json_lark import in_json
+from gateway.grammars.patterns import matching, regex
+from gateway.grammars.schemas import check_length, simplified
+from gateway.grammars.structured import WHITESPACE, literal
 from gateway.tools.custom import INPUT
-from gateway.tools.json_lark import in_json
-from gateway.tools.patterns import matching, regex
-from gateway.tools.schemas import check_length, simplified
-from gateway.tools.structured import WHITESPACE, literal
 from gateway.tools.values import Tool
 from specdec.errors import FieldInvalid
 from specdec.sampling.grammar import MAX_GRAMMAR_BYTES, Grammar, GrammarKind, token_name

@@ -10,7 +10,7 @@ from gateway.request import GenerationRequest, new_id
 from gateway.store.sessions import SessionStore
 from gateway.store.values import SessionState, SessionView, TurnView
 from gateway.text.detokenizer import Decode
-from gateway.text.fit import request_memory
+from gateway.text.prompt_encoder import request_memory
 from gateway.tools.custom import as_function
 from gateway.tools.message_reader import MessageReader, joined_message
 from gateway.tools.reading import Reading

@@ -14,8 +14,7 @@ from gateway.callers.caller import key_tenant
 from gateway.request import GenerationRequest
 from gateway.store.values import Opened, SessionView, TurnView
 from gateway.tasks import Shared
-from gateway.text.fit import request_memory
-from gateway.text.prompt_encoder import PromptEncoder
+from gateway.text.prompt_encoder import PromptEncoder, request_memory
 from gateway.tools.values import ToolCall
 from gateway.turns.broadcast import Broadcast
 from gateway.turns.call import calls_of, digest_of, make_call, turn_key

@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from gateway.admission import Admission
+from gateway.admission import Admission, Drain
 from gateway.callers.key_file import KeyFile
 from gateway.config import GatewaySettings
-from gateway.drain import Drain
 from gateway.metrics import GatewayMetrics
 from gateway.models.served import ServedModels
 from gateway.store.limits import Limits

@@ -17,7 +17,7 @@ from functools import lru_cache
 
 from pydantic import TypeAdapter
 
-from gateway.callers.priority import PriorityClass
+from gateway.callers.caller import PriorityClass
 from gateway.store.values import StoredRound, TurnView
 from specdec.errors import GenerationNotFound, SessionDiverged, SessionNotFound
 from specdec.rules.speculation import Origin

@@ -3,7 +3,8 @@
 import asyncio
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
+from enum import StrEnum
 
 import structlog
 
@@ -11,7 +12,6 @@ from gateway.store.retry import retry
 from gateway.store.values import TurnView
 from gateway.turns.events import Event, OutputRound, Started
 from gateway.turns.services import Services
-from gateway.turns.state import TurnState, following
 from gateway.turns.transcript import Transcript
 from gateway.turns.turn import Header, Turn, header_from_bytes, round_from
 from gateway.turns.turn_runner import TurnRunner
@@ -27,6 +27,46 @@ from specdec.errors import (
 )
 from specdec.serving.telemetry.spans import Attributes, TraceSpan
 from specdec.serving.telemetry.tracing import part_span
+
+
+class TurnState(StrEnum):
+    """State of a turn in this gateway."""
+
+    OPENED = "opened"
+    """The turn is known, its rounds are not."""
+    READING = "reading"
+    """The gateway reads the committed rounds from the session store."""
+    GENERATING = "generating"
+    """The gateway acquires the turn and generates it, at one verifier after another."""
+    FOLLOWING = "following"
+    """The gateway publishes the rounds that the owner, another gateway, commits."""
+    FINISHED = "finished"
+    """All events were published."""
+    STOPPED = "stopped"
+    """The gateway stopped before the turn's end: no reader, a drain, or a shutdown."""
+    FAILED = "failed"
+    """Readers received an error. Committed rounds stay, and the turn can be resumed."""
+
+
+_RUNNING = frozenset({TurnState.STOPPED, TurnState.FAILED})
+"""States that may follow every non-final state."""
+TRANSITIONS: Mapping[TurnState, Set[TurnState]] = {
+    TurnState.OPENED: _RUNNING | {TurnState.READING, TurnState.GENERATING},
+    TurnState.READING: _RUNNING | {TurnState.GENERATING, TurnState.FINISHED},
+    TurnState.GENERATING: _RUNNING | {TurnState.FOLLOWING, TurnState.READING, TurnState.FINISHED},
+    TurnState.FOLLOWING: _RUNNING | {TurnState.GENERATING, TurnState.FINISHED},
+    TurnState.FINISHED: frozenset(),
+    TurnState.STOPPED: frozenset(),
+    TurnState.FAILED: frozenset(),
+}
+
+
+def following(now: TurnState, then: TurnState) -> TurnState:
+    """Return `then`; raises InternalError if it may not follow `now`."""
+    if then not in TRANSITIONS[now]:
+        raise InternalError(f"a turn that is {now} cannot be {then}")
+    return then
+
 
 MOST = 8
 """Most consecutive losses without a new token; the next one fails the turn."""

@@ -17,8 +17,7 @@ from gateway.store.sessions import SessionStore
 from gateway.store.values import RoundCommit
 from gateway.tasks import cancel_and_wait
 from gateway.verifiers.client import VerifierClient
-from gateway.verifiers.round_streams import CallStream, PassStream, RoundStream
-from gateway.verifiers.rounds import joined_rounds
+from gateway.verifiers.round_streams import CallStream, PassStream, RoundStream, joined_rounds
 from specdec.errors import Draining, InternalError, SpecdecError
 from specdec.serving.telemetry.request_ids import call_headers
 from specdec.wire.generation import GenerationCall, Round, VerifierInfo

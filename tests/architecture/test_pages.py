@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.turns.state import TRANSITIONS, TurnState
+from gateway.turns.turn_stream import TRANSITIONS, TurnState
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "tests" / "conformance" / "README.md"])

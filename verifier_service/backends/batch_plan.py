@@ -1,16 +1,66 @@
 """Rows that wait for the target, and the policy that divides the next pass among them. Pure functions."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
 
+from torch import Tensor
+
 from specdec.grammar.state import TokenMasks
 from specdec.rules.draft import NO_DRAFT, Draft, Verdict
 from specdec.sampling.distribution import History
+from specdec.sampling.logprobs import TokenLogprobs
+from specdec.sampling.scoring import score
 from specdec.trees.tree import TreeDraft
 from specdec.wire.generation import GenerationCall
-from verifier_service.backends.prompt_scores import PIECE, PromptScores
+
+PIECE = 128
+"""Most prompt tokens scored in one pass. Each takes a row of logits as wide as the vocabulary."""
+
+
+class PromptScores:
+    """Log probabilities of one prompt so far. A piece that is recomputed after preemption overwrites its values."""
+
+    def __init__(self, prompt: Sequence[int], top: int) -> None:
+        """Create the scores of a prompt's tokens except the first, each with the `top` most likely alternatives."""
+        self._prompt = prompt
+        self._top = top
+        self._found: dict[int, TokenLogprobs] = {}
+
+    @classmethod
+    def of_call(cls, call: GenerationCall) -> "PromptScores | None":
+        """Return empty scores for a call, or None if it requests none or resumes after its first round."""
+        if call.prompt_logprobs is None or len(call.tokens) > call.prompt_len:
+            return None
+        return cls(call.tokens, call.prompt_logprobs)
+
+    def scored(self, start: int, count: int) -> int:
+        """Return how many of the `count` tokens from `start` on are followed by another prompt token."""
+        return max(0, min(start + count, len(self._prompt) - 1) - start)
+
+    def add(self, start: int, logits: Tensor) -> None:
+        """Score the tokens that follow the positions from `start` on.
+
+        Args:
+            start: position of the token after which the first row of logits predicts.
+            logits: logits after consecutive tokens from `start` on, [n, V].
+
+        Raises:
+            NoDistribution: a row is NaN or infinite.
+        """
+        tokens = self._prompt[start + 1 : start + 1 + len(logits)]
+        self.fill(start, score(logits, tokens, self._top, ranked=True))
+
+    def fill(self, start: int, found: Iterable[TokenLogprobs]) -> None:
+        """Store the log probabilities of the tokens that follow the positions from `start` on."""
+        self._found |= enumerate(found, start + 1)
+
+    @property
+    def all(self) -> tuple[TokenLogprobs, ...]:
+        """Log probabilities of all prompt tokens except the first. Raises KeyError if a piece is missing."""
+        return tuple(self._found[index] for index in range(1, len(self._prompt)))
+
 
 _NO_HISTORY = History()
 _LEVEL_SECONDS = 30.0

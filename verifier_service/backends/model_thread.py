@@ -1,19 +1,191 @@
 """Steps of the model thread: release and admit sequences, then run one pass over the runnable rows."""
 
+import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
 
 import structlog
 
-from specdec.engine import Engine
+from specdec.engine import Engine, SequenceMemory
+from specdec.engine.protocol import PromptReader
 from specdec.errors import InternalError
 from specdec.rules.draft import Verdict
 from verifier_service.backends.batch_plan import Outcome, Row, ScheduledChunk, plan
-from verifier_service.backends.kv_admission import KvAdmission
-from verifier_service.backends.model_step import ModelStep
-from verifier_service.backends.run_ahead import SteppedModel
+from verifier_service.backends.model_step import Changes, ModelStep, Passed, PendingChanges, RunAheadFlags
 from verifier_service.backends.target_pass import verify_batch
 from verifier_service.config import VerifierSettings
+
+IDLE_SECONDS = 1.0
+"""Seconds without a row after which any waiting sequence may preempt a sequence."""
+
+
+class KvAdmission:
+    """Set of the sequences that have KV. A preempted sequence recomputes its tokens, which costs only time.
+
+    The sequence with the lowest rank can preempt all others, and a sequence whose limit does not fit an empty engine is
+    never admitted. So that sequence always makes progress, and it keeps its place until it ends.
+    """
+
+    def __init__(self, engine: SequenceMemory, clock: Callable[[], float] = time.monotonic) -> None:
+        """Create an empty set; `clock` returns seconds."""
+        self._engine = engine
+        self._clock = clock
+        self._ranks: dict[str, float] = {}
+        """Rank of each sequence that has KV, by KV name."""
+        self._used: dict[str, float] = {}
+        """Time of the last row of each of these sequences, by KV name."""
+        self.preempted = 0
+        """Number of preemptions."""
+
+    def __len__(self) -> int:
+        return len(self._ranks)
+
+    def __contains__(self, kv_name: object) -> bool:
+        return kv_name in self._ranks
+
+    def admit(self, row: Row) -> bool:
+        """Admit the sequence of a row. If memory is short, preempt idle sequences regardless of their rank.
+
+        So a caller that does not read cannot block others. A prompt to be scored does not use the prefix cache.
+
+        Returns:
+            False if there is no room now.
+        """
+        known = row.tokens if row.scores is None else ()
+        while not self._engine.admit(row.kv_name, row.limit, known, row.call.cache_salt):
+            idle = min(self._used, key=self._used.__getitem__, default=None)
+            if idle is None or self._used[idle] > self._clock() - IDLE_SECONDS:
+                return False
+            self._preempt(idle)
+        if isinstance(self._engine, PromptReader):
+            self._engine.read_prompt(row.kv_name, row.call.prompt_len)
+        self._ranks[row.kv_name] = row.rank
+        self.touch(row.kv_name)
+        return True
+
+    def touch(self, kv_name: str) -> None:
+        """Record that a sequence has a row now."""
+        if kv_name in self._ranks:
+            self._used[kv_name] = self._clock()
+
+    def release(self, kv_name: str) -> None:
+        """Free the KV of a sequence. Does nothing if it has none."""
+        if self._ranks.pop(kv_name, None) is not None:
+            del self._used[kv_name]
+            self._engine.release(kv_name)
+
+    def reserve(self, kv_name: str, length: int) -> bool:
+        """Reserve KV for `length` tokens of a sequence. If memory is short, preempt sequences, greatest rank first.
+
+        Returns:
+            False if the sequence itself had the greatest rank and was preempted.
+        """
+        while not self._engine.reserve(kv_name, length):
+            last = max(self._ranks, key=self._ranks.__getitem__)
+            self._preempt(last)
+            if last == kv_name:
+                return False
+        return True
+
+    def _preempt(self, kv_name: str) -> None:
+        self.release(kv_name)
+        self.preempted += 1
+
+
+_MOST_JOINED = 4096
+"""Longest row, in tokens, that may join between two passes. Handing over a longer row may block the event loop."""
+
+
+class SteppedModel(ABC):
+    """A `BatchModel` that runs its steps on one thread."""
+
+    def __init__(self) -> None:
+        self.flags = RunAheadFlags()
+        self.pending = PendingChanges()
+
+    def join(self, ended: Sequence[str], rows: Sequence[Row]) -> None:
+        """Pass changes to the next pass; see `BatchModel`."""
+        self.pending.add(ended, rows)
+
+    async def watch(self) -> None:
+        """Wait forever. The target can be lost only with its process or in a step."""
+        await asyncio.get_running_loop().create_future()
+
+    @abstractmethod
+    def step(self, ended: Sequence[str], rows: Sequence[Row]) -> ModelStep:
+        """Release sequences, admit waiting ones, and run one pass.
+
+        If some rows are done without a pass, the step runs none: the next step follows at once and includes the next
+        rows of their sequences. So an admitted sequence joins the next pass.
+
+        Args:
+            ended: KV names of the sequences that have ended.
+            rows: rows in order of rank, at most one for each sequence.
+
+        Raises:
+            TargetLost: the target cannot run further steps.
+        """
+
+    def run(self, ended: Sequence[str], rows: Sequence[Row], passed: Passed) -> ModelStep:
+        """Run a step and the steps that run ahead after it; see `BatchModel`."""
+        over = self.pending.begin(rows)
+        rows = [row for row in rows if row.kv_name not in over]
+        step = self.step([*over, *ended], rows)
+        while _may_go_on(step, self.flags):
+            changes = self.pending.take()
+            successors = following(step, rows, changes)
+            if not successors and not changes.ended:
+                break
+            passed(step, successors)
+            rows, step = successors, self.step(changes.ended, successors)
+        return step
+
+
+def joins(row: Row) -> bool:
+    """Whether a row can join between two passes that run ahead."""
+    return row.runs_ahead and not row.draft.tokens and len(row.tokens) <= _MOST_JOINED
+
+
+def following(step: ModelStep, rows: Sequence[Row], changes: Changes) -> Sequence[Row]:
+    """Return the rows of the next step in order of rank.
+
+    They are the successors of the rows that the step has done, its other rows, and the rows that join.
+
+    Args:
+        step: the step just done.
+        rows: rows given to that step.
+        changes: sequences that have ended, and rows that join.
+    """
+    successors = [each for row in rows if (each := _successor(row, step) if row in step.results else row)]
+    ended = set(changes.ended)
+    return sorted((row for row in [*successors, *changes.rows] if row.kv_name not in ended), key=lambda row: row.rank)
+
+
+def _may_go_on(step: ModelStep, flags: RunAheadFlags) -> bool:
+    """Whether another step may follow without the event loop. Never after a step that has done no row."""
+    if flags.stopped or not step.results:
+        return False
+    return all(_may_follow(row, result, flags) for row, result in step.results.items())
+
+
+def _may_follow(row: Row, result: Outcome | InternalError | None, flags: RunAheadFlags) -> bool:
+    """Whether the next row of a sequence may start before the session requests it."""
+    if not row.runs_ahead or row.draft.tokens or isinstance(result, InternalError):
+        return False
+    return row.goal == 0 if result is None else not row.prefetched or flags.asked(row)
+
+
+def _successor(row: Row, step: ModelStep) -> Row | None:
+    """Return the row that follows one that is done, or None if its sequence ends."""
+    outcome = step.results[row]
+    if not isinstance(outcome, Outcome):
+        return row.successor(row.tokens)
+    tokens = outcome.verdict.tokens
+    if len(row.tokens) + len(tokens) >= row.limit or tokens[-1] in row.call.stop_token_ids:
+        return None
+    return row.successor((*row.tokens, *tokens))
+
 
 _log = structlog.get_logger()
 

@@ -21,8 +21,7 @@ from specdec.serving.rpc.checksum import received
 from specdec.wire.beams import BeamAsk, ProposedBeam, ask_to_pb, proposal_from_pb
 from specdec.wire.draft import PROTOCOL, draft_from_pb
 from specdec.wire.session import CLOSE, COMMIT, END, LOAD, NACK, OPEN, VOCABULARY
-from verifier_service.drafts.link import DrafterLink, LinkState
-from verifier_service.drafts.outbox import Frame
+from verifier_service.drafts.link import DrafterLink, Frame, LinkState
 
 DraftStream = grpc.aio.StreamStreamCall[pb.DraftRequest, pb.DraftResponse]
 

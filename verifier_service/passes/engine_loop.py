@@ -18,9 +18,8 @@ import structlog
 
 from specdec.errors import ContextLengthExceeded, InternalError, QueueFull
 from verifier_service.backends.batch_plan import Gathers, Outcome, Row, is_turn, turn
-from verifier_service.backends.kv_admission import IDLE_SECONDS
 from verifier_service.backends.model_step import BatchModel, ModelStep, TargetLost
-from verifier_service.backends.run_ahead import joins
+from verifier_service.backends.model_thread import IDLE_SECONDS, joins
 from verifier_service.config import VerifierSettings
 from verifier_service.metrics import VerifierMetrics
 from verifier_service.passes.draft_waits import Drafting, DraftWaits

@@ -27,8 +27,7 @@ from specdec.rules.speculation import Mode
 from specdec.sampling.grammar import Grammar
 from specdec.sampling.params import check_ids, check_logprobs, check_prompt_logprobs
 from specdec.wire.generation import GenerationCall, Round, VerifierInfo
-from verifier_service.backends.batch_plan import Row, rank
-from verifier_service.backends.prompt_scores import PromptScores
+from verifier_service.backends.batch_plan import PromptScores, Row, rank
 from verifier_service.beams.beam_searches import BeamSearches
 from verifier_service.config import VerifierSettings
 from verifier_service.drafts.drafts import Drafts

@@ -18,9 +18,8 @@ from verifier_service.speculation.costs import (
     PromptRate,
     SizedCosts,
 )
-from verifier_service.speculation.fleet_acceptance import FleetAcceptance
 from verifier_service.speculation.groups import Groups
-from verifier_service.speculation.session_gamma import SessionGamma, controller_of
+from verifier_service.speculation.session_gamma import FleetAcceptance, SessionGamma, controller_of
 from verifier_service.speculation.trials import BatchRound, Trials
 
 _LEAST_SECONDS = 0.1

@@ -22,7 +22,7 @@ from specdec.serving.telemetry.logs import configure
 from specdec.wire.generation import GenerationCall, call_from_pb
 from verifier_service.backends.batch_plan import Row
 from verifier_service.backends.model_step import Changes, ModelStep, PendingChanges
-from verifier_service.backends.run_ahead import SteppedModel
+from verifier_service.backends.model_thread import SteppedModel
 from verifier_service.config import VerifierSettings
 from verifier_service.vllm.messages import Order, Report, SentRow, draft_of
 from verifier_service.vllm.shared_flags import SharedFlags

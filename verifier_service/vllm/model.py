@@ -11,7 +11,7 @@ from specdec.engine.kv.pool import KvMemory
 from specdec.errors import InternalError
 from verifier_service.backends.batch_plan import Outcome, Row, ScheduledChunk
 from verifier_service.backends.model_step import ModelStep, TargetLost
-from verifier_service.backends.run_ahead import SteppedModel
+from verifier_service.backends.model_thread import SteppedModel
 from verifier_service.vllm.batch import ComputedPiece, Judged
 
 _log = structlog.get_logger()

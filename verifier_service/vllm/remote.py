@@ -23,7 +23,7 @@ from specdec.errors import ModelRefused
 from specdec.wire.generation import call_to_pb
 from verifier_service.backends.batch_plan import Row
 from verifier_service.backends.model_step import Changes, ModelStep, Passed, TargetLost
-from verifier_service.backends.run_ahead import following
+from verifier_service.backends.model_thread import following
 from verifier_service.config import VerifierSettings
 from verifier_service.vllm.messages import Order, Report, SentRow, WrittenMasks, sent_draft
 from verifier_service.vllm.shared_flags import SharedFlags, shared_memory

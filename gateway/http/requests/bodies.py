@@ -10,8 +10,7 @@ from starlette.requests import Request
 
 from gateway.callers.caller import calling_tenant, place_share
 from gateway.fair_queue import FairQueue, Share
-from gateway.http.requests.body import Body, body_chunks, parse_json, read_body
-from gateway.http.requests.shape import is_quick
+from gateway.http.requests.body import Body, body_chunks, is_quick, parse_json, read_body
 from gateway.workers.process import WorkerLost, WorkerProcess
 from specdec.errors import FieldInvalid, QueueFull
 

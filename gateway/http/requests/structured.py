@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from gateway.grammars import structured
 from gateway.http.requests.body import Body
-from gateway.tools import structured
 from specdec.errors import FieldInvalid, FieldRequired
 from specdec.sampling.grammar import Grammar
 

@@ -15,8 +15,7 @@ from gateway.tasks import cancel_and_wait
 from gateway.verifiers.balancer import VerifierPool
 from gateway.verifiers.client import VerifierClient
 from gateway.verifiers.failover import Failover
-from gateway.verifiers.round_streams import PassStream
-from gateway.verifiers.rounds import RoundCheck
+from gateway.verifiers.round_streams import PassStream, RoundCheck
 from specdec.protos.verifier.v1 import verifier_pb2_grpc as pb_grpc
 from specdec.rules.speculation import Mode, Speculation
 from specdec.sampling.params import SamplingParams

@@ -19,7 +19,7 @@ from specdec.wire.logprobs import logprobs_from_pb
 from tests.conformance.served_pair import running_drafter, running_verifier
 from tests.integration.verifier.client import Client, output
 from tests.tiny_models import make_tiny_model
-from verifier_service.backends.prompt_scores import PIECE
+from verifier_service.backends.batch_plan import PIECE
 
 NOISE = 1e-4
 """Error of a float32 logarithm between batches of different shapes."""

@@ -8,9 +8,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from gateway.callers.caller import ApiKey, allowed_priority, cache_domain, share_of, tenant_name
+from gateway.callers.caller import ApiKey, PriorityClass, allowed_priority, cache_domain, share_of, tenant_name
 from gateway.callers.key_file import KeyFile, parse
-from gateway.callers.priority import PriorityClass
 from gateway.config import KeyLimitSettings
 from gateway.metrics import KeyMetrics
 from specdec.errors import ConfigError, KeyRefused, PriorityNotAllowed

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.models.defaults import SamplingDefaults
+from gateway.models.served import SamplingDefaults
 from gateway.request import GenerationRequest, TextPrompt, named_options, sampling_params
 from specdec.errors import ConfigError
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from gateway.grammars.json_bounds import MAX_BRACKETS, MAX_COMMAS, MAX_NESTING
 from gateway.rpc.service import _wanted
 from gateway.rpc.shape import MAX_MESSAGES, check_chat, is_quick
-from gateway.tools.json_bounds import MAX_BRACKETS, MAX_COMMAS, MAX_NESTING
 from specdec.errors import ContextLengthExceeded, FieldInvalid, RequestError
 from specdec.protos.gateway.v1 import gateway_pb2 as pb
 

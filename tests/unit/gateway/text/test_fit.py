@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.request import ChatPrompt, Prompt, TextPrompt, TokenPrompt
-from gateway.text.fit import check_fits
+from gateway.text.prompt_encoder import check_fits
 from gateway.tools.values import Message
 from specdec.errors import ContextLengthExceeded
 

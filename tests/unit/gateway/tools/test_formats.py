@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from gateway.grammars.structured import choice, json_schema, regex
 from gateway.tools.formats import DEFAULT, FORMATS, TAGS, ToolFormat, format_of, knows_tools
-from gateway.tools.structured import choice, json_schema, regex
 from gateway.tools.template import described
 from gateway.tools.values import CallDelta, Thought, Tool, ToolCall
 from gateway.tools.xml_calls import texts_of

@@ -7,9 +7,8 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from gateway.admission import Admission
+from gateway.admission import Admission, Drain
 from gateway.config import GatewaySettings, TokenizerSettings
-from gateway.drain import Drain
 from gateway.metrics import GatewayMetrics
 from gateway.models.served import ServedModel, ServedModels
 from gateway.tasks import cancel_and_wait

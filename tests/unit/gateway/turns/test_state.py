@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.turns.state import TRANSITIONS, TurnState, following
+from gateway.turns.turn_stream import TRANSITIONS, TurnState, following
 from specdec.errors import InternalError
 
 ENDS = {TurnState.FINISHED, TurnState.STOPPED, TurnState.FAILED}

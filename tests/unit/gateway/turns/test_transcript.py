@@ -7,7 +7,7 @@ import pytest
 from gateway.store.values import StoredRound
 from gateway.turns.transcript import Transcript
 from gateway.turns.turn import note_of, round_from
-from gateway.verifiers.rounds import joined
+from gateway.verifiers.round_streams import joined
 from specdec.errors import InternalError
 from specdec.rules.judged import JudgedToken
 from specdec.rules.speculation import Origin

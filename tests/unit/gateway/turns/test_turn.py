@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gateway.callers.caller import MAX_NAME, tenant_of
-from gateway.http.replies.cursor import cursor, idempotency_key, received
+from gateway.http.replies.answers import cursor, idempotency_key, received
 from gateway.request import MAX_CHOICES, GenerationRequest, TextPrompt
 from gateway.store.values import StoredRound
 from gateway.turns.events import OutputRound

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.verifiers.rounds import RoundCheck, joinable, joined, joined_rounds
+from gateway.verifiers.round_streams import RoundCheck, joinable, joined, joined_rounds
 from specdec.errors import NoVerifier
 from specdec.rules.speculation import Origin, Speculation
 from specdec.sampling.logprobs import TokenLogprobs

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.verifiers.rounds import RoundCheck
+from gateway.verifiers.round_streams import RoundCheck
 from specdec.errors import NoVerifier
 from specdec.rules.speculation import Origin, Speculation
 from specdec.sampling.logprobs import TokenLogprobs

@@ -1,7 +1,7 @@
 """Which sequences hold KV when there is not enough for all."""
 
 from tests.unit.verifier_service.verifier_fakes import TableEngine, make_row
-from verifier_service.backends.kv_admission import IDLE_SECONDS, KvAdmission
+from verifier_service.backends.model_thread import IDLE_SECONDS, KvAdmission
 
 
 class Memory:

@@ -9,8 +9,7 @@ from tests.unit.verifier_service.drafts.proposing import WaitingRound
 from tests.unit.verifier_service.verifier_fakes import chunk_after, make_call, make_metrics
 from verifier_service.config import DraftingSettings
 from verifier_service.drafts.drafts import Proposal
-from verifier_service.drafts.link import DrafterLink
-from verifier_service.drafts.outbox import Frame
+from verifier_service.drafts.link import DrafterLink, Frame
 from verifier_service.drafts.pool import DrafterPool
 from verifier_service.drafts.session_drafts import RemoteDrafts
 

@@ -7,7 +7,7 @@ import pytest
 from specdec.rules.speculation import Mode
 from specdec.wire.session import Close, Commit, Open
 from tests.unit.verifier_service.verifier_fakes import GREEDY
-from verifier_service.drafts.outbox import Frame, Outbox
+from verifier_service.drafts.link import Frame, Outbox
 
 
 def opening(session: str = "s") -> Open:

@@ -20,7 +20,7 @@ from tests.unit.verifier_service.verifier_fakes import (
 )
 from verifier_service.backends.batch_plan import Row
 from verifier_service.backends.model_step import ModelStep, TargetLost
-from verifier_service.backends.run_ahead import SteppedModel
+from verifier_service.backends.model_thread import SteppedModel
 
 
 async def test_rows_submitted_together_share_a_pass() -> None:

@@ -14,8 +14,7 @@ from tests.unit.verifier_service.passes.scheduling import AwaitedLoop, admitted,
 from tests.unit.verifier_service.verifier_fakes import TableEngine, continuation, make_row, point_mass
 from verifier_service.backends.batch_plan import Outcome, Row
 from verifier_service.backends.model_step import Changes, ModelStep, PendingChanges
-from verifier_service.backends.model_thread import ModelThread
-from verifier_service.backends.run_ahead import joins
+from verifier_service.backends.model_thread import ModelThread, joins
 from verifier_service.config import VerifierSettings
 
 SETTINGS = VerifierSettings(model=ModelSettings(path=Path("model")), chunk_tokens=4)

@@ -13,8 +13,7 @@ from specdec.wire.generation import Speedup
 from tests.unit.verifier_service.speculation.simulated_batch import LONG, WARM, SimulatedBatch, costs, plain_rate
 from verifier_service.speculation.controller import BatchSpeculation
 from verifier_service.speculation.costs import DrafterTimes
-from verifier_service.speculation.fleet_acceptance import FleetAcceptance
-from verifier_service.speculation.session_gamma import SessionGamma
+from verifier_service.speculation.session_gamma import FleetAcceptance, SessionGamma
 
 
 @pytest.mark.parametrize("alpha", [0.02, 0.5, 0.9])

@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
-from gateway.tools.json_bounds import check_nesting
-from gateway.tools.schemas import check_length, simplified
+from gateway.grammars.json_bounds import check_nesting
+from gateway.grammars.schemas import check_length, simplified
 from specdec.errors import FieldInvalid
 from specdec.sampling.grammar import MAX_GRAMMAR_BYTES, Grammar, GrammarKind
 

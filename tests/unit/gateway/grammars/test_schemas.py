@@ -7,13 +7,13 @@ from typing import Any
 import jsonschema
 import pytest
 
-from gateway.tools.patterns import names_of, without_lookahead
-from gateway.tools.schemas import simplified
-from gateway.tools.structured import choice, json_schema
+from gateway.grammars.patterns import names_of, without_lookahead
+from gateway.grammars.schemas import simplified
+from gateway.grammars.structured import choice, json_schema
 from specdec.errors import FieldInvalid
 from specdec.grammar.compiler import GrammarCompiler
 from specdec.sampling.grammar import Grammar
-from tests.unit.gateway.tools import schema_corpus
+from tests.unit.gateway.grammars import schema_corpus
 
 END = 256
 ENDING = frozenset(b'"}],:0123456789')

@@ -6,7 +6,7 @@ Keywords without effect are removed. Unsupported keywords with an effect stay, s
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gateway.tools.patterns import names_of, without_lookahead
+from gateway.grammars.patterns import names_of, without_lookahead
 from specdec.errors import FieldInvalid
 from specdec.sampling.grammar import MAX_GRAMMAR_BYTES
 

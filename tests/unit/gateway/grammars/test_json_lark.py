@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gateway.tools.json_lark import in_json
+from gateway.grammars.json_lark import in_json
 from specdec.errors import FieldInvalid
 from specdec.grammar.compiler import GrammarCompiler
 from specdec.sampling.grammar import Grammar, GrammarKind
