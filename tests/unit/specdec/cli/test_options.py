@@ -4,7 +4,7 @@ import pytest
 
 from specdec.cli.options import policy_of, tree_of
 from specdec.client.events import PromptRequest
-from specdec.client.messages import request_to_pb
+from specdec.client.request_message import request_to_pb
 from specdec.planning.gamma_policy import GammaPolicy, PolicyKind
 from specdec.rules.speculation import TreeOptions
 from specdec.wire.params import GAMMA_POLICY, TREE
