@@ -20,7 +20,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "decoder_ffn_dim": 48,
         "encoder_attention_heads": 4,
         "decoder_attention_heads": 4,
-        "max_position_embeddings": 512,
+        "max_position_embeddings": 128,
         "forced_eos_token_id": None,
     },
 }
@@ -28,12 +28,22 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 
 def make_seq2seq_model(
-    folder: Path, architecture: str, seed: int = 0, *, vocab_size: int = 320, noise: float = 0.0, spread: float = 0.2
+    folder: Path,
+    architecture: str,
+    seed: int = 0,
+    *,
+    vocab_size: int = 320,
+    noise: float = 0.0,
+    spread: float = 0.2,
+    **settings: Any,
 ) -> Path:
-    """Write a model folder and return its path. The arguments are those of `make_tiny_model`."""
+    """Write a model folder and return its path.
+
+    The arguments are those of `make_tiny_model`. `settings` replace those of the architecture.
+    """
     ids = {"pad_token_id": END_TOKEN_ID, "eos_token_id": END_TOKEN_ID, "decoder_start_token_id": END_TOKEN_ID}
     config = AutoConfig.for_model(
-        architecture, vocab_size=vocab_size, bos_token_id=END_TOKEN_ID, **ids, **SHAPES[architecture]
+        architecture, vocab_size=vocab_size, bos_token_id=END_TOKEN_ID, **ids, **SHAPES[architecture] | settings
     )
     logging.disable_progress_bar()
     with torch.random.fork_rng():

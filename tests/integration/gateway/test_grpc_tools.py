@@ -136,11 +136,6 @@ async def test_what_a_tool_answered_goes_back_to_the_model(here: Stage, stub: An
         ({"tools": (), "tool_choice": pb.ToolChoice(mode=pb.TOOL_CHOICE_MODE_REQUIRED)}, FieldRequired, "tools"),
         ({"text": "x"}, UnsupportedParameter, "tools"),
         (
-            {"structured_output": pb.StructuredOutput(json_object=True)},
-            UnsupportedParameter,
-            "structured_output",
-        ),
-        (
             {"chat": pb.ChatPrompt(messages=[pb.ChatMessage(role="tool", content="x")])},
             FieldRequired,
             "messages[0].tool_call_id",
