@@ -1,6 +1,7 @@
 """The Python client with real gateways receives every token once, whichever gateway fails."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -120,7 +121,7 @@ async def test_a_generation_is_cancelled_from_elsewhere() -> None:
 
 
 async def test_an_asyncio_stream_goes_on_at_the_next_gateway(server: Server) -> None:
-    verifier, texts = ScriptedVerifier(script=LONG), []
+    verifier, texts = ScriptedVerifier(script=replace(LONG, pause=0.1)), []
     async with replicas(server.url, verifier, drain=DrainSettings(limit=0.0), lease=3600.0) as pair:
         addresses = [each.gateway.grpc for each in pair]
         async with AsyncClient(*addresses, retries=Retries(first=0.01)) as client:
@@ -134,7 +135,7 @@ async def test_an_asyncio_stream_goes_on_at_the_next_gateway(server: Server) -> 
 
 
 async def test_a_stream_goes_on_at_the_next_gateway(server: Server) -> None:
-    verifier = ScriptedVerifier(script=LONG)
+    verifier = ScriptedVerifier(script=replace(LONG, pause=0.1))
     async with replicas(server.url, verifier, drain=DrainSettings(limit=0.0), lease=3600.0) as pair:
         loop = asyncio.get_running_loop()
 
