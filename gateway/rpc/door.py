@@ -12,7 +12,7 @@ from google.protobuf import descriptor_pool
 
 from gateway.callers.caller import called_from, let_in
 from gateway.callers.key_file import KeyFile
-from gateway.rpc.parts import MAX_PARTS, has_too_many_parts
+from gateway.rpc.parts import MAX_PARTS, overfull_field
 from specdec.errors import FieldInvalid, KeyRefused
 from specdec.serving.rpc.access import DoorInterceptor
 from specdec.serving.rpc.decoding import Context, Handler, HandlerInterceptor, rebuilt
@@ -36,8 +36,8 @@ def _bounded(decode: Callable[[bytes], Any], method: str) -> Callable[[bytes], A
     kind = descriptor_pool.Default().FindServiceByName(service).methods_by_name[name].input_type
 
     def decoded(raw: bytes) -> Any:
-        if has_too_many_parts(raw, kind):
-            return FieldInvalid(f"the message has over {MAX_PARTS} parts")
+        if (param := overfull_field(raw, kind)) is not None:
+            return FieldInvalid(f"{param}: the message has over {MAX_PARTS} parts", param)
         return decode(raw)
 
     return decoded

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.rpc.parts import MAX_PARTS, QUICK_BYTES, has_too_many_parts
+from gateway.rpc.parts import MAX_PARTS, QUICK_BYTES, overfull_field
 from specdec.protos.gateway.v1 import gateway_pb2 as pb
 
 KIND = pb.GenerateRequest.DESCRIPTOR
@@ -13,21 +13,22 @@ def messages(count: int) -> pb.GenerateRequest:
 
 
 @pytest.mark.parametrize(
-    ("message", "many"),
+    ("message", "field"),
     [
-        (pb.GenerateRequest(text="a" * 4_000_000), False),
-        (pb.GenerateRequest(tokens={"token_ids": range(200_000)}), False),
-        (messages(8192), False),
-        (messages(MAX_PARTS), True),
-        (pb.GenerateRequest(chat=pb.ChatPrompt(messages=[pb.ChatMessage()] * 2 * MAX_PARTS)), True),
-        (pb.GenerateRequest(sampling=pb.SamplingOptions(bad_words=[""] * 2 * MAX_PARTS)), True),
+        (pb.GenerateRequest(text="a" * 4_000_000), None),
+        (pb.GenerateRequest(tokens={"token_ids": range(200_000)}), None),
+        (messages(8192), None),
+        (messages(MAX_PARTS), "messages"),
+        (pb.GenerateRequest(chat=pb.ChatPrompt(messages=[pb.ChatMessage()] * 2 * MAX_PARTS)), "messages"),
+        (pb.GenerateRequest(sampling=pb.SamplingOptions(bad_words=[""] * 2 * MAX_PARTS)), "bad_words"),
+        (pb.GenerateRequest(sampling=pb.SamplingOptions(logit_bias=dict.fromkeys(range(30_000), 1.0))), "logit_bias"),
     ],
-    ids=["text", "tokens", "messages", "fields of messages", "empty messages", "empty texts"],
+    ids=["text", "tokens", "messages", "fields of messages", "empty messages", "empty texts", "entries of a map"],
 )
-def test_parts_are_counted_at_all_depths(message: pb.GenerateRequest, many: bool) -> None:
-    assert has_too_many_parts(message.SerializeToString(), KIND) == many
+def test_parts_are_counted_at_all_depths(message: pb.GenerateRequest, field: str | None) -> None:
+    assert overfull_field(message.SerializeToString(), KIND) == field
 
 
 def test_bytes_that_are_no_message_are_left_to_the_parser() -> None:
-    assert not has_too_many_parts(b"\xff" * (2 * QUICK_BYTES), KIND)
-    assert has_too_many_parts(b"\x0b" * (2 * QUICK_BYTES), KIND)
+    assert overfull_field(b"\xff" * (2 * QUICK_BYTES), KIND) is None
+    assert overfull_field(b"\x0b" * (2 * QUICK_BYTES), KIND) is not None
