@@ -64,7 +64,11 @@ def test_messages_can_be_pickled() -> None:
     assert pickle.loads(pickle.dumps(call)) == call
 
 
-def test_no_top_level_package_has_a_name_of_others() -> None:
-    """`protos` is a package of several projects, and of none here."""
+def test_the_earlier_names_are_those_of_the_generated_modules() -> None:
+    """`protos` is a package of several projects: here it has no code of its own, and it is not installed."""
     assert not list((ROOT / "protos").rglob("__init__.py"))
-    assert not list((ROOT / "protos").rglob("*_pb2*.py"))
+    for module in (ROOT / "specdec" / "protos").rglob("*_pb2*.py"):
+        path = module.relative_to(ROOT / "specdec")
+        name = ".".join(path.with_suffix("").parts)
+        last = (ROOT / path).read_text().splitlines()[-1]
+        assert last == f"from specdec.{name} import *  # noqa: F403"
