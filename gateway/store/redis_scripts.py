@@ -31,8 +31,6 @@ _REFUSALS: Sequence[tuple[str, type[SessionStoreDown], str]] = (
 TRIES = 3
 """Number of attempts with a corrupted reply, after which the store counts as down."""
 
-_IN_FLIGHT = 2
-"""Most pipelines in flight; commands that arrive meanwhile share the next one."""
 ACK_TIMEOUT = 0.5
 """Timeout in seconds of the replicas' acknowledgement; less than the reply timeout."""
 _Command = Sequence[str | bytes | int]
@@ -55,8 +53,6 @@ class SharedPipeline:
         self._replicas = replicas
         self._due: list[tuple[_Command, asyncio.Future[Any]]] = []
         self._sending: set[asyncio.Task[None]] = set()
-        self._in_flight = 0
-        """Number of tasks that will take what is due."""
 
     async def run(self, *command: str | bytes | int) -> Any:
         """Run a command and return the server's answer. Cancelling the caller does not stop the command.
@@ -67,8 +63,7 @@ class SharedPipeline:
         """
         answer = asyncio.get_running_loop().create_future()
         self._due.append((command, answer))
-        if len(self._due) == 1 and self._in_flight < _IN_FLIGHT:  # commands that arrive before the task starts join
-            self._in_flight += 1
+        if len(self._due) == 1:  # commands that arrive before this task starts join the batch
             sending = asyncio.create_task(self._send())
             self._sending.add(sending)
             sending.add_done_callback(self._sending.discard)
@@ -79,12 +74,7 @@ class SharedPipeline:
         await asyncio.gather(*self._sending)
 
     async def _send(self) -> None:
-        while self._due:
-            due, self._due = self._due, []
-            await self._answer(due)
-        self._in_flight -= 1
-
-    async def _answer(self, due: Sequence[tuple[_Command, asyncio.Future[Any]]]) -> None:
+        due, self._due = self._due, []
         answers: Sequence[Any]
         try:
             answers = await self._answers([command for command, _ in due])

@@ -1,7 +1,7 @@
 """Writes sent to the server together: each caller gets its own answer, and one caller's error affects no other."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -36,30 +36,7 @@ async def test_writes_that_are_due_at_once_go_together(client: Redis, monkeypatc
     assert len(made) == 2
 
 
-async def test_what_arrives_during_two_pipelines_goes_together(client: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes, may = list[int](), asyncio.Event()
-    shared = SharedPipeline(client, replicas=0)
-    answers = shared._answers
-
-    async def slow(commands: Sequence[Any]) -> Sequence[Any]:
-        sizes.append(len(commands))
-        await may.wait()
-        return await answers(commands)
-
-    monkeypatch.setattr(shared, "_answers", slow)
-    callers = list[asyncio.Task[Any]]()
-    for _ in range(6):
-        callers.append(asyncio.create_task(shared.run("INCR", "later")))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-    assert sizes == [1, 1]
-    may.set()
-    assert sorted(await asyncio.gather(*callers)) == [1, 2, 3, 4, 5, 6]
-    assert sizes == [1, 1, 4]
-
-
 async def test_every_command_of_many_callers_in_turn_is_sent(client: Redis) -> None:
-    """A pipeline may end at the moment in which the next command becomes due."""
     shared = SharedPipeline(client, replicas=0)
 
     async def caller() -> None:
