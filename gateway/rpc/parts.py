@@ -1,11 +1,16 @@
 """Bound of the parts of a gRPC message, counted before the message is parsed: each part takes memory and time."""
 
+from functools import cache
 from typing import Any
 
 MAX_PARTS = 64 * 1024
 """Most fields of a message, those of its inner messages included."""
 QUICK_BYTES = 64 * 1024
 """Size of a message whose parts need no count."""
+_LENGTH = 2
+"""Wire type of texts, bytes and messages."""
+_LAST = 0x7F
+"""Largest byte that ends a number."""
 
 
 def overfull_field(raw: bytes, kind: Any) -> str | None:
@@ -30,28 +35,41 @@ def _overfull_field(raw: bytes, kind: Any) -> str | None:
     inner, count = [(0, len(raw), kind, "")], 0
     while inner:
         at, end, own, repeated = inner.pop()
+        messages = _messages(own)
         while at < end:
-            tag, at = _varint(raw, at)
-            field = own.fields_by_number.get(tag >> 3)
-            name = field.name if field is not None and (field.is_repeated or not repeated) else repeated
+            tag, at = raw[at], at + 1
+            if tag > _LAST:
+                tag, at = _varint(raw, at - 1)
             count += 1
             if count > MAX_PARTS:
-                return name
-            begin, at = _value(raw, at, tag & 7)
-            if field is not None and field.message_type is not None:
-                inner.append((begin, min(at, end), field.message_type, name if field.is_repeated else repeated))
+                return _name(own, tag >> 3, repeated)
+            if tag & 7 != _LENGTH:
+                at = _end(raw, at, tag & 7)
+                continue
+            size, at = raw[at], at + 1
+            if size > _LAST:
+                size, at = _varint(raw, at - 1)
+            begin, at = at, at + size
+            if (message := messages.get(tag >> 3)) is not None:
+                inner.append((begin, min(at, end), message, _name(own, tag >> 3, repeated)))
     return None
 
 
-def _value(raw: bytes, at: int, wire_type: int) -> tuple[int, int]:
-    """Return the begin and the end of a field's value, after its tag; groups have no value of their own."""
-    match wire_type:
-        case 0:
-            return at, _varint(raw, at)[1]
-        case 2:
-            size, begin = _varint(raw, at)
-            return begin, begin + size
-    return at, at + {1: 8, 5: 4}.get(wire_type, 0)
+@cache
+def _messages(kind: Any) -> dict[int, Any]:
+    """Return the types of the fields that are messages, by number."""
+    return {number: field.message_type for number, field in kind.fields_by_number.items() if field.message_type}
+
+
+def _name(kind: Any, number: int, repeated: str) -> str:
+    """Return the name of a field if it is repeated or in no repeated one, else that of the repeated field."""
+    field = kind.fields_by_number.get(number)
+    return field.name if field is not None and (field.is_repeated or not repeated) else repeated
+
+
+def _end(raw: bytes, at: int, wire_type: int) -> int:
+    """Return the index after a value of fixed or variable size. Groups have no value of their own."""
+    return _varint(raw, at)[1] if wire_type == 0 else at + {1: 8, 5: 4}.get(wire_type, 0)
 
 
 def _varint(raw: bytes, at: int) -> tuple[int, int]:
