@@ -13,6 +13,15 @@ from ipaddress import IPv6Address, ip_address, ip_network
 from gateway.fair_queue import Share
 from specdec.errors import FieldInvalid, PriorityNotAllowed
 
+MAX_NAME = 256
+"""Most characters of a name that a caller chooses."""
+ANONYMOUS = "default"
+"""The tenant of all callers that have no key and name no user."""
+_KEYED = "key:"
+_USER = " user:"
+"""Separator between the key's tenant, which has no spaces, and the user named by the caller."""
+_CLIENT: ContextVar[str] = ContextVar("client", default="")
+
 
 class PriorityClass(StrEnum):
     """Priority classes, named like OpenAI's service tiers."""
@@ -25,15 +34,6 @@ class PriorityClass(StrEnum):
     def level(self) -> int:
         """Priority in a verifier's queue; lower goes first. A long wait raises a generation above later ones."""
         return {PriorityClass.FLEX: 1, PriorityClass.DEFAULT: 0, PriorityClass.PRIORITY: -1}[self]
-
-
-MAX_NAME = 256
-"""Most characters of a name that a caller chooses."""
-ANONYMOUS = "default"
-"""The tenant of all callers that have no key and name no user."""
-_KEYED = "key:"
-_USER = " user:"
-"""Separator between the key's tenant, which has no spaces, and the user named by the caller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,6 @@ class ApiKey:
         return bool(self.requests or self.tokens or self.concurrency)
 
 
-_CLIENT: ContextVar[str] = ContextVar("client", default="")
 _CALLING: ContextVar[ApiKey | None] = ContextVar("api_key", default=None)
 
 

@@ -17,6 +17,18 @@ from specdec.wire.generation import VerifierInfo
 
 _ID_MEMORY = 36
 """Memory of a token id in bytes: an integer and its slot in a tuple."""
+_Result = TypeVar("_Result")
+_SHORT = 16 * 1024
+"""Largest memory of a short prompt, in bytes; tokenization takes at most about 0.1 s."""
+_SHORT_CAPACITY = 4 * 2**20
+_LONG_CAPACITY = 4 * 2**20
+"""Most memory, in bytes, of the prompts that wait in each lane."""
+_BEFORE_OUTPUT = (0,)
+"""Arbitrary token that stands for the tokens before the output."""
+_TOKEN_MEMORY = 8
+"""Memory of a token id in a tuple, in bytes."""
+LEAST_SIZE = 512
+"""Least size, in bytes, counted per work item, which also bounds the number of items."""
 
 
 def check_fits(prompt: Prompt, room: int, longest_token: int) -> None:
@@ -89,21 +101,6 @@ def _check_bytes(size: int, room: int, longest_token: int, param: str) -> None:
             f"are at most {most} bytes",
             param,
         )
-
-
-_Result = TypeVar("_Result")
-
-_SHORT = 16 * 1024
-"""Largest memory of a short prompt, in bytes; tokenization takes at most about 0.1 s."""
-_SHORT_CAPACITY = 4 * 2**20
-_LONG_CAPACITY = 4 * 2**20
-"""Most memory, in bytes, of the prompts that wait in each lane."""
-_BEFORE_OUTPUT = (0,)
-"""Arbitrary token that stands for the tokens before the output."""
-_TOKEN_MEMORY = 8
-"""Memory of a token id in a tuple, in bytes."""
-LEAST_SIZE = 512
-"""Least size, in bytes, counted per work item, which also bounds the number of items."""
 
 
 class TokenizingLane:

@@ -31,6 +31,8 @@ WINDOW = 64
 """Most tokens that a generation may be ahead of its fastest reader."""
 UNLIMITED = 2**31 - 1
 """Credit of a generation without flow control."""
+RELEASE_TIMEOUT = 1.0
+"""Timeout, in seconds, for releasing the session of a generation that ends early."""
 
 
 @dataclass(slots=True)
@@ -156,10 +158,6 @@ def commit_of(kept: Round, session_id: str, epoch: int) -> RoundCommit:
         finish=kept.finish.value if kept.finish else "",
         note=note_of(kept),
     )
-
-
-RELEASE_TIMEOUT = 1.0
-"""Timeout, in seconds, for releasing the session of a generation that ends early."""
 
 
 class TurnRunner:

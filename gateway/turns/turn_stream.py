@@ -28,6 +28,16 @@ from specdec.errors import (
 from specdec.serving.telemetry.spans import Attributes, TraceSpan
 from specdec.serving.telemetry.tracing import part_span
 
+MOST = 8
+"""Most consecutive losses without a new token; the next one fails the turn."""
+_FIRST = 0.05
+"""Base of the back-off, in seconds; the longest pause doubles with each loss."""
+_LONGEST = 1.0
+"""Upper bound of the back-off, in seconds."""
+_PAUSE = 0.05
+"""Seconds between two polls of another owner's unchanged turn, and between two attempts to acquire it."""
+_log = structlog.get_logger()
+
 
 class TurnState(StrEnum):
     """State of a turn in this gateway."""
@@ -66,18 +76,6 @@ def following(now: TurnState, then: TurnState) -> TurnState:
     if then not in TRANSITIONS[now]:
         raise InternalError(f"a turn that is {now} cannot be {then}")
     return then
-
-
-MOST = 8
-"""Most consecutive losses without a new token; the next one fails the turn."""
-_FIRST = 0.05
-"""Base of the back-off, in seconds; the longest pause doubles with each loss."""
-_LONGEST = 1.0
-"""Upper bound of the back-off, in seconds."""
-_PAUSE = 0.05
-"""Seconds between two polls of another owner's unchanged turn, and between two attempts to acquire it."""
-
-_log = structlog.get_logger()
 
 
 class TurnStream:

@@ -17,6 +17,9 @@ from specdec.wire.generation import GenerationCall
 
 PIECE = 128
 """Most prompt tokens scored in one pass. Each takes a row of logits as wide as the vocabulary."""
+_NO_HISTORY = History()
+_LEVEL_SECONDS = 30.0
+"""Seconds of waiting that equal one level of priority."""
 
 
 class PromptScores:
@@ -60,11 +63,6 @@ class PromptScores:
     def all(self) -> tuple[TokenLogprobs, ...]:
         """Log probabilities of all prompt tokens except the first. Raises KeyError if a piece is missing."""
         return tuple(self._found[index] for index in range(1, len(self._prompt)))
-
-
-_NO_HISTORY = History()
-_LEVEL_SECONDS = 30.0
-"""Seconds of waiting that equal one level of priority."""
 
 
 def rank(priority: int, arrival: float) -> float:

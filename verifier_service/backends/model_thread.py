@@ -18,6 +18,9 @@ from verifier_service.config import VerifierSettings
 
 IDLE_SECONDS = 1.0
 """Seconds without a row after which any waiting sequence may preempt a sequence."""
+_MOST_JOINED = 4096
+"""Longest row, in tokens, that may join between two passes. Handing over a longer row may block the event loop."""
+_log = structlog.get_logger()
 
 
 class KvAdmission:
@@ -91,10 +94,6 @@ class KvAdmission:
     def _preempt(self, kv_name: str) -> None:
         self.release(kv_name)
         self.preempted += 1
-
-
-_MOST_JOINED = 4096
-"""Longest row, in tokens, that may join between two passes. Handing over a longer row may block the event loop."""
 
 
 class SteppedModel(ABC):
@@ -185,9 +184,6 @@ def _successor(row: Row, step: ModelStep) -> Row | None:
     if len(row.tokens) + len(tokens) >= row.limit or tokens[-1] in row.call.stop_token_ids:
         return None
     return row.successor((*row.tokens, *tokens))
-
-
-_log = structlog.get_logger()
 
 
 class ModelThread(SteppedModel):

@@ -14,6 +14,26 @@ from specdec.wire.session import Close, Commit, DraftEnd, Load, Nack, NackReason
 from verifier_service.metrics import VerifierMetrics
 from verifier_service.speculation.costs import DraftedRounds
 
+OUTCOMES = 8
+"""Number of verdict outcomes that the drafter pushes chains for when pushing pays."""
+_HITS = 0.5
+"""Assumed probability that one of the pushed outcomes is right when the draft ahead was wrong."""
+_LEAST_GAIN = 0.1
+"""Least share of a round that pushing must save. The estimate errs by about half of it."""
+_LEAST_DISTANCE = 0.1
+"""Least round trip, in plain rounds."""
+_MOST_SESSIONS = 4
+"""Most sessions of a drafter that pushes. Each outcome costs it as much work as one more session."""
+_STAYING = 0.7
+"""Factor that relaxes these limits while chains are pushed, so that noise does not toggle the choice."""
+_TIMEOUTS_IN_A_ROW = 4
+"""Consecutive waits without a draft, over all sessions, after which the drafter counts as hung."""
+_PINGS = 16
+"""Number of recent round trips to keep."""
+_WARM = 0.85
+"""Temperature at and above which acceptance is estimated separately. Drafts at lower temperatures are accepted more."""
+_log = structlog.get_logger()
+
 
 @dataclass(frozen=True, slots=True)
 class Frame:
@@ -103,29 +123,6 @@ class Breaker:
     def succeeded(self) -> None:
         """Record a successful try, which closes the breaker."""
         self._failures = 0
-
-
-OUTCOMES = 8
-"""Number of verdict outcomes that the drafter pushes chains for when pushing pays."""
-_HITS = 0.5
-"""Assumed probability that one of the pushed outcomes is right when the draft ahead was wrong."""
-_LEAST_GAIN = 0.1
-"""Least share of a round that pushing must save. The estimate errs by about half of it."""
-_LEAST_DISTANCE = 0.1
-"""Least round trip, in plain rounds."""
-_MOST_SESSIONS = 4
-"""Most sessions of a drafter that pushes. Each outcome costs it as much work as one more session."""
-_STAYING = 0.7
-"""Factor that relaxes these limits while chains are pushed, so that noise does not toggle the choice."""
-_TIMEOUTS_IN_A_ROW = 4
-"""Consecutive waits without a draft, over all sessions, after which the drafter counts as hung."""
-_PINGS = 16
-"""Number of recent round trips to keep."""
-
-_WARM = 0.85
-"""Temperature at and above which acceptance is estimated separately. Drafts at lower temperatures are accepted more."""
-
-_log = structlog.get_logger()
 
 
 class LinkState(StrEnum):

@@ -20,6 +20,8 @@ _KEEP = 0.995
 """Decay of earlier counts with each verdict. Its window is longer than a session's own, since all sessions count."""
 
 _UNKNOWN = AcceptanceEstimate(decay=_KEEP)
+_AGREEMENT = math.log(1.25)
+"""Largest logarithmic difference between predicted and measured speed-up at which rounds report them."""
 
 
 class FleetAcceptance:
@@ -51,10 +53,6 @@ class FleetAcceptance:
 
     def _of(self, source: str) -> AcceptanceEstimate:
         return self._sources.get(source, _UNKNOWN)
-
-
-_AGREEMENT = math.log(1.25)
-"""Largest logarithmic difference between predicted and measured speed-up at which rounds report them."""
 
 
 def controller_of(

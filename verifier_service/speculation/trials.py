@@ -9,6 +9,41 @@ from dataclasses import dataclass, replace
 
 LEAST_SPEEDUP = 0.01
 """Lower bound of a predicted speed-up. The prediction for useless drafts can be 0."""
+_DRAFTED_ROUNDS, _PLAIN_ROUNDS = 8, 4
+"""Rounds of a trial of drafting and of plain decoding. Token counts of drafted rounds vary more."""
+_LEAST_ROUNDS = 3
+"""Rounds after which a trial of drafting may end early."""
+_SURE, _ROUND_ERROR = 3.0, 0.1
+"""Standard errors by which a trial must lose to end early, and least assumed error of one round. A few rounds may
+agree by chance."""
+_FIRST_PAUSE, _LAST_PAUSE = 32, 192
+"""First and longest pause between trials of plain decoding, in rounds. The pause doubles after each trial."""
+_EXPLORED = 0.01
+"""Budget of trials of drafting, as a share of the worth of plain rounds. It pays for their rounds and lost time."""
+_SETTLING = 8
+"""Most unsettled rounds to ignore after a change. Later rounds count in any case."""
+_PREFILLING = 256
+"""Most rounds to ignore after a change while drafters still read the sessions."""
+_BEGIN, _END = 1.05, 1.02
+"""Speed-up above which drafting begins, and below which it ends. A smaller gain does not justify the drafter's work,
+which the speed-up does not include."""
+_SURELY = 1.15
+"""Predicted speed-up above which drafting begins although trials measured less than the threshold."""
+_KEEP_ROUND, _KEEP_TRIAL = 0.95, 0.93
+"""Decay of earlier rounds with each round, and of earlier trials with each trial."""
+_PRIOR = 0.5
+"""Weight of the prior that the prediction is right, in noise-free trials."""
+_UNSURE = 0.1
+"""Relative standard error of a trial's gain at which the trial counts half. Otherwise a few noisy rounds would
+overrule a prediction from hundreds of rounds."""
+_RETRIES = 4
+"""Most trials of drafting beyond the budget, at a batch size. They run only while the data allow that drafts pay."""
+_FIRST_RETRY = 24
+"""Plain rounds before the first such trial. The number quadruples for each further trial."""
+_PLAUSIBLE = 2.0
+"""Standard deviations added to the expected speed-up to decide whether drafts may still pay."""
+_FURTHEST = math.log(5.0)
+"""Largest logarithmic deviation of one trial from the prediction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,43 +101,6 @@ class RoundTally:
         rate = self.rate
         spread = self.worth_squared - 2.0 * rate * self.product + rate * rate * self.seconds_squared
         return max(spread, 0.0) / (self.worth * self.worth)
-
-
-_DRAFTED_ROUNDS, _PLAIN_ROUNDS = 8, 4
-"""Rounds of a trial of drafting and of plain decoding. Token counts of drafted rounds vary more."""
-_LEAST_ROUNDS = 3
-"""Rounds after which a trial of drafting may end early."""
-_SURE, _ROUND_ERROR = 3.0, 0.1
-"""Standard errors by which a trial must lose to end early, and least assumed error of one round. A few rounds may
-agree by chance."""
-_FIRST_PAUSE, _LAST_PAUSE = 32, 192
-"""First and longest pause between trials of plain decoding, in rounds. The pause doubles after each trial."""
-_EXPLORED = 0.01
-"""Budget of trials of drafting, as a share of the worth of plain rounds. It pays for their rounds and lost time."""
-_SETTLING = 8
-"""Most unsettled rounds to ignore after a change. Later rounds count in any case."""
-_PREFILLING = 256
-"""Most rounds to ignore after a change while drafters still read the sessions."""
-_BEGIN, _END = 1.05, 1.02
-"""Speed-up above which drafting begins, and below which it ends. A smaller gain does not justify the drafter's work,
-which the speed-up does not include."""
-_SURELY = 1.15
-"""Predicted speed-up above which drafting begins although trials measured less than the threshold."""
-_KEEP_ROUND, _KEEP_TRIAL = 0.95, 0.93
-"""Decay of earlier rounds with each round, and of earlier trials with each trial."""
-_PRIOR = 0.5
-"""Weight of the prior that the prediction is right, in noise-free trials."""
-_UNSURE = 0.1
-"""Relative standard error of a trial's gain at which the trial counts half. Otherwise a few noisy rounds would
-overrule a prediction from hundreds of rounds."""
-_RETRIES = 4
-"""Most trials of drafting beyond the budget, at a batch size. They run only while the data allow that drafts pay."""
-_FIRST_RETRY = 24
-"""Plain rounds before the first such trial. The number quadruples for each further trial."""
-_PLAUSIBLE = 2.0
-"""Standard deviations added to the expected speed-up to decide whether drafts may still pay."""
-_FURTHEST = math.log(5.0)
-"""Largest logarithmic deviation of one trial from the prediction."""
 
 
 class Trials:

@@ -30,6 +30,11 @@ from specdec.serving.rpc.status import logged_error, status_of
 
 _DIGITS = 10
 _CURSOR = re.compile(rf"([^.]+)((?:\.[0-9]{{1,9}}){{1,{MAX_CHOICES}}})")
+_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+_PING = b": ping\n"
+_QUICK_TOKENS = 2048
+"""Most tokens described in a whole answer that is written on the event loop; a longer one is written on a thread."""
+_log = structlog.get_logger()
 
 
 def cursor(name: str, positions: Sequence[int]) -> str:
@@ -77,13 +82,6 @@ def retries(headers: Mapping[str, str]) -> int | None:
     """Return the number of automatic retries, as OpenAI's and Anthropic's clients report it; otherwise None."""
     given = headers.get("x-stainless-retry-count", "")
     return int(given) if given.isascii() and given.isdecimal() and len(given) < _DIGITS else None
-
-
-_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
-_PING = b": ping\n"
-_QUICK_TOKENS = 2048
-"""Most tokens described in a whole answer that is written on the event loop; a longer one is written on a thread."""
-_log = structlog.get_logger()
 
 
 def json_response(answer: BaseModel, exclude_unset: bool = False, headers: Mapping[str, str] | None = None) -> Response:

@@ -28,6 +28,17 @@ _OF_CONTEXT = ("prompt", "tokens", "messages")
 """Fields that the model's context must have room for."""
 _QUICK_BYTES = 32 * 1024
 _QUICK_BRACKETS = 400
+_READABLE = ("gzip", "x-gzip", "deflate")
+_PIECE = 64 * 1024
+"""Most bytes that are decompressed at once, so that little is read of a body that grows too large."""
+_MISTAKES = ("int_type", "greater_than_equal")
+"""Errors of default-only fields that are plain mistakes, and no request for what the field does."""
+MAX_FIELDS = MAX_IDS
+"""Most fields of one JSON object: each may be wrong, and every mistake takes memory."""
+_LONGEST_GUESS = 64
+"""Characters of the longest unknown field for which a known one is looked for."""
+_LONE = re.compile("[\ud800-\udfff]")
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def is_quick(raw: bytes) -> bool:
@@ -57,19 +68,6 @@ def _count(value: Any, characters: str) -> int:
     """Opening brackets or commas that a value has as JSON, those of its texts included; about right for lists."""
     text = repr(value)
     return sum(map(text.count, characters))
-
-
-_READABLE = ("gzip", "x-gzip", "deflate")
-_PIECE = 64 * 1024
-"""Most bytes that are decompressed at once, so that little is read of a body that grows too large."""
-_MISTAKES = ("int_type", "greater_than_equal")
-"""Errors of default-only fields that are plain mistakes, and no request for what the field does."""
-MAX_FIELDS = MAX_IDS
-"""Most fields of one JSON object: each may be wrong, and every mistake takes memory."""
-_LONGEST_GUESS = 64
-"""Characters of the longest unknown field for which a known one is looked for."""
-_LONE = re.compile("[\ud800-\udfff]")
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 async def read_body(chunks: AsyncIterator[bytes], declared: str | None, limit: int) -> bytes:
