@@ -45,7 +45,7 @@ def search(
     began, passes = time.process_time(), 0
     ends = frozenset(target.facts.end_token_ids)
     state = BeamSearch(BeamOptions(width), ends, length)
-    beams, steps = TargetBeams(target, prompt, len(prompt) + length, "", 512), 0
+    beams, steps = TargetBeams("beams", target, prompt, len(prompt) + length, "", 512), 0
     while not state.done:
         proposed: Sequence[ProposedBeam] = ()
         left = min(gamma, MOST_NODES // (2 * width), length - state.length - 1)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import count
 
 import torch
 from torch import Tensor
@@ -10,7 +9,6 @@ from torch import Tensor
 from specdec.engine import Chunk, Engine
 from specdec.wire.beams import BeamAsk, ProposedBeam
 
-_NUMBERS = count()
 _CHUNK = 512
 """Most tokens of a prompt that one pass computes."""
 
@@ -53,8 +51,8 @@ class _Proposals:
     def propose(self, ask: BeamAsk) -> list[ProposedBeam]:
         roots: list[_Root] = []
         try:
-            for tokens, _ in ask.beams:
-                root = _Root(f"beam {next(_NUMBERS)}", (*ask.prompt, *tokens))
+            for number, (tokens, _) in enumerate(ask.beams):
+                root = _Root(f"beam {number}", (*ask.prompt, *tokens))
                 if not self._admit(root, ask):
                     return []
                 roots.append(root)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import Executor
+from itertools import count as numbers
 
 from specdec.beams.options import BeamOptions
 from specdec.engine import NativeEngine
@@ -29,6 +30,7 @@ class BeamSearches:
         self._drafters = drafters
         self._chunk_tokens = chunk_tokens
         self._interrupt = interrupt
+        self._numbers = numbers()
 
     def search(
         self,
@@ -53,6 +55,7 @@ class BeamSearches:
         if not self._engine.holds(options.width, limit):
             message = f"{options.width} beams of {limit} tokens are more than this server has memory for"
             raise ContextLengthExceeded(message, "beam_width")
-        target = TargetBeams(self._engine, call.tokens, limit, call.cache_salt, self._chunk_tokens)
+        name = f"search {next(self._numbers)}"
+        target = TargetBeams(name, self._engine, call.tokens, limit, call.cache_salt, self._chunk_tokens)
         drafts = self._drafters.of(call, gamma, self._engine.vocab_size)
         return BeamGeneration(call, options, limit, target, drafts, self._thread, self._interrupt, count, reader)

@@ -12,7 +12,6 @@ from specdec.engine import Chunk, NativeEngine
 from specdec.wire.beams import MOST_NODES, ProposedBeam
 
 Tokens = tuple[int, ...]
-_NUMBERS = count()
 
 
 class NoRoom(Exception):
@@ -41,14 +40,19 @@ class TargetBeams:
     them; the others are admitted with the prefix that they have in common.
     """
 
-    def __init__(self, engine: NativeEngine, prompt: Sequence[int], limit: int, cache_salt: str, chunk: int) -> None:
+    def __init__(
+        self, name: str, engine: NativeEngine, prompt: Sequence[int], limit: int, cache_salt: str, chunk: int
+    ) -> None:
         """Create the beams of a search, without memory.
 
         Args:
+            name: name of the search, unique at the engine.
             limit: most tokens of prompt and output together.
             cache_salt: searches and sessions of one salt share computed prefixes.
             chunk: most tokens of the prompt to compute in one pass.
         """
+        self._name = name
+        self._numbers = count()
         self._engine = engine
         self._prompt = tuple(prompt)
         self._limit = min(limit + MOST_NODES, engine.context_length)
@@ -145,7 +149,7 @@ class TargetBeams:
                 self._engine.release(name)
 
     def _admit(self, output: Tokens) -> str:
-        name, whole = f"beam {next(_NUMBERS)}", (*self._prompt, *output)
+        name, whole = f"{self._name} {next(self._numbers)}", (*self._prompt, *output)
         if not self._engine.admit(name, self._limit, whole, self._cache_salt):
             raise NoRoom
         self._names[output] = name
