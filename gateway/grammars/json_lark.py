@@ -120,7 +120,7 @@ class _Rewriter:
         if "x" in flags:
             raise refused()
         parts = [self._named(part) for part in _Expression(text, flags, refused).parts()]
-        filled = [part if behind not in "(|" or part not in "|)" else f'"" {part}' for behind, part in _pairs(parts)]
+        filled = [part if before not in "(|" or part not in "|)" else f'"" {part}' for before, part in _pairs(parts)]
         return f"({' '.join(filled)}"
 
     def _named(self, part: str) -> str:

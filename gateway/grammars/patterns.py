@@ -67,8 +67,8 @@ def matching(pattern: str, param: str) -> str:
     if "AT_" in str(parsed[begins : len(parsed) - ends]):
         raise FieldInvalid(f"{param}: a pattern may have anchors only at its ends", param)
     inside = pattern[begins : len(pattern) - ends]
-    before, behind = ("" if begins else "(?s:.*)"), ("" if ends else "(?s:.*)")
-    return f"{before}(?:{inside}){behind}"
+    before, after = ("" if begins else "(?s:.*)"), ("" if ends else "(?s:.*)")
+    return f"{before}(?:{inside}){after}"
 
 
 def regex(pattern: str) -> str:

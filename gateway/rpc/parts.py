@@ -73,7 +73,7 @@ def _end(raw: bytes, at: int, wire_type: int) -> int:
 
 
 def _varint(raw: bytes, at: int) -> tuple[int, int]:
-    """Return the variable-length integer at an index, and the index behind it."""
+    """Return the variable-length integer at an index, and the index after it."""
     value = shift = 0
     while True:
         byte = raw[at]

@@ -78,7 +78,7 @@ _TOKENS = Codec(TokenizedPrompt, pb.TokenizeResponse)
 
 
 def create_session(model: str, user: str, ttl: float | None, request_id: str) -> UnaryCall[StoredSession]:
-    # A key needs a user. Without one, a repeated call may leave a session behind, which expires.
+    # A key needs a user. Without one, a repeated call may leave a second session, which expires.
     key = request_id or (str(uuid.uuid4()) if user else "")
     request = filled(pb.CreateSessionRequest(), {"model": model, "user": user, "ttl": ttl, "request_id": key})
     return UnaryCall(lambda to: SessionServiceStub(to).CreateSession, request, lambda a: _SESSION.from_pb(a.session))

@@ -70,7 +70,7 @@ class PackedBatch:
     keep: list[int]
     """Indices of the tokens that need logits, ascending, in 0..T-1."""
     states: StateRows | None = None
-    """Destination of the hidden states of all tokens; None if nobody reads them."""
+    """Destination of the hidden states of all tokens; None if nothing reads them."""
 
     def part(self, chunks: Sequence[int]) -> tuple["PackedBatch", list[int]]:
         """Select chunks by index. Return them as a batch, and the rows of their logits among all logits."""

@@ -116,7 +116,7 @@ class Decoder:
             ids: token ids [1, T].
             positions: position of each token in its session [1, T].
             keep: indices of the tokens that need logits, or the number of last tokens that do; 0 is all.
-            states: destination of the states that enter the tapped layers; None if nobody reads them.
+            states: destination of the states that enter the tapped layers; None if nothing reads them.
 
         Returns:
             Logits [rows, vocab_size], the model's own tensor in the model's dtype.

@@ -97,7 +97,7 @@ def _weights(folder: Path, *, allow_pickle: bool) -> dict[str, Tensor]:
             raise ModelRefused(f"{folder}: no weights ({_SAFETENSORS})")
         if not allow_pickle:
             raise ModelRefused(
-                f"{folder}: the weights are pickles ({_PICKLE}), which can run code of whoever made them: convert them "
+                f"{folder}: the weights are pickles ({_PICKLE}), which may run code when loaded: convert them "
                 f"to safetensors, or set model.allow_pickle if you trust their maker"
             )
         found: dict[str, Tensor] = torch.load(folder / _PICKLE, map_location="cpu", weights_only=True)

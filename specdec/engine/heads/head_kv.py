@@ -20,7 +20,7 @@ from specdec.errors import ModelRefused
 
 
 class HeadKv:
-    """The memory of one head. A sequence that begins behind its first token shares nothing with others."""
+    """The memory of one head. A sequence that begins after its first token shares nothing with others."""
 
     def __init__(
         self, head: Eagle3Head, dtype: torch.dtype, device: torch.device, budget: int, attention: HostCode, name: str
@@ -87,7 +87,7 @@ class HeadKv:
     def close(self, session: str) -> None:
         """End a sequence. Its slots stay cached for sequences that begin with the same tokens."""
         if self._first.pop(session):
-            self._pool.truncate(session, 0)  # nobody else can use them
+            self._pool.truncate(session, 0)  # no other session can use them
         self._pool.release(session)
 
     def end(self, session: str) -> int:
