@@ -10,7 +10,7 @@ from specdec.errors import NoVerifier, SpecdecError
 from specdec.rules.speculation import Mode, Speculation
 from specdec.sampling.params import SamplingParams
 from specdec.wire.generation import GenerationCall, Round
-from specdec.wire.passes import Opening, Orders
+from specdec.wire.passes import Opening, Orders, Pass
 from tests.gateway_fakes import EOS, Script, ScriptedVerifier, output, until
 
 CALL = GenerationCall(
@@ -113,7 +113,7 @@ async def test_orders_of_one_turn_of_the_loop_are_one_message() -> None:
         async def serve(self, orders: AsyncIterator[Orders]) -> AsyncIterator[object]:  # type: ignore[override]
             async for each in orders:
                 seen.append(each)
-                yield None
+                yield Pass([], {})
 
     stream = PassStream(Listening())  # type: ignore[arg-type]
     for slot in range(3):
