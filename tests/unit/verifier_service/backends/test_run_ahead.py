@@ -111,16 +111,16 @@ async def test_a_session_that_asks_for_drafts_is_not_run_ahead_of_again() -> Non
 
 
 async def test_who_comes_takes_part_in_the_next_pass() -> None:
-    engine = TableEngine()
+    engine = TableEngine(room=100_000)
     over = asyncio.Event()
 
     async def decode_until_over(scheduler: AwaitedLoop) -> tuple[int, ...]:
         tokens = [3]
         while not over.is_set():
-            tokens += (await scheduler.verify(plain("a", tuple(tokens), limit=100_000))).verdict.tokens
+            tokens += (await scheduler.verify(plain("a", tuple(tokens), limit=50_000))).verdict.tokens
         return tuple(tokens[1:])
 
-    async with scheduling(engine) as scheduler, admitted(scheduler, "a", 1, limit=100_000):
+    async with scheduling(engine) as scheduler, admitted(scheduler, "a", 1, limit=50_000):
         first = asyncio.create_task(decode_until_over(scheduler))
         await until(lambda: len(engine.batches) > 1)
         async with admitted(scheduler, "b", 1):
