@@ -51,11 +51,22 @@ def search(
         left = min(gamma, MOST_NODES // (2 * width), length - state.length - 1)
         if drafter is not None and left > 0:
             running = tuple((beam.tokens, beam.score) for beam in state.running)
-            proposed = propose_beams(drafter, BeamAsk("", tuple(prompt), running, 2 * width, left, tuple(ends)))
+            proposed = _proposed(drafter, BeamAsk("", tuple(prompt), running, 2 * width, left, tuple(ends)))
         state, more = beams.advance(state, proposed)
         steps, passes = steps + more, passes + 1
     beams.release()
     return Run(state.best.tokens, state.best.score, steps, passes, time.process_time() - began)
+
+
+def _proposed(drafter: NativeEngine, ask: BeamAsk) -> Sequence[ProposedBeam]:
+    """Run all passes of a proposal."""
+    passes = propose_beams(drafter, ask, 512)
+    while True:
+        try:
+            next(passes)
+        except StopIteration as done:
+            beams: Sequence[ProposedBeam] = done.value
+            return beams
 
 
 def main() -> None:

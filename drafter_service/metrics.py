@@ -26,6 +26,7 @@ class DrafterMetrics:
         self.saved_steps = counter(
             "specdec_drafter_saved_steps", "Draft steps saved because the draft model confirmed guesses."
         )
+        self.beams = counter("specdec_drafter_beams", "Beams proposed to searches of targets.")
         self.step_seconds = histogram(
             "specdec_drafter_step_seconds",
             "One step for the whole batch; its count is the number of steps.",

@@ -1,16 +1,14 @@
 """Proposed beams of a target's search: the draft model searches a few steps on its own (Leviathan et al., A.4)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from drafter_service.sessions.drafter import BeamPasses
 from specdec.engine import Chunk, Engine
 from specdec.wire.beams import BeamAsk, ProposedBeam
-
-_CHUNK = 512
-"""Most tokens of a prompt that one pass computes."""
 
 
 @dataclass(slots=True)
@@ -35,20 +33,24 @@ class _Tip:
     score: float
 
 
-def propose_beams(model: Engine, ask: BeamAsk) -> list[ProposedBeam]:
-    """Return the best `width` beams of each step by the target's scores and the model's own probabilities.
+def propose_beams(model: Engine, ask: BeamAsk, chunk_tokens: int) -> BeamPasses:
+    """Propose the best `width` beams of each step by the target's scores and the model's own probabilities.
 
     Nothing is kept between two calls but the computed prefixes in the model's memory. Without memory for the beams
-    there are none.
+    there are none. Only one computation at a time may have begun.
+
+    Args:
+        chunk_tokens: most tokens of the prompt to compute in one pass.
     """
-    return _Proposals(model).propose(ask)
+    return _Proposals(model, chunk_tokens).propose(ask)
 
 
 class _Proposals:
-    def __init__(self, model: Engine) -> None:
+    def __init__(self, model: Engine, chunk_tokens: int) -> None:
         self._model = model
+        self._chunk_tokens = chunk_tokens
 
-    def propose(self, ask: BeamAsk) -> list[ProposedBeam]:
+    def propose(self, ask: BeamAsk) -> BeamPasses:
         roots: list[_Root] = []
         try:
             for number, (tokens, _) in enumerate(ask.beams):
@@ -56,25 +58,30 @@ class _Proposals:
                 if not self._admit(root, ask):
                     return []
                 roots.append(root)
-            return self._search(ask, roots)
+                yield from self._prefill(root)
+            return (yield from self._search(ask, roots))
         finally:
             for root in roots:
                 self._model.release(root.name)
 
     def _admit(self, root: _Root, ask: BeamAsk) -> bool:
-        """Admit a beam and compute all but its last token. The next beam then shares what both begin with."""
+        """Admit a beam. It shares what it and earlier beams begin with."""
         model, limit = self._model, len(root.tokens) + ask.width * ask.steps
         if limit > model.context_length or not model.admit(root.name, limit, root.tokens, ask.cache_salt):
             return False
         if not model.reserve(root.name, limit):
             model.release(root.name)
             return False
-        while (done := model.length(root.name)) < len(root.tokens) - 1:
-            piece = root.tokens[done : min(done + _CHUNK, len(root.tokens) - 1)]
-            model.forward([Chunk(root.name, piece, logits=0)])
         return True
 
-    def _search(self, ask: BeamAsk, roots: Sequence[_Root]) -> list[ProposedBeam]:
+    def _prefill(self, root: _Root) -> Iterator[None]:
+        """Compute all tokens of a beam but the last."""
+        while (done := self._model.length(root.name)) < len(root.tokens) - 1:
+            piece = root.tokens[done : min(done + self._chunk_tokens, len(root.tokens) - 1)]
+            self._model.forward([Chunk(root.name, piece, logits=0)])
+            yield
+
+    def _search(self, ask: BeamAsk, roots: Sequence[_Root]) -> Generator[None, None, list[ProposedBeam]]:
         nodes: list[ProposedBeam] = []
         tips = [_Tip(at, root, score) for at, (root, (_, score)) in enumerate(zip(roots, ask.beams, strict=True))]
         for step in range(ask.steps):
@@ -82,6 +89,7 @@ class _Proposals:
             tips = list(self._extended(ask, tips, logits, nodes, len(roots)))
             if not tips or step == ask.steps - 1:
                 break
+            yield
         return nodes
 
     def _forward(self, tips: Sequence[_Tip], nodes: Sequence[ProposedBeam], beams: int) -> Tensor:

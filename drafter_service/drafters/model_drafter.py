@@ -25,6 +25,7 @@ from drafter_service.drafters.translated_model import TranslatedModel
 from drafter_service.drafters.tree_level import next_levels
 from drafter_service.sessions.draft_session import DraftSession
 from drafter_service.sessions.drafter import (
+    BeamPasses,
     DraftedLevel,
     DraftedRun,
     DraftedToken,
@@ -49,7 +50,7 @@ from specdec.rules.speculation import Mode
 from specdec.sampling.distribution import History, certain_tokens, probabilities
 from specdec.sampling.params import SamplingParams
 from specdec.sampling.vocabulary import Vocabulary
-from specdec.wire.beams import BeamAsk, ProposedBeam
+from specdec.wire.beams import BeamAsk
 
 _log = structlog.get_logger()
 _MOST = 8
@@ -146,9 +147,9 @@ class ModelDrafter:
         )
         return drafter
 
-    def beams(self, ask: BeamAsk) -> list[ProposedBeam]:
-        """Return the beams that the model's own search finds after those of the target; see `BeamProposer`."""
-        return propose_beams(self._model, ask)
+    def beams(self, ask: BeamAsk, chunk_tokens: int) -> BeamPasses:
+        """Propose the beams that the model's own search finds after those of the target; see `BeamProposer`."""
+        return propose_beams(self._model, ask, chunk_tokens)
 
     def step(self, batch: Sequence[ScheduledSession]) -> list[StepResult]:
         """Compute the scheduled tokens in one pass, and draft for each session that this completes."""

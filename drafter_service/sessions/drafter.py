@@ -1,6 +1,6 @@
 """The interface between sessions and sources of drafts. `drafter_service.drafters` implements it."""
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -121,12 +121,21 @@ class Drafter(Protocol):
         """
 
 
+BeamPasses = Generator[None, None, Sequence[ProposedBeam]]
+"""Computation of proposed beams: yields after each pass but the last, and returns the beams. Closed, it frees their
+memory."""
+
+
 @runtime_checkable
 class BeamProposer(Protocol):
     """A drafter that can also propose the beams of a target's search."""
 
-    def beams(self, ask: BeamAsk) -> Sequence[ProposedBeam]:
-        """Return proposed beams, step after step; empty if there is no memory for them."""
+    def beams(self, ask: BeamAsk, chunk_tokens: int) -> BeamPasses:
+        """Propose beams, step after step; none if there is no memory for them.
+
+        Args:
+            chunk_tokens: most tokens of the prompt to compute in one pass.
+        """
 
 
 @runtime_checkable

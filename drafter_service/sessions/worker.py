@@ -3,19 +3,20 @@
 import contextvars
 import queue
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from functools import partial
 from typing import TypeVar
 
 from drafter_service.config import DrafterSettings
 from drafter_service.metrics import DrafterMetrics
+from drafter_service.sessions.beam_queue import Answer, BeamQueue, settle
 from drafter_service.sessions.draft_runner import DraftRunner
 from drafter_service.sessions.drafter import BeamProposer, Drafter, DrafterInfo, TranslatableDrafter
 from drafter_service.sessions.stream import Message, Stream
 from specdec.errors import FieldInvalid, TokenizerMismatch
 from specdec.sampling.vocabulary import Vocabulary
-from specdec.wire.beams import BeamAsk, ProposedBeam
+from specdec.wire.beams import BeamAsk
 from specdec.wire.session import Load
 
 _MOST = 8
@@ -35,6 +36,7 @@ class DraftRunners:
         self._metrics = metrics
         self._runners = {_OWN: DraftRunner(drafter, settings, metrics)}
         self._infos: dict[str, DrafterInfo] = {}
+        self._beams = BeamQueue(metrics)
 
     @property
     def load(self) -> Load:
@@ -59,21 +61,22 @@ class DraftRunners:
             self._infos[digest] = drafter.info
         return self._infos[digest]
 
-    def beams(self, ask: BeamAsk) -> Sequence[ProposedBeam]:
-        """Return proposed beams; empty if the drafter proposes none or has another tokenizer.
+    def beams(self, ask: BeamAsk, answer: Answer) -> None:
+        """Propose beams in the next steps; none if the drafter proposes none or has another tokenizer.
 
         Raises:
             FieldInvalid: a token is outside the vocabulary.
         """
         info = self._drafter.info
         if not isinstance(self._drafter, BeamProposer) or ask.tokenizer_hash != info.tokenizer_hash:
-            return ()
+            settle(answer, partial(answer.set_result, ()))
+            return
         if (
             max(max(tokens, default=0) for tokens in (ask.prompt, *(tokens for tokens, _ in ask.beams)))
             >= info.vocab_size
         ):
             raise FieldInvalid(f"a token id is outside the vocabulary of {info.vocab_size}", "prompt")
-        return self._drafter.beams(ask)
+        self._beams.add(self._drafter.beams(ask, self._settings.chunk_tokens), answer)
 
     def take(self, stream: Stream, messages: Iterable[Message]) -> None:
         """Apply the messages of one frame."""
@@ -84,9 +87,9 @@ class DraftRunners:
         self._runners[stream.vocabulary].end_stream(stream)
 
     def step(self) -> bool:
-        """Run one pass for each vocabulary whose sessions want drafts. Return False if there are none."""
+        """Run one pass for each vocabulary whose sessions want drafts, and one for beams. Return False if none ran."""
         stepped = [runner.step() for runner in self._runners.values()]
-        return any(stepped)
+        return any([*stepped, self._beams.step()])
 
     def send(self) -> None:
         """Send each stream its replies, and update the gauges."""
@@ -152,9 +155,18 @@ class Worker:
         """Prepare to serve verifiers with another vocabulary. The result is their DrafterInfo, or TokenizerMismatch."""
         return self._ask(lambda runner: runner.translate(target))
 
-    def beams(self, ask: BeamAsk) -> "Future[Sequence[ProposedBeam]]":
-        """Propose the beams of a target's search between two steps."""
-        return self._ask(lambda runner: runner.beams(ask))
+    def beams(self, ask: BeamAsk) -> Answer:
+        """Propose the beams of a target's search, one pass at a time between other steps. It may be cancelled."""
+        done: Answer = Future()
+
+        def begin(runner: DraftRunners) -> None:
+            try:
+                runner.beams(ask, done)
+            except FieldInvalid as error:
+                settle(done, partial(done.set_exception, error))
+
+        self._inbox.put(begin)
+        return done
 
     def caught_up(self) -> "Future[None]":
         """Return a future that is done when all earlier messages have been taken. It may be cancelled."""
