@@ -158,7 +158,7 @@ async def _running(
     sources = DraftSources(settings, pool, speculation, info.vocab_size)
     beams = None
     if target.engine is not None:
-        beam_drafters = BeamDrafters(pool, drafting, facts.tokenizer_hash, access)
+        beam_drafters = BeamDrafters(pool, drafting, facts.tokenizer_hash)
         beams = BeamSearches(target.engine, thread, beam_drafters, settings.chunk_tokens, loop.interrupt)
     generations = Generations(settings, info, loop, sources, speculation, metrics, grammars, beams=beams)
     async with asyncio.TaskGroup() as tasks:

@@ -9,13 +9,11 @@ import structlog
 
 from specdec.beams.search import BeamSearch
 from specdec.errors import SpecdecError
-from specdec.serving.rpc.access import UNGUARDED, Access
-from specdec.serving.rpc.channel import open_channel
 from specdec.wire.beams import MOST_NODES, BeamAsk, ProposedBeam
 from specdec.wire.generation import GenerationCall
 from verifier_service.beams.beam_pace import BeamPace
 from verifier_service.config import DraftingSettings
-from verifier_service.drafts.client import proposed_beams
+from verifier_service.drafts.client import LinkBroken
 from verifier_service.drafts.pool import DrafterPool
 
 _STEPS = 3
@@ -30,13 +28,10 @@ _log = structlog.get_logger()
 class BeamDrafters:
     """Asks the drafters of a verifier for beams."""
 
-    def __init__(
-        self, pool: DrafterPool, settings: DraftingSettings, tokenizer_hash: str, access: Access = UNGUARDED
-    ) -> None:
+    def __init__(self, pool: DrafterPool, settings: DraftingSettings, tokenizer_hash: str) -> None:
         self._pool = pool
         self._settings = settings
         self._tokenizer_hash = tokenizer_hash
-        self._access = access
         self._paces: dict[int, BeamPace] = {}
         """Times of the searches of each width."""
 
@@ -46,7 +41,7 @@ class BeamDrafters:
         steps = min(_STEPS if gamma is None else gamma, MOST_NODES // max(width, 1))
         pace = self._paces.setdefault(width, BeamPace()) if gamma is None else None
         ask = self._ask(call, width, steps)
-        return BeamDrafts(call, self._pool, self._settings, ask, self._access, vocab_size, pace)
+        return BeamDrafts(call, self._pool, self._settings, ask, vocab_size, pace)
 
     def _ask(self, call: GenerationCall, width: int, steps: int) -> Callable[[BeamSearch], BeamAsk]:
         def ask(search: BeamSearch) -> BeamAsk:
@@ -68,7 +63,6 @@ class BeamDrafts:
         pool: DrafterPool,
         settings: DraftingSettings,
         ask: Callable[[BeamSearch], BeamAsk],
-        access: Access,
         vocab_size: int,
         pace: BeamPace | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -83,13 +77,10 @@ class BeamDrafts:
         self._pool = pool
         self._settings = settings
         self._ask = ask
-        self._access = access
         self._vocab_size = vocab_size
         self._pace = pace
         self._clock = clock
         self._paused_until = 0.0
-        self._channel: grpc.aio.Channel | None = None
-        self._address = ""
 
     def worth(self) -> bool:
         """Whether to ask for proposals for the next pass."""
@@ -106,24 +97,12 @@ class BeamDrafts:
         if ask.steps < 1 or self._clock() < self._paused_until:
             return ()
         link = self._pool.choose(self._call.session_id, (), self._call.speculation.drafter)
-        if link is None:
+        if link is None or link.propose_beams is None:
             return ()
         try:
             async with asyncio.timeout(self._settings.timeout):
-                return await proposed_beams(await self._to(link.address), ask, self._vocab_size)
-        except (grpc.aio.AioRpcError, TimeoutError, SpecdecError) as error:
+                return await link.propose_beams(ask, self._vocab_size)
+        except (grpc.aio.AioRpcError, LinkBroken, TimeoutError, SpecdecError) as error:
             _log.info("no_beams_proposed", address=link.address, reason=str(error) or type(error).__name__)
             self._paused_until = self._clock() + self._settings.probe
             return ()
-
-    async def close(self) -> None:
-        """Close the connection to the drafter."""
-        if self._channel is not None:
-            await self._channel.close()
-            self._channel = None
-
-    async def _to(self, address: str) -> grpc.aio.Channel:
-        if self._channel is None or address != self._address:
-            await self.close()
-            self._channel, self._address = open_channel(address, self._access), address
-        return self._channel

@@ -148,7 +148,6 @@ class BeamGeneration:
 
     async def _cleared(self) -> None:
         await self._on_thread(self._target.release)
-        await self._drafts.close()
 
     def _tell(self) -> None:
         """Send the best beam to the reader as one round."""

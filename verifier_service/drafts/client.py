@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import grpc
 import grpc.aio
@@ -113,12 +114,14 @@ class DrafterClient:
             try:
                 async with asyncio.timeout(self._times.hello):
                     await self._greet(stream)
+                self._link.propose_beams = partial(proposed_beams, channel)
                 yield stream
             except (DrafterMismatch, LinkBroken):
                 raise
             except Exception as error:  # any failure loses only this stream, never the verifier
                 raise LinkBroken(_explain(error)) from error
             finally:
+                self._link.propose_beams = None
                 stream.cancel()
 
     async def _greet(self, stream: DraftStream) -> None:
@@ -250,7 +253,15 @@ async def proposed_beams(channel: grpc.aio.Channel, ask: BeamAsk, vocab_size: in
 
     Raises:
         grpc.aio.AioRpcError: the drafter cannot be reached, or is of a version that proposes no beams.
+        LinkBroken: the channel was closed meanwhile.
         SpecdecError: the answer is corrupted or malformed.
     """
-    answer = received(await drafter_pb2_grpc.DrafterServiceStub(channel).DraftBeams(ask_to_pb(ask)))
+    call = drafter_pb2_grpc.DrafterServiceStub(channel).DraftBeams(ask_to_pb(ask))
+    try:
+        answer = received(await call)
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise LinkBroken("the connection was closed") from None
     return proposal_from_pb(answer, len(ask.beams), vocab_size)

@@ -2,12 +2,14 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal, Protocol
 
 import structlog
 
+from specdec.wire.beams import BeamAsk, ProposedBeam
 from specdec.wire.draft import DraftTokens
 from specdec.wire.generation import DrafterState
 from specdec.wire.session import Close, Commit, DraftEnd, Load, Nack, NackReason, Open
@@ -183,6 +185,9 @@ class DrafterLink:
         """Decides whether pushing pays when the setting is `auto`."""
         self.overlap = 0.0
         """Vocabulary overlap of target and drafter, as a share of the smaller vocabulary; 0 until known."""
+        self.propose_beams: Callable[[BeamAsk, int], Awaitable[tuple[ProposedBeam, ...]]] | None = None
+        """Asks the drafter for beams over the connection of the stream; None without one. Takes the
+        vocabulary's size; raises as `client.proposed_beams`."""
         self._detail = ""
         self._metrics = metrics
         self._listeners: dict[str, Listener] = {}
