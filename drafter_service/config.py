@@ -5,9 +5,10 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from specdec.serving.addresses import Address
 from specdec.serving.rpc.access import NO_TOKEN, Token
 from specdec.serving.rpc.tls import TlsSettings
-from specdec.serving.settings import Address, ModelSettings, Settings
+from specdec.serving.settings import ModelSettings, Settings
 from specdec.serving.telemetry.tracing import OtelSettings
 from specdec.sources.settings import SourceSettings
 

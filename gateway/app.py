@@ -37,12 +37,12 @@ from gateway.turns.leases import Leases
 from gateway.turns.services import Services
 from gateway.verifiers.pass_loop import PassLoops
 from specdec.errors import ConfigError, SessionStoreDown
+from specdec.serving.addresses import is_loopback
 from specdec.serving.checks import Check, Status
 from specdec.serving.heap import frozen_heap
 from specdec.serving.rpc.access import Access
 from specdec.serving.rpc.server import GrpcServer, start_grpc
 from specdec.serving.rpc.tls import Certificates, watch_expiry
-from specdec.serving.settings import is_loopback
 from specdec.serving.telemetry.registry import process_registry
 from specdec.serving.telemetry.tracing import exporting
 

@@ -16,10 +16,10 @@ from gateway.store.redis_client import ServerFacts, server_facts
 from gateway.text.tokenizer import ModelTokenizer
 from gateway.verifiers.client import VerifierClient, VerifierRefused
 from specdec.errors import ConfigError, DeadlineExceeded, Draining, NoVerifier, SessionStoreDown
+from specdec.serving.addresses import is_loopback
 from specdec.serving.checks import Check, port_check, write_checks
 from specdec.serving.discovery import first_snapshot
 from specdec.serving.rpc.tls import Certificates
-from specdec.serving.settings import is_loopback
 
 VERIFIER_TIMEOUT = 3.0
 DISCOVERY_TIMEOUT = 5.0

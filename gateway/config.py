@@ -13,9 +13,10 @@ from gateway.discovery.sources import GatewayDiscoverySettings
 from gateway.tools.thinking import AUTO, check_parser
 from specdec.rules.blocks import BLOCK_TOKENS
 from specdec.rules.speculation import Mode
+from specdec.serving.addresses import Address
 from specdec.serving.rpc.access import NO_TOKEN, Token
 from specdec.serving.rpc.tls import DialTlsSettings, PublicTlsSettings
-from specdec.serving.settings import Address, HostNames, Origins, Section, Settings, TokenizerSettings
+from specdec.serving.settings import HostNames, Origins, Section, Settings, TokenizerSettings
 from specdec.serving.telemetry.tracing import OtelSettings
 
 ReasoningParser = Annotated[str, AfterValidator(check_parser)]

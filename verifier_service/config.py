@@ -9,10 +9,11 @@ from pydantic_settings import SettingsConfigDict
 from specdec.errors import FieldInvalid, GammaTooLarge
 from specdec.planning.gamma_policy import GammaPolicy, parse_gamma
 from specdec.rules.speculation import MAX_DEPTH, MAX_NODES, TreeOptions
+from specdec.serving.addresses import Address
 from specdec.serving.discovery import DiscoverySettings
 from specdec.serving.rpc.access import NO_TOKEN, Token
 from specdec.serving.rpc.tls import DialTlsSettings
-from specdec.serving.settings import Address, ModelSettings, Section, Settings
+from specdec.serving.settings import ModelSettings, Section, Settings
 from specdec.serving.telemetry.tracing import OtelSettings
 from specdec.sources.maker import SourceKind
 from specdec.sources.settings import SourceSettings

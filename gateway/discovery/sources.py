@@ -9,8 +9,9 @@ from pydantic import Field, model_validator
 
 from gateway.discovery.cluster import ClusterSettings, connect
 from gateway.discovery.reflector import Object, Reflector
-from specdec.serving.discovery import DnsSource, Endpoint, Endpoints, Source, StaticSource, join_address
-from specdec.serving.settings import Section, check_address
+from specdec.serving.addresses import check_address, join_address
+from specdec.serving.discovery import DnsSource, Endpoint, Endpoints, Source, StaticSource
+from specdec.serving.settings import Section
 
 
 class GatewayDiscoverySettings(Section):

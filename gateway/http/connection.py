@@ -13,6 +13,7 @@ from gateway.fair_queue import Share
 from gateway.http.replies.problems import error_body
 from gateway.http.unread import UnreadAnswers, answered_share
 from specdec.errors import DeadlineExceeded, FieldInvalid, MessageTooLarge, QueueFull, SpecdecError
+from specdec.serving.addresses import without_mapping
 
 _DELAYS = (0.4, 4.0, 40.0, 400.0)
 """Seconds before each probe of a half-closed connection; few, because some clients count interim answers."""
@@ -54,6 +55,9 @@ class BoundedConnection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        if self.client is not None:
+            host, port = self.client
+            self.client = without_mapping(host), port
         self._head = 0
         """Bytes in URL and headers of the arriving request."""
         self._headers = 0

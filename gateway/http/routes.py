@@ -44,7 +44,7 @@ from gateway.turns.generation import Generator
 from gateway.turns.services import Services
 from gateway.turns.sessions import UserSessions
 from specdec.errors import NoVerifier, SpecdecError
-from specdec.serving.settings import is_loopback
+from specdec.serving.addresses import is_loopback
 from specdec.serving.version import package_version
 
 

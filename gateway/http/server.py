@@ -1,7 +1,6 @@
 """HTTP server, in plaintext or with a certificate that is reloaded when it changes."""
 
 import asyncio
-import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -15,8 +14,8 @@ from gateway.http.connection import BoundedConnection
 from gateway.http.unread import UnreadAnswers
 from gateway.tasks import cancel_and_wait
 from specdec.errors import ConfigError
+from specdec.serving.addresses import listen
 from specdec.serving.rpc.tls import Certificates
-from specdec.serving.settings import split_address
 
 CLOSE_GRACE = 1.0
 """Seconds for connections to end after the last generation."""
@@ -50,10 +49,8 @@ async def http_server(
         ConfigError: the address cannot be bound, or the certificate cannot be used.
     """
     context = server_context(certificates) if certificates else None
-    host, port = split_address(address)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        listener = socket.create_server((host, port), family=family, backlog=2048)
+        listener, bound = listen(address, backlog=2048)
     except OSError as error:
         raise ConfigError(f"cannot listen on {address}: {error.strerror}") from error
     server = _Server(_config(app, context, proxies))
@@ -62,7 +59,7 @@ async def http_server(
             stack.push_async_callback(cancel_and_wait, asyncio.create_task(_reload(certificates, context)))
         task = asyncio.create_task(server.serve(sockets=[listener]))
         try:
-            yield f"{host}:{listener.getsockname()[1]}"
+            yield bound
         finally:
             server.should_exit = True
             await task

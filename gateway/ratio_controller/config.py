@@ -7,7 +7,8 @@ from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from gateway.discovery.cluster import ClusterSettings
-from specdec.serving.settings import Address, Section, Settings
+from specdec.serving.addresses import Address
+from specdec.serving.settings import Section, Settings
 
 
 class MetricsSettings(Section):

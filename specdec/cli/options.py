@@ -15,8 +15,9 @@ from pydantic_settings import NoDecode
 from specdec.errors import ConfigError, FieldInvalid
 from specdec.planning.gamma_policy import AUTO, GammaPolicy, parse_gamma
 from specdec.rules.speculation import Mode, TreeOptions
-from specdec.serving.settings import Address as HostPort
-from specdec.serving.settings import Origins, parse_address
+from specdec.serving.addresses import Address as HostPort
+from specdec.serving.addresses import parse_address
+from specdec.serving.settings import Origins
 
 Command = TypeVar("Command", bound=Callable[..., None])
 

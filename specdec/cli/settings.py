@@ -12,7 +12,8 @@ from specdec.cli import known_models
 from specdec.cli.known_models import KNOWN
 from specdec.cli.options import DraftLength, Trees
 from specdec.rules.speculation import Mode
-from specdec.serving.settings import Address, Origins, Settings
+from specdec.serving.addresses import Address
+from specdec.serving.settings import Origins, Settings
 
 _ROOT = Path(__file__).parents[2]
 DEMO = Path("models/demo")

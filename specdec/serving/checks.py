@@ -1,12 +1,11 @@
 """Checks of a service's own configuration; `specdec doctor` shows the checks of all services."""
 
 import json
-import socket
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
-from specdec.serving.settings import split_address
+from specdec.serving.addresses import listen
 
 
 class Status(StrEnum):
@@ -58,10 +57,9 @@ def write_checks(checks: Iterable[Check], write: Callable[[str], object]) -> boo
 
 def port_check(name: str, address: str) -> Check:
     """Check whether this machine can listen on the address of the setting `name`."""
-    host, port = split_address(address)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        socket.create_server((host, port), family=family).close()
+        listener, _ = listen(address)
+        listener.close()
     except OSError as error:
         detail = f"cannot listen on {address}: {error.strerror}"
         return Check.warn(name, detail, f"end what listens there, unless it is this service, or set {name}")

@@ -15,7 +15,8 @@ import structlog
 from prometheus_client import CollectorRegistry, Gauge
 from pydantic import Field, model_validator
 
-from specdec.serving.settings import Address, Section, split_address
+from specdec.serving.addresses import Address, join_address, split_address
+from specdec.serving.settings import Section
 
 _log = structlog.get_logger()
 
@@ -131,11 +132,6 @@ async def _addresses(host: str, port: int) -> set[str]:
             return set()
         raise
     return {join_address(str(address[0]), port) for *_, address in found}
-
-
-def join_address(host: str, port: int) -> str:
-    """Return `host:port`, with an IPv6 host in brackets."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def source_of(settings: DiscoverySettings, listed: Iterable[str]) -> Source:

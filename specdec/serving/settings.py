@@ -7,7 +7,6 @@ import difflib
 import os
 import re
 from collections.abc import Mapping
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
 
@@ -25,28 +24,6 @@ from pydantic_settings import (
 
 from specdec.errors import ConfigError
 from specdec.serving.environment import check_environment
-
-
-def check_address(value: str) -> str:
-    """Return the value if it is `host:port`; otherwise raise ValueError."""
-    host, colon, port = value.rpartition(":")
-    if not (host and colon and port.isdecimal() and int(port) < 65536):
-        raise ValueError(f"must be host:port, got {value!r}")
-    return value
-
-
-def _on_loopback(value: Any) -> Any:
-    """Return `127.0.0.1:port` for a bare port, and other values unchanged."""
-    return f"127.0.0.1:{value}" if re.fullmatch(r"[0-9]{1,5}", str(value)) else value
-
-
-Address = Annotated[str, BeforeValidator(_on_loopback), AfterValidator(check_address)]
-"""`host:port`. Port 0 picks a free port; a bare port means 127.0.0.1."""
-
-
-def parse_address(value: str) -> str:
-    """Return the address in a text; raise ValueError if it has none."""
-    return check_address(_on_loopback(value))
 
 
 def _split_origins(value: Any) -> Any:
@@ -68,21 +45,6 @@ Origins = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_origins), 
 
 HostNames = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_origins)]
 """Host names: a list or a comma-separated text."""
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Return host and port of an Address, without the brackets of an IPv6 host."""
-    host, _, port = address.rpartition(":")
-    return host.strip("[]"), int(port)
-
-
-def is_loopback(address: str) -> bool:
-    """Whether only processes on this machine can reach the address."""
-    host, _ = split_address(address)
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 SECRETS = Path("/run/secrets")

@@ -6,8 +6,8 @@ import pytest
 
 from drafter_service.service import SERVICE as DRAFTER
 from gateway.rpc.service import SERVICES as GATEWAY
+from specdec.serving.addresses import split_address
 from specdec.serving.rpc.server import LIVENESS
-from specdec.serving.settings import split_address
 from tests.helm.engine import CHART, Helm, Manifest, manifests
 from tests.helm.objects import TIERS, config, containers, named, of_kind, pods, selects, tiers
 from verifier_service.service import SERVICE as VERIFIER

@@ -21,8 +21,8 @@ from specdec.cli.local.supervisor import RestartPolicy, Supervisor
 from specdec.cli.settings import UpSettings
 from specdec.client.connection import GatewayConnection
 from specdec.errors import ConfigError, SpecdecError
+from specdec.serving.addresses import is_loopback
 from specdec.serving.rpc.access import Access
-from specdec.serving.settings import is_loopback
 from specdec.wire.generation import DrafterState
 
 _WATCH_SECONDS = 0.2

@@ -11,7 +11,7 @@ from specdec.cli.known_models import KNOWN
 from specdec.cli.local import ports, vllm
 from specdec.cli.settings import UpSettings, find_model, is_encoder_decoder, source_names
 from specdec.errors import ConfigError
-from specdec.serving.settings import split_address
+from specdec.serving.addresses import split_address
 
 Role = Literal["drafter", "verifier", "gateway"]
 

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from specdec.errors import ConfigError
-from specdec.serving.discovery import join_address
-from specdec.serving.settings import split_address
+from specdec.serving.addresses import join_address, listen, split_address
 
 _ANY = range(15000, 30000)
 _TRIES = 100
@@ -37,13 +36,13 @@ class Reservations:
     def __exit__(self, *exception: object) -> None:
         self._held.close()
 
-    def take(self, host: str, port: int) -> None:
+    def take(self, address: str) -> None:
         """Reserve an address; raises OSError if another process has reserved it."""
         if sys.platform != "linux":
             return
         holder = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            holder.bind(f"\0specdec-up/{host}:{port}")
+            holder.bind(f"\0specdec-up/{address}")
         except OSError:
             holder.close()
             raise
@@ -83,8 +82,9 @@ def allot(wanted: Sequence[Wanted], reserved: Reservations | None = None) -> lis
 
 def free(host: str) -> int:
     """A port of `host` that is free now."""
-    with _listen(host, 0) as taken:
-        return int(taken.getsockname()[1])
+    listener, bound = _listen(host, 0)
+    listener.close()
+    return split_address(bound)[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,47 +94,46 @@ class _Finder:
     reserved: Reservations
     held: ExitStack
 
-    def first(self, wanted: Wanted) -> int:
+    def first(self, wanted: Wanted) -> str:
         host, port = split_address(wanted.base)
         if not wanted.exact:
             return self._next(host, port)
         try:
             return self._hold(host, port)
         except OSError as error:
-            why = str(error.strerror).partition(" (while ")[0]  # the rest repeats the address
-            raise ConfigError(f"{wanted.base}: {why}; choose another with {wanted.option} HOST:PORT") from error
+            raise ConfigError(
+                f"{wanted.base}: {error.strerror}; choose another with {wanted.option} HOST:PORT"
+            ) from error
 
-    def count_up(self, wanted: Wanted, base: int | None) -> list[str]:
+    def count_up(self, wanted: Wanted, base: str | None) -> list[str]:
         if base is None:
             return []
-        host, _ = split_address(wanted.base)
-        rest = (self._next(host, base + step) for step in range(1, wanted.count))
-        return [join_address(host, port) for port in (base, *rest)]
+        host, port = split_address(base)
+        return [base, *(self._next(host, port + step) for step in range(1, wanted.count))]
 
-    def _next(self, host: str, port: int) -> int:
+    def _next(self, host: str, port: int) -> str:
         """Hold `port`, or any free port if it is taken or out of range."""
         with suppress(OSError):
             return self._hold(host, port if port < 65536 else 0)
         return self._hold(host, 0)
 
-    def _hold(self, host: str, port: int) -> int:
-        """Hold `port`, or any free port for 0; raises OSError if it is taken."""
+    def _hold(self, host: str, port: int) -> str:
+        """Hold `port`, or any free port for 0, and return the address; raises OSError if it is taken."""
         for _ in range(_TRIES if port == 0 else 1):
-            listener = self.held.enter_context(_listen(host, port))
-            number = int(listener.getsockname()[1])
+            listener, bound = _listen(host, port)
+            self.held.enter_context(listener)
             try:
-                self.reserved.take(host, number)
+                self.reserved.take(bound)
             except OSError as error:
                 taken = error
                 continue
-            return number
+            return bound
         raise taken
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int) -> tuple[socket.socket, str]:
     """Listen on `port`, or on any free port for 0."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for any_port in random.sample(_ANY, _TRIES) if port == 0 else ():
         with suppress(OSError):
-            return socket.create_server((host, any_port), family=family)
-    return socket.create_server((host, port), family=family)
+            return listen(join_address(host, any_port))
+    return listen(join_address(host, port))

@@ -15,12 +15,12 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from specdec.errors import ConfigError
+from specdec.serving.addresses import listen
 from specdec.serving.rpc.access import UNGUARDED, Access
 from specdec.serving.rpc.channel import MAX_MESSAGE_BYTES
 from specdec.serving.rpc.decoding import DecodeInterceptor
 from specdec.serving.rpc.interceptors import ErrorInterceptor
 from specdec.serving.rpc.tls import Certificates
-from specdec.serving.settings import split_address
 
 EXIT_CONFIG = 2
 LIVENESS = "liveness"
@@ -186,15 +186,11 @@ def _reserved(address: str) -> Iterator[str]:
     Raises:
         ConfigError: the address cannot be bound.
     """
-    host, port = split_address(address)
     try:
-        family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, protocol) as reserved:
-            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            reserved.bind(where)
-            reserved.listen()  # from here on, no other socket can be bound to the port ...
+        reserved, bound = listen(address)  # from here on, no other socket can be bound to the port ...
+        with reserved:
             reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # ... but those that share it, as gRPC's
-            yield f"{address.rpartition(':')[0]}:{reserved.getsockname()[1]}"
+            yield bound
     except OSError as error:
         raise ConfigError(f"cannot listen on {address}: {error.strerror or error}") from error
 

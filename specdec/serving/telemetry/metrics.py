@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import MetricsHandler
 
 from specdec.errors import ConfigError
-from specdec.serving.settings import split_address
+from specdec.serving.addresses import listen
 
 _POLL_SECONDS = 0.05
 """Maximum time to close the server, in seconds. Python's default of 0.5 would delay the end of every process."""
@@ -17,16 +17,12 @@ _POLL_SECONDS = 0.05
 class MetricsServer:
     """HTTP server on its own threads, which responds even while the event loop is busy."""
 
-    def __init__(self, server: ThreadingHTTPServer) -> None:
+    def __init__(self, server: ThreadingHTTPServer, address: str) -> None:
+        """Args: address: the bound `host:port` of the server."""
         self._server = server
+        self.address = address
         self._thread = threading.Thread(target=server.serve_forever, args=(_POLL_SECONDS,), name="metrics", daemon=True)
         self._thread.start()
-
-    @property
-    def address(self) -> str:
-        """Bound `host:port`."""
-        host, port = self._server.server_address[:2]
-        return f"{host!s}:{port}"
 
     def close(self) -> None:
         self._server.shutdown()
@@ -42,9 +38,13 @@ def serve_metrics(address: str, registry: CollectorRegistry, ready: Callable[[],
     """
     handler = type("Handler", (_Handler,), {"registry": registry, "ready": staticmethod(ready)})
     try:
-        return MetricsServer(ThreadingHTTPServer(split_address(address), handler))
+        listener, bound = listen(address)
     except OSError as error:
         raise ConfigError(f"http address {address}: {error.strerror}") from error
+    server = ThreadingHTTPServer(("", 0), handler, bind_and_activate=False)
+    server.socket.close()
+    server.socket = listener
+    return MetricsServer(server, bound)
 
 
 class _Handler(MetricsHandler):

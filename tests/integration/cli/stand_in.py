@@ -3,6 +3,7 @@
 Run as `python stand_in.py ROLE CONFIG`.
 """
 
+import socket
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ import yaml
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from specdec.protos.verifier.v1 import verifier_pb2, verifier_pb2_grpc
+from specdec.serving.addresses import split_address
 
 
 class Ready(BaseHTTPRequestHandler):
@@ -56,6 +58,7 @@ if __name__ == "__main__":
     if config["model"]["path"].endswith("broken"):
         sys.exit("this model cannot be loaded")
     running = serve_grpc(sys.argv[1], config["address"])
-    host, port = config["http"].split(":")
-    threading.Thread(target=HTTPServer((host, int(port)), Ready).serve_forever, daemon=True).start()
+    host, port = split_address(config["http"])
+    HTTPServer.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    threading.Thread(target=HTTPServer((host, port), Ready).serve_forever, daemon=True).start()
     running.wait_for_termination()

@@ -10,6 +10,7 @@ import pytest
 from specdec.cli.local import ports
 from specdec.cli.local.ports import Wanted
 from specdec.errors import ConfigError
+from tests.addresses import NEEDS_IPV6
 
 pytestmark = pytest.mark.integration
 
@@ -81,6 +82,20 @@ def test_none_wanted_is_none_checked(taken: int) -> None:
 def test_an_address_of_another_machine_is_refused() -> None:
     with pytest.raises(ConfigError, match="Cannot assign requested address"):
         ports.allot([Wanted("--a", "192.0.2.1:0", 1)])
+
+
+@NEEDS_IPV6
+def test_an_ipv6_address_keeps_its_brackets() -> None:
+    (found,) = ports.allot([Wanted("--a", "[::1]:0", 2)])
+    assert all(address.startswith("[::1]:") for address in found)
+    with pytest.raises(ConfigError, match=r"^\[::1\]:(\d+): Address already in use; .* --b HOST:PORT$"):
+        ports.allot([Wanted("--a", found[0], 1), Wanted("--b", found[0], 1)])
+
+
+def test_without_ipv6_the_processes_are_told_an_ipv4_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.has_dualstack_ipv6", lambda: False)
+    (found,) = ports.allot([Wanted("--a", "[::]:0", 2)])
+    assert all(address.startswith("0.0.0.0:") for address in found)
 
 
 def test_two_systems_that_look_at_once_never_meet_on_a_port() -> None:

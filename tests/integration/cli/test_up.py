@@ -22,6 +22,7 @@ from specdec.cli.local import health, launch, plan, valkey
 from specdec.cli.local.signals import Stop, StopRequested, stop_on_signals
 from specdec.cli.settings import UpSettings
 from specdec.errors import ConfigError
+from tests.addresses import NEEDS_IPV6
 
 pytestmark = pytest.mark.integration
 
@@ -138,6 +139,19 @@ def test_all_is_healthy_before_the_state_says_so_and_gone_at_the_end(tmp_path: P
     for entry in run.entries[2:]:
         assert entry["grpc"] in run.said
         assert f"http://{entry['http']}/metrics" in run.said
+    assert run.leaves_nothing()
+
+
+@NEEDS_IPV6
+def test_every_address_may_be_of_ipv6(tmp_path: Path) -> None:
+    names = ("http", "grpc", "drafter_address", "verifier_address", "drafter_metrics", "verifier_metrics")
+    run = Run(tmp_path, **dict.fromkeys(names, "[::1]:0"))
+    run.go()
+    for entry in run.entries[2:]:
+        assert entry["grpc"].startswith("[::1]:")
+        assert entry["grpc"] in run.said
+        assert f"http://{entry['http']}/metrics" in run.said
+        assert entry["http"].startswith("[::1]:")
     assert run.leaves_nothing()
 
 

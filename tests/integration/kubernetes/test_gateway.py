@@ -16,8 +16,8 @@ from gateway.config import FailoverSettings, GatewaySettings, TokenizerSettings
 from gateway.discovery.cluster import ClusterSettings
 from gateway.discovery.sources import GatewayDiscoverySettings
 from specdec.protos.verifier.v1 import verifier_pb2_grpc as pb_grpc
+from specdec.serving.addresses import split_address
 from specdec.serving.rpc.server import start_grpc
-from specdec.serving.settings import split_address
 from tests.fake_kubernetes import FakeKubernetes
 from tests.fake_kubernetes.slices import SERVICE, SLICES, pod, slice_of
 from tests.fake_kubernetes.store import Object

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from gateway.app import warn_of_open_door
 from gateway.config import GatewaySettings, TokenizerSettings
-from specdec.serving.settings import is_loopback
+from specdec.serving.addresses import is_loopback
 
 KEYS = {"api_keys": Path("keys")}
 TLS = {"public_tls": {"certificate": Path("c"), "key": Path("k")}}

@@ -7,7 +7,8 @@ from pydantic_settings import SettingsConfigDict
 
 from specdec.errors import ConfigError
 from specdec.serving import settings
-from specdec.serving.settings import Address, ModelSettings, Settings, split_address
+from specdec.serving.addresses import Address
+from specdec.serving.settings import ModelSettings, Settings
 
 
 class Example(Settings):
@@ -97,10 +98,6 @@ def test_a_setting_cannot_be_changed_afterwards() -> None:
 def test_a_model_is_called_by_its_folder_unless_named() -> None:
     assert ModelSettings(path=Path("/models/coder")).served_name == "coder"
     assert ModelSettings(path=Path("/models/coder"), name="big").served_name == "big"
-
-
-def test_an_address_is_split_at_its_last_colon() -> None:
-    assert split_address("[::1]:80") == ("::1", 80)
 
 
 @pytest.mark.parametrize("given", ["8000", 8000])
