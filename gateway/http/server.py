@@ -1,6 +1,7 @@
 """HTTP server, in plaintext or with a certificate that is reloaded when it changes."""
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -21,6 +22,9 @@ CLOSE_GRACE = 1.0
 """Seconds for connections to end after the last generation."""
 KEEP_ALIVE = 75
 """Seconds that an idle connection stays open; longer than in common proxies, so that they close first."""
+UNSENT_BYTES = 32 * 1024
+"""Bytes that the kernel accepts for a connection beyond what its client can receive. Without this limit it accepts
+megabytes, so an unread stream would be generated and kept to its end."""
 
 _log = structlog.get_logger()
 
@@ -53,6 +57,7 @@ async def http_server(
         listener, bound = listen(address, backlog=2048)
     except OSError as error:
         raise ConfigError(f"cannot listen on {address}: {error.strerror}") from error
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)  # accepted sockets inherit it
     server = _Server(_config(app, context, proxies))
     async with AsyncExitStack() as stack:
         if certificates and context:

@@ -14,7 +14,7 @@ from gateway.http import unread
 from gateway.http.connection import MAX_PIPELINED
 from specdec.cli.local.ports import free
 from specdec.errors import InternalError
-from tests.gateway_fakes import Script, until
+from tests.gateway_fakes import Script, ScriptedVerifier, facts, until
 from tests.integration.gateway.stage import Stage, stage
 
 GOOD = {"model": "bytes", "prompt": "Say it"}
@@ -337,6 +337,21 @@ async def test_who_does_not_read_loses_the_connection(here: Stage, monkeypatch: 
             silent.send(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * MAX_PIPELINED)
         state = await asyncio.to_thread(_closed, silent)
         assert state == "closed"
+
+
+async def test_an_unread_stream_is_not_generated_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream of about 1 MB, which fits the kernel's buffers on loopback."""
+    monkeypatch.setattr(unread, "UNREAD_SECONDS", 0.2)
+    script = Script(tokens=tuple(b"a" * 3000))
+    body = GOOD | {"stream": True, "logprobs": 20, "max_tokens": 3000}
+    async with stage(ScriptedVerifier(script=script, info=facts(context_length=4096))) as here:
+        host, port = here.gateway.http.split(":")
+        with socket.socket() as silent:
+            silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            silent.connect((host, int(port)))
+            silent.sendall(posted(json.dumps(body).encode()))
+            await until(lambda: here.verifier.cancelled)
+        assert 64 <= sum(len(each.tokens) for each in here.store.only.rounds) < 2000
 
 
 def _closed(unread: socket.socket) -> str:
