@@ -3,7 +3,7 @@
 from functools import cache
 from typing import Any
 
-MAX_PARTS = 64 * 1024
+MAX_PARTS = 32 * 1024
 """Most fields of a message, those of its inner messages included."""
 QUICK_BYTES = 64 * 1024
 """Size of a message whose parts need no count."""
@@ -50,15 +50,20 @@ def _overfull_field(raw: bytes, kind: Any) -> str | None:
             if size > _LAST:
                 size, at = _varint(raw, at - 1)
             begin, at = at, at + size
-            if (message := messages.get(tag >> 3)) is not None:
-                inner.append((begin, min(at, end), message, _name(own, tag >> 3, repeated)))
+            if size and (found := messages.get(tag)) is not None:
+                message, name, many = found
+                inner.append((begin, at if at < end else end, message, name if many or not repeated else repeated))
     return None
 
 
 @cache
-def _messages(kind: Any) -> dict[int, Any]:
-    """Return the types of the fields that are messages, by number."""
-    return {number: field.message_type for number, field in kind.fields_by_number.items() if field.message_type}
+def _messages(kind: Any) -> dict[int, tuple[Any, str, bool]]:
+    """Return type, name and whether it is repeated of each field that is a message, by tag."""
+    return {
+        number << 3 | _LENGTH: (field.message_type, field.name, field.is_repeated)
+        for number, field in kind.fields_by_number.items()
+        if field.message_type
+    }
 
 
 def _name(kind: Any, number: int, repeated: str) -> str:
