@@ -8,6 +8,7 @@ from gateway.text.output import text_of
 from gateway.tools.message_reader import ReadMessage
 from gateway.tools.values import CallDelta
 from gateway.turns.events import Finished, Output, OutputRound
+from specdec.sampling.params import FinishReason
 
 Kind = Literal["thinking", "text", "call", "custom"]
 
@@ -24,6 +25,8 @@ class AnswerBlock:
     """Id of the call."""
     name: str = ""
     """Name of the tool."""
+    cut: bool = False
+    """Whether the limit of tokens ended the output in this block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,8 @@ class Blocks:
         for call in calls:
             yield from self._call(call)
         if isinstance(event, Finished):
+            if self._open is not None:
+                self._open.cut = event.reason is FinishReason.LENGTH
             yield from self._end()
 
     def _goes_on(self, arguments: Iterable[str]) -> Iterator[BlockEvent]:
@@ -101,4 +106,6 @@ def blocks_of(output: Output) -> list[AnswerBlock]:
     blocks = [AnswerBlock(0, kind, text) for kind, text in texts if text]
     for call in message.calls:
         blocks.append(AnswerBlock(0, "custom" if call.custom else "call", call.arguments, call.id, call.name))
-    return [replace(block, index=index) for index, block in enumerate(blocks)]
+    cut = output.finished.reason is FinishReason.LENGTH
+    last = len(blocks) - 1
+    return [replace(block, index=index, cut=cut and index == last) for index, block in enumerate(blocks)]

@@ -75,7 +75,7 @@ class ResponsesWriter(NamedEventsWriter):
     def whole(self, outputs: Sequence[Output]) -> ResponseReply:
         output = outputs[0]
         status = _status(output.finished)
-        items = [self._item(block, status) for block in blocks_of(output)]
+        items = [self._ended(block) for block in blocks_of(output)]
         return self._reply(status, items, output.finished)
 
     def opening(self) -> Iterator[bytes]:
@@ -147,19 +147,21 @@ class ResponsesWriter(NamedEventsWriter):
                 yield self._done(block)
 
     def _done(self, block: AnswerBlock) -> bytes:
-        return self._numbered(
-            "response.output_item.done", output_index=block.index, item=self._item(block, "completed")
-        )
+        return self._numbered("response.output_item.done", output_index=block.index, item=self._ended(block))
 
     def _end(self, finished: Finished) -> Iterator[bytes]:
         status = _status(finished)
-        items = [self._item(block, status) for block in self._blocks.known]
+        items = [self._ended(block) for block in self._blocks.known]
         reply = self._reply(status, items, finished).model_dump()
         yield self._numbered(f"response.{status}", response=reply)
 
     def _numbered(self, name: str, /, **fields: Any) -> bytes:
         self._sent += 1
         return self._event(name, sequence_number=self._sent - 1, **fields)
+
+    def _ended(self, block: AnswerBlock) -> dict[str, Any]:
+        """Return the output item of a block after its end: `incomplete` where the limit of tokens ended it."""
+        return self._item(block, "incomplete" if block.cut else "completed")
 
     def _item(self, block: AnswerBlock, status: Status) -> dict[str, Any]:
         """Return the output item of a block as received so far, with this status."""

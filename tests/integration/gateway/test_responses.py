@@ -46,6 +46,26 @@ async def test_an_answer_that_is_cut_is_incomplete(here: Stage) -> None:
     assert (got.status, got.incomplete_details.reason, got.output_text) == ("incomplete", "max_output_tokens", "Hel")
 
 
+@pytest.mark.parametrize(
+    ("text", "tokens", "kinds"),
+    [
+        ("Hello.", 3, ["message"]),
+        (f"Well. {CALL}", len(f"Well. {CALL}") - 20, ["message", "function_call"]),
+    ],
+)
+async def test_only_the_item_that_is_cut_is_incomplete(here: Stage, text: str, tokens: int, kinds: list[str]) -> None:
+    here.verifier.script = Script(text=text)
+    ask: Any = {**AS_CODEX, "input": "go", "max_output_tokens": tokens}
+    whole = await here.client.responses.create(**ask)
+    expected = [(kind, "completed") for kind in kinds[:-1]] + [(kinds[-1], "incomplete")]
+    assert [(item.type, item.status) for item in whole.output] == expected
+    events: list[Any] = [event async for event in await here.client.responses.create(**ask, stream=True)]
+    done = [event.item for event in events if event.type == "response.output_item.done"]
+    assert [(item.type, item.status) for item in done] == expected
+    assert events[-1].type == "response.incomplete"
+    assert events[-1].response.output == done
+
+
 async def test_events_are_numbered_and_make_the_answer(here: Stage) -> None:
     here.verifier.script = Script(text=f"Well. {CALL}", gamma=1)
     async with here.client.responses.stream(input="go", **AS_CODEX) as stream:
