@@ -74,7 +74,7 @@ class ChatOptions:
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments of the template."""
     reasoning_effort: str = ""
-    """`none`, `minimal`, `low`, `medium`, `high` or `xhigh`."""
+    """`none`, `minimal`, `low`, `medium`, `high`, `xhigh` or `max`."""
     enable_thinking: bool | None = None
     """Whether the model thinks before it answers."""
     thinking_token_budget: int | None = None

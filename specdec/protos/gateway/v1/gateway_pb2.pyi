@@ -302,7 +302,9 @@ class ChatPrompt(_message.Message):
     chat_template_kwargs: _builtins.str
     """Further variables of the chat template, a JSON object. Empty is none."""
     reasoning_effort: _builtins.str
-    """"none", "minimal", "low", "medium", "high" or "xhigh", for chat templates that read it; empty is not set."""
+    """"none", "minimal", "low", "medium", "high", "xhigh" or "max", for chat templates that read it; empty is
+    not set.
+    """
     enable_thinking: _builtins.bool
     """Whether the model thinks, for chat templates that read it."""
     thinking_token_budget: _builtins.int
