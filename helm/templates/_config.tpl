@@ -4,10 +4,10 @@
 {{- $model := (index .root.Values .tier).model -}}
 {{- $_ := set $config "model" (merge (dict "path" (include "specdec.modelPath" .)) ($config.model | default dict)) -}}
 {{- with $model.name }}{{ $_ := set $config.model "name" . }}{{ end -}}
-{{- $_ := set $config "address" (printf "0.0.0.0:%s" (include "specdec.grpcPort" .)) -}}
-{{- $_ := set $config "http" (printf "0.0.0.0:%s" (include "specdec.httpPort" .)) -}}
-{{- $_ := set $config "health" (printf "0.0.0.0:%s" (include "specdec.healthPort" .)) -}}
-{{- if eq .tier "gateway" }}{{ $_ := set $config "admin" (printf "0.0.0.0:%s" (include "specdec.adminPort" .)) }}{{ end -}}
+{{- $_ := set $config "address" (printf "[::]:%s" (include "specdec.grpcPort" .)) -}}
+{{- $_ := set $config "http" (printf "[::]:%s" (include "specdec.httpPort" .)) -}}
+{{- $_ := set $config "health" (printf "[::]:%s" (include "specdec.healthPort" .)) -}}
+{{- if eq .tier "gateway" }}{{ $_ := set $config "admin" (printf "[::]:%s" (include "specdec.adminPort" .)) }}{{ end -}}
 {{- with .root.Values.otel.endpoint }}{{ $_ := set $config "otel" (dict "endpoint" .) }}{{ end -}}
 {{- $dials := get (dict "gateway" "verifier" "verifier" "drafter") .tier -}}
 {{- if .root.Values.tls.enabled }}{{ $_ := set $config "tls" (fromYaml (include "specdec.config.tls" (merge (dict "dials" $dials) .))) }}{{ end -}}
@@ -84,7 +84,7 @@ models:
     path: {{ include "specdec.routedPath" (dict "root" $.root "model" $model) | quote }}
     discovery: {kind: dns, names: {{ toJson $model.addresses }}}
     {{- if $.root.Values.tls.enabled }}
-    peer: {{ $model.tlsName | default (first $model.addresses | splitList ":" | first) | quote }}
+    peer: {{ $model.tlsName | default (include "specdec.host" (first $model.addresses)) | quote }}
     {{- end }}
 {{- end }}
 {{- end }}
@@ -108,7 +108,7 @@ peer: {{ (index $.root.Values .).external.tlsName | default (include "specdec.tl
 {{- define "specdec.config.ratio.known" -}}
 {{- $scaling := .Values.drafter.autoscaling -}}
 deployment: {{ include "specdec.name" (dict "root" . "tier" "drafter") }}
-http: 0.0.0.0:9090
+http: "[::]:9090"
 interval: {{ .Values.ratioController.interval }}
 cluster:
   namespace: {{ .Release.Namespace }}

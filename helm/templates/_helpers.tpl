@@ -268,6 +268,11 @@ kubernetes.io/h2c
 {{- end -}}
 {{- end -}}
 
+{{/* Host of a host:port, without the brackets of an IPv6 address. */}}
+{{- define "specdec.host" -}}
+{{ regexReplaceAll ":[0-9]+$" . "" | trimAll "[]" }}
+{{- end -}}
+
 {{/* Port of a URL. */}}
 {{- define "specdec.urlPort" -}}
 {{- $url := urlParse . -}}

@@ -115,7 +115,7 @@ redis://{{ include "specdec.fullname" .root }}-{{ include "specdec.valkey" . }}:
 {{- $hosts := $external.addresses -}}
 {{- with $external.url }}{{ $hosts = list (urlParse .).host }}{{ end -}}
 {{- $ports := list -}}
-{{- range regexFindAll ":[0-9]+" (join "," $hosts) -1 }}{{ $ports = append $ports (trimPrefix ":" . | int) }}{{ end -}}
+{{- range regexFindAll ":[0-9]+(,|$)" (join "," $hosts) -1 }}{{ $ports = append $ports (trimAll ":," . | int) }}{{ end -}}
 {{- if include "specdec.redisIsOwn" . }}{{ toJson (list 6379) }}
 {{- else -}}
 {{- range .root.Values.networkPolicy.redisPorts }}{{ $ports = append $ports (int .) }}{{ end -}}

@@ -35,6 +35,16 @@ def test_the_gateway_accepts_all_models(several: list[Manifest], tmp_path: Path)
     assert routes["small"].path == Path("/app/models/demo/target")
 
 
+@pytest.mark.parametrize(("address", "peer"), [("[fd00::1]:50063", "fd00::1"), ("coder.ns:50063", "coder.ns")])
+def test_the_peer_of_a_model_is_the_host_of_its_address(helm: Helm, address: str, peer: str) -> None:
+    values = {
+        **REDIS,
+        "tls": {"certManager": {"issuerRef": {"name": "ca"}}},
+        "models": {"coder": {**CODER, "addresses": [address]}},
+    }
+    assert config(manifests(helm.render(CHART, values)), "gateway")["models"]["coder"]["peer"] == peer
+
+
 def test_verifiers_are_known_by_their_given_name_or_their_service(several: list[Manifest], tmp_path: Path) -> None:
     routes = _settings(several, tmp_path).routes
     assert routes["org/coder"].peer == "coder-specdec-verifier-headless.models.svc"

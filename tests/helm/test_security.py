@@ -218,6 +218,11 @@ def _egress_ports(texts: dict[str, str]) -> set[int]:
         ({"external": {"url": "redis+sentinel://a:26379,b:26380/s"}}, {26379, 26380, 6379}),
         ({"external": {"existingSecret": "url"}}, {6379}),
         ({"external": {"addresses": ["a:6380"]}, "kv": {"external": {"addresses": ["b:6390"]}}}, {6379, 6380, 6390}),
+        ({"external": {"url": "redis://[fd00::1]:6390/0"}}, {6379, 6390}),
+        (
+            {"external": {"addresses": ["[fd00::1]:6380", "[fd00::2]:6381"], "sentinelMaster": "s"}},
+            {6379, 6380, 6381},
+        ),
     ],
 )
 def test_a_gateway_may_reach_its_stores(helm: Helm, redis: dict[str, object], ports: set[int]) -> None:

@@ -71,7 +71,18 @@ def test_metrics_and_details_are_at_no_port_that_clients_reach(full: list[Manife
     (admin,) = named(full, "Service", "gateway-admin")["spec"]["ports"]
     (endpoint,) = named(full, "ServiceMonitor", "gateway")["spec"]["endpoints"]
     assert endpoint["port"] == admin["name"] == admin["targetPort"] == "admin"
-    assert config(full, "gateway")["admin"] == f"0.0.0.0:{admin['port']}"
+    assert config(full, "gateway")["admin"] == f"[::]:{admin['port']}"
+
+
+def test_every_listener_of_a_pod_accepts_both_address_families(full: list[Manifest]) -> None:
+    listeners = {
+        (tier, name): address
+        for tier in (*TIERS, "ratio-controller")
+        for name, address in config(full, tier).items()
+        if name in ("address", "http", "health", "admin")
+    }
+    assert len(listeners) == 11
+    assert all(split_address(address)[0] == "::" for address in listeners.values()), listeners
 
 
 def test_services_share_the_token_of_a_secret(helm: Helm) -> None:
