@@ -205,6 +205,12 @@ def test_the_environment_has_the_version_that_is_served() -> None:
     assert [path.name for path in PYTHON.parents[1].glob("lib/python3.*/site-packages/vllm-0.32.*.dist-info")]
 
 
+def test_no_attention_of_this_version_has_the_mask_of_a_tree() -> None:
+    (backends,) = PYTHON.parents[1].glob("lib/python3.*/site-packages/vllm/v1/attention/backends")
+    assert (backends / "cpu_attn.py").is_file()
+    assert [path.name for path in backends.rglob("*.py") if "tree" in path.stem] == []
+
+
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: f"{cell[0]}, {cell[1]}")
 def test_the_joint_law_is_the_targets(cell: tuple[Mode, str], seen: Seen) -> None:
     law = PlainModel(target()).law(PARAMS[cell[1]], PROMPT, LENGTH, END)

@@ -24,6 +24,7 @@ _NEUTRAL = frozenset({
     "tensor_parallel_size", "gpu_memory_utilization", "kv_cache_memory_bytes", "max_num_seqs", "max_num_batched_tokens",
     "enforce_eager", "block_size", "distributed_executor_backend", "enable_prefix_caching", "load_format",
     "disable_custom_all_reduce", "compilation_config", "trust_remote_code", "enable_chunked_prefill",
+    "kv_transfer_config",
 })  # fmt: skip
 """Arguments that change how the model is computed but not which model it is."""
 _ENVIRONMENT = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING"}

@@ -46,6 +46,9 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "vllm.v1.core.sched.output:SchedulerOutput": ("num_scheduled_tokens", "scheduled_spec_decode_tokens"),
     "vllm.v1.core.kv_cache_manager:KVCacheManager.get_computed_blocks": ("request",),
     "vllm.v1.core.kv_cache_manager:KVCacheManager.usage": (),
+    "vllm.distributed.kv_transfer.kv_connector.v1.base:KVConnectorBase_V1.get_num_new_matched_tokens": (
+        "request", "num_computed_tokens",
+    ),
     "vllm.v1.core.block_pool:BlockPool.get_num_free_blocks": (),
     "vllm.v1.outputs:DraftTokenIds": ("req_ids", "draft_token_ids"),
     "vllm.v1.outputs:SamplerOutput": ("sampled_token_ids", "logprobs_tensors"),

@@ -72,8 +72,12 @@ class RowScheduler(Scheduler):
         return int(self.kv_cache_manager.block_pool.get_num_free_blocks() * self.block_size)
 
     def cached(self, request: str) -> int:
-        """Return the tokens found in the prefix cache for a request that has not run."""
-        return int(self.kv_cache_manager.get_computed_blocks(self.requests[request])[1])
+        """Return the tokens found in the prefix cache and by the connector for a request that has not run."""
+        found = int(self.kv_cache_manager.get_computed_blocks(self.requests[request])[1])
+        if self.connector is None:
+            return found
+        outside, _ = self.connector.get_num_new_matched_tokens(self.requests[request], found)
+        return found + max(outside or 0, 0)
 
     def _take_drafts(self) -> set[str]:
         """Set the drafts of the running requests from their rows, and clear stale drafts of the others.

@@ -1,0 +1,122 @@
+"""Blocks of KV in a connector that ships with vLLM: a prompt moves between verifiers without being computed again.
+
+Two verifiers run after another with one shared folder. The first one is killed in the middle of its answers.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import pytest
+
+from specdec.rules.speculation import Mode
+from specdec.sampling.params import SamplingParams
+from specdec.wire.tokens import tokens_from_bytes
+from tests.conformance.served_pair import Ask, Done, call, generate, running_drafter, running_verifier
+from tests.integration.verifier.client import Client
+from tests.vllm.server import HAS_VLLM, ROOT, vllm_verifier
+
+pytestmark = [HAS_VLLM, pytest.mark.integration, pytest.mark.timeout(1800)]
+
+DEMO = ROOT / "models" / "demo"
+BLOCK = 128
+"""Tokens of a block of vLLM on a CPU."""
+PROMPT_LEN = 2 * BLOCK + 20
+TOKENS = 48
+COUNT = 3
+KINDS = {
+    "greedy": (Mode.REJECTION, SamplingParams(temperature=0.0)),
+    "coupled": (Mode.COUPLED, SamplingParams()),
+}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The answers of all verifiers."""
+
+    native: dict[str, list[Done]]
+    begun: dict[str, list[tuple[int, ...]]]
+    """Tokens that the clients of the first verifier had when it was killed."""
+    rest: dict[str, list[Done]]
+    """The rest of the answers, from the second verifier."""
+    fingerprints: tuple[str, str, str]
+    """Fingerprints of both verifiers and of the native one."""
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
+    return asyncio.run(_seen(tmp_path_factory.mktemp("connector")))
+
+
+async def _seen(folder: Path) -> Seen:
+    store = folder / "store"
+    store.mkdir()
+    async with running_drafter(DEMO / "drafter") as drafts:
+        async with running_verifier(DEMO / "target", drafts.address, kv_bytes=2**27) as client:
+            native = {name: await generate(client, _asks(name), COUNT) for name in KINDS}
+            fingerprints = [(await client.info()).system_fingerprint]
+        begun = dict[str, list[tuple[int, ...]]]()
+        async with vllm_verifier(DEMO / "target", folder, drafts.address, **_settings(store)) as first:
+            fingerprints.append((await first.client.info()).system_fingerprint)
+            for name in KINDS:
+                begun[name] = await _beginnings(first.client, _asks(name))
+            first.kill()
+        async with vllm_verifier(DEMO / "target", folder, drafts.address, **_settings(store)) as second:
+            rest = {name: await generate(second.client, _asks(name, begun[name]), COUNT) for name in KINDS}
+            fingerprints.append((await second.client.info()).system_fingerprint)
+    return Seen(native, begun, rest, (fingerprints[1], fingerprints[2], fingerprints[0]))
+
+
+def _settings(store: Path) -> dict[str, Any]:
+    connector = {
+        "kv_connector": "ExampleConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {"shared_storage_path": str(store)},
+    }
+    return {"kv_bytes": 2**27, "vllm": {"engine_args": {"kv_transfer_config": connector}}}
+
+
+def _asks(name: str, begun: Sequence[tuple[int, ...]] = ()) -> list[Ask]:
+    mode, params = KINDS[name]
+    own = list(KINDS).index(name) * COUNT
+    prompts = [tuple(5 + (at * 31 + place * 7) % 200 for place in range(PROMPT_LEN)) for at in range(own, own + COUNT)]
+    committed = begun or [()] * COUNT
+    return [
+        Ask(mode, replace(params, seed=at), 4, prompt, TOKENS, committed=tokens)
+        for at, (prompt, tokens) in enumerate(zip(prompts, committed, strict=True))
+    ]
+
+
+async def _beginnings(client: Client, asks: Sequence[Ask]) -> list[tuple[int, ...]]:
+    """Return the first tokens of each answer, whose reader then leaves."""
+
+    async def read(at: int) -> tuple[int, ...]:
+        had: list[int] = []
+        with suppress(grpc.aio.AioRpcError):
+            async for response in client.call(**call(asks[at]), session=f"b{at}"):
+                had += tokens_from_bytes(response.tokens)
+                if len(had) >= TOKENS // 3:
+                    break
+        return tuple(had)
+
+    return list(await asyncio.gather(*(read(at) for at in range(len(asks)))))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_moved_session_goes_on_with_the_same_tokens(name: str, seen: Seen) -> None:
+    whole = [begun + done.tokens for begun, done in zip(seen.begun[name], seen.rest[name], strict=True)]
+    assert whole == [done.tokens for done in seen.native[name]]
+    assert all(0 < len(tokens) < TOKENS for tokens in seen.begun[name])
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_moved_session_finds_the_blocks_of_its_prompt(name: str, seen: Seen) -> None:
+    assert [done.rounds[0].cached_tokens for done in seen.rest[name]] == [2 * BLOCK] * COUNT
+
+
+def test_a_connector_changes_no_fingerprint(seen: Seen) -> None:
+    assert len(set(seen.fingerprints)) == 1
