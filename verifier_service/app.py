@@ -30,6 +30,7 @@ from verifier_service.backends.model_step import BatchModel
 from verifier_service.backends.model_thread import ModelThread
 from verifier_service.beams.beam_drafts import BeamDrafters
 from verifier_service.beams.beam_searches import BeamSearches
+from verifier_service.beams.beam_tally import BeamTally
 from verifier_service.config import VerifierSettings
 from verifier_service.drafts.client import Identity
 from verifier_service.drafts.link import DrafterLink
@@ -158,8 +159,9 @@ async def _running(
     sources = DraftSources(settings, pool, speculation, info.vocab_size)
     beams = None
     if target.engine is not None:
+        tally = BeamTally(settings.max_waiting, metrics.of_beams)
         beam_drafters = BeamDrafters(pool, drafting, facts.tokenizer_hash)
-        beams = BeamSearches(target.engine, thread, beam_drafters, settings.chunk_tokens, loop.interrupt)
+        beams = BeamSearches(target.engine, thread, beam_drafters, settings.chunk_tokens, loop.interrupt, tally)
     generations = Generations(settings, info, loop, sources, speculation, metrics, grammars, beams=beams)
     async with asyncio.TaskGroup() as tasks:
         working = loop.run(), pool.follow(source, make_link, identity), target.model.watch()

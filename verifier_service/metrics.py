@@ -97,6 +97,7 @@ class VerifierMetrics:
         self.c = gauge("specdec_spec_cost_c", "One draft token, in target steps.")
         self.beta = gauge("specdec_spec_cost_beta", "One more verified token, in target steps.")
         self.of_kinds = KindMetrics(registry)
+        self.of_beams = BeamMetrics(registry)
         self.predicted = gauge(
             "specdec_spec_speedup_predicted", "Tokens a second with drafts over those without, as expected."
         )
@@ -149,6 +150,22 @@ class VerifierMetrics:
         self.measured.set(report.measured or 0.0)
         self.groups.set(report.groups)
         self.grouping.set(report.grouping or 0.0)
+
+
+class BeamMetrics:
+    """Metrics of beam searches, which `specdec_requests_running` and `specdec_requests_waiting` leave out."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        counter = partial(Counter, registry=registry)
+        gauge = partial(Gauge, registry=registry)
+        self.running = gauge("specdec_beam_searches_running", "Beam searches that hold KV.")
+        self.waiting = gauge("specdec_beam_searches_waiting", "Beam searches that wait for KV.")
+        self.beams = gauge("specdec_beam_beams", "Beams of the searches that hold KV, by their widths.")
+        self.searches = counter("specdec_beam_searches", "Beam searches that found their best beam.")
+        self.tokens = counter("specdec_beam_tokens", "Tokens of all beams: one for each running beam and step.")
+        self.proposed = counter("specdec_beam_proposed_tokens", "Tokens of proposed beams that drafters sent.")
+        self.steps = counter("specdec_beam_steps", "Steps of beam searches.")
+        self.accepted = counter("specdec_beam_accepted_steps", "Of these, steps without a target pass of their own.")
 
 
 class KindMetrics:

@@ -17,6 +17,7 @@ from specdec.sampling.params import FinishReason
 from specdec.wire.beams import ProposedBeam
 from specdec.wire.generation import GenerationCall, Round, Timing
 from verifier_service.beams.beam_drafts import BeamDrafts
+from verifier_service.beams.beam_tally import BeamPlace
 from verifier_service.beams.target_beams import NoRoom, TargetBeams
 
 _RETRY_SECONDS = 0.1
@@ -48,6 +49,7 @@ class BeamGeneration:
         drafts: BeamDrafts,
         thread: Executor,
         interrupt: Callable[[], None],
+        place: BeamPlace,
         count: Callable[[Round, int], None],
         reader: RoundReader,
     ) -> None:
@@ -59,6 +61,7 @@ class BeamGeneration:
             drafts: proposals of a drafter.
             thread: executor whose only worker owns the target.
             interrupt: called before each pass, so that passes that run ahead make room for it.
+            place: the search in the tally of its process.
             count: called with the round before the reader gets it.
             reader: receives the round.
         """
@@ -71,6 +74,7 @@ class BeamGeneration:
         self._drafts = drafts
         self._thread = thread
         self._interrupt = interrupt
+        self._place = place
         self._count = count
         self._reader = reader
         self._drafting = 0.0
@@ -100,6 +104,7 @@ class BeamGeneration:
         self.ended = True
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
+        self._place.leave()
         self.on_end()
 
     async def _run(self) -> None:
@@ -121,9 +126,11 @@ class BeamGeneration:
             began, drafted = time.perf_counter(), self._drafts.worth()
             proposed = await self._drafts.propose(self._search) if drafted else ()
             self._drafting += time.perf_counter() - began
+            beams = len(self._search.running)
             self._search, steps = await self._with_room(partial(self._advance, proposed))
             if self._passes:  # the first pass computes the end of the prompt, too
                 self._drafts.observe(drafted, time.perf_counter() - began, steps)
+            self._place.passed(beams, len(proposed), steps)
             self._steps += steps
             self._passes += 1
 
@@ -135,8 +142,11 @@ class BeamGeneration:
         while True:
             began = time.perf_counter()
             try:
-                return await self._on_thread(work)
+                done = await self._on_thread(work)
+                self._place.hold()
+                return done
             except NoRoom:
+                self._place.wait()
                 await self._on_thread(self._target.release)
                 await asyncio.sleep(_RETRY_SECONDS)
             finally:
@@ -163,6 +173,7 @@ class BeamGeneration:
             cached_tokens=min(self._target.cached, self._call.prompt_len),
             beams=BeamReport(best.score, self._steps, self._steps - self._passes),
         )
+        self._place.found()
         self._count(done, 0)
         self._reader.add(done)
         self.close()
