@@ -162,9 +162,11 @@ benchmark-clients: ## Install AIPerf and GuideLLM apart, for tests/benchmark_cli
 	$(PYTHON) -m venv build/benchmark-clients
 	build/benchmark-clients/bin/pip install --quiet aiperf==0.13.0 guidellm==0.8.1 torch==2.13.0
 
-tool-clients: ## Install instructor and LangChain apart, for tests/tool_clients (165 MB).
+tool-clients: ## Install instructor and LangChain, and LiteLLM and pydantic-ai, apart, for tests/tool_clients.
 	$(PYTHON) -m venv build/tool-clients
 	build/tool-clients/bin/pip install --quiet instructor==1.17.0 langchain-openai==1.7.3
+	$(PYTHON) -m venv build/agent-clients
+	build/agent-clients/bin/pip install --quiet litellm==1.110.2 'pydantic-ai-slim[anthropic,openai]==2.68.0'
 
 # Without them the chart's tests skip what needs them, with the reason.
 chart-tools: ## Fetch promtool and the schemas of the operators' resources, for the chart's tests (needs apt-get and npm).

@@ -1,40 +1,27 @@
 """instructor and LangChain, unmodified, get objects and calls of tools of a running system."""
 
 import json
-import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.system import ROOT, System, environment, running_system
-
-SECONDS = 280
+from tests.e2e.system import System
+from tests.tool_clients.environment import SECONDS, client_environment, interpreter
 
 
 @pytest.fixture(scope="module")
 def python() -> str:
     """The interpreter that has the clients; skips where there is none."""
-    found = Path(os.environ.get("SPECDEC_TEST_TOOL_CLIENTS", ROOT / "build" / "tool-clients" / "bin" / "python"))
-    if not found.exists():
-        pytest.skip("instructor and LangChain are not here: `make tool-clients`, or SPECDEC_TEST_TOOL_CLIENTS")
-    return str(found)
-
-
-@pytest.fixture(scope="module")
-def served(python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    with running_system(tmp_path_factory.mktemp("system"), "--no-kv") as system:
-        yield system
+    return interpreter("tool-clients")
 
 
 @pytest.fixture(scope="module")
 def gave(python: str, served: System) -> dict[str, Any]:
     """Return the answers of the client, by the way of asking."""
     asked = [python, str(Path(__file__).with_name("ask.py")), f"{served.http}/v1"]
-    kept = {name: value for name, value in environment().items() if name != "PYTHONPATH"}
-    done = subprocess.run(asked, env=kept | {"NO_PROXY": "127.0.0.1"}, capture_output=True, text=True, timeout=SECONDS)
+    done = subprocess.run(asked, env=client_environment(), capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 0, done.stderr
     told: dict[str, Any] = json.loads(done.stdout)
     return told
