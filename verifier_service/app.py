@@ -2,16 +2,18 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import structlog
 
 from specdec.engine.byte_tokenizer import ByteTokenizer
 from specdec.engine.cpu.draw import draw_by_operator
+from specdec.engine.heads.headed import HeadedEngine
 from specdec.engine.loader import ModelFacts, load_tokenizer_json
 from specdec.engine.native import NativeEngine
 from specdec.engine.reference import ReferenceEngine
@@ -42,6 +44,7 @@ from verifier_service.passes.engine_loop import EngineLoop
 from verifier_service.passes.generations import Generations
 from verifier_service.service import SERVICE, Ready, VerifierServicer
 from verifier_service.speculation.controller import BatchSpeculation
+from verifier_service.speculation.costs import DrafterTimes
 
 _STOP_SECONDS = 2.0
 """Seconds that ended calls may take to send their last rounds and error to the gateway."""
@@ -65,6 +68,12 @@ class Target:
     """Whether the target reads prompts with an encoder."""
     engine: NativeEngine | None = None
     """The native engine, which beams are searched on; None on other backends."""
+    head_step: float | None = None
+    """Duration of a step of the target's head, in seconds; None if it has none."""
+
+    def times(self, drafters: Callable[[], DrafterTimes]) -> Callable[[], DrafterTimes]:
+        """Return the times of whatever drafts for requests that do not choose: the head, or else the drafters."""
+        return drafters if self.head_step is None else lambda: DrafterTimes(self.head_step)
 
 
 async def serve(settings: VerifierSettings, stop: asyncio.Event) -> None:
@@ -145,8 +154,10 @@ async def _running(
     source = source_of(settings.discovery, settings.drafters)
     watch_age(metrics.registry, source)
     drafting = settings.drafting
+    # A head drafts between two passes on the model's thread, so no other group's pass could run meanwhile.
+    groups = drafting.groups if target.head_step is None else 1
     speculation = BatchSpeculation(
-        settings.gamma_max, settings.draft_tokens, pool.times, groups=drafting.groups, timeout=drafting.timeout
+        settings.gamma_max, settings.draft_tokens, target.times(pool.times), groups=groups, timeout=drafting.timeout
     )
     pool.rounds = speculation.rounds
     loop = EngineLoop(target.model, thread, settings, speculation, metrics)
@@ -232,8 +243,9 @@ def load_target(settings: VerifierSettings, thread: Executor) -> Target:
         facts, device, encodes = reference.facts, str(reference.device), reference.encoder_decoder
         return Target(facts, model, KvMover(), device, trees=False, prompt_logprobs=False, encoder_decoder=encodes)
     engine = load_engine(settings)
-    model, blocks = ModelThread(engine, settings), KvBlocks(engine, thread)
-    return Target(engine.facts, model, blocks, str(engine.device), trees=True, prompt_logprobs=True, engine=engine)
+    native, step = (engine, None) if isinstance(engine, NativeEngine) else (engine.target, engine.step_seconds())
+    model, blocks, device = ModelThread(engine, settings), KvBlocks(native, thread), str(native.device)
+    return Target(native.facts, model, blocks, device, trees=True, prompt_logprobs=True, engine=native, head_step=step)
 
 
 def load_reference(settings: VerifierSettings) -> ReferenceEngine:
@@ -253,18 +265,21 @@ def load_reference(settings: VerifierSettings) -> ReferenceEngine:
     )
 
 
-def load_engine(settings: VerifierSettings) -> NativeEngine:
-    """Load the target into the native engine. Call this on the model thread, for which it sets PyTorch's thread count.
+def load_engine(settings: VerifierSettings) -> NativeEngine | HeadedEngine:
+    """Load the target into the native engine, with its head if the settings name one.
+
+    Call this on the model thread, for which it sets PyTorch's thread count.
 
     Raises:
         ConfigError: the folder has no model that can be served.
     """
     draw_by_operator()
     model = settings.model
-    return NativeEngine.load(
-        model.path,
-        kv_bytes=settings.kv_bytes,
-        threads=settings.threads,
-        wide_threads=settings.wide_threads,
-        **model.engine_options,
-    )
+    options: dict[str, Any] = {
+        "kv_bytes": settings.kv_bytes,
+        "threads": settings.threads,
+        "wide_threads": settings.wide_threads,
+    }
+    if settings.head is not None:
+        return HeadedEngine.load(settings.head, model.path, **options, **model.engine_options)
+    return NativeEngine.load(model.path, **options, **model.engine_options)

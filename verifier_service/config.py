@@ -130,8 +130,11 @@ class VerifierSettings(Settings):
     """Whether a drafter must have the target's tokenizer, or may translate the tokens that both tokenizers have."""
     least_overlap: float = Field(default=0.2, ge=0, le=1)
     """Smallest share of the smaller vocabulary that a translating drafter must have in common with the target."""
-    local: tuple[SourceKind, ...] = ()
-    """Sources inside this process, tried in this order before any drafter."""
+    local: tuple[SourceKind | Literal["head"], ...] = ()
+    """Sources inside this process, tried in this order before any drafter; `head`, the target's head, is the last."""
+    head: Path | None = None
+    """Folder of a draft head of the target, a `speculators` or EAGLE-3 checkpoint. It drafts in place of drafters for
+    requests that name none."""
     sources: SourceSettings = SourceSettings()
     discovery: DiscoverySettings = DiscoverySettings()
     gamma: Annotated[
@@ -175,6 +178,10 @@ class VerifierSettings(Settings):
             self.draft_length[1].check_limit(self.gamma_max)
         except GammaTooLarge as error:
             raise ValueError(error.message.removeprefix("speculation.")) from error
+        if self.head is None and "head" in self.local:
+            raise ValueError("local: `head` needs the folder of a head in `head`")
+        if self.head is not None and self.backend != "native":
+            raise ValueError(f"head: the backend {self.backend} runs no head")
         if self.tree is not None and self.backend != "native":
             raise ValueError(f"tree: the backend {self.backend} judges no trees")
         return self

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -18,14 +19,21 @@ from specdec.serving.settings import Origins, Settings
 _ROOT = Path(__file__).parents[2]
 DEMO = Path("models/demo")
 _SOURCES = ("ngram", "prompt_lookup", "suffix")
+_HEAD = "head"
+"""Source of a verifier that has a draft head."""
 
 
-def check_sources(value: str) -> str:
+def check_sources(value: str, known: Sequence[str] = _SOURCES) -> str:
     """Return the value if it is a list of known sources; raises ValueError otherwise."""
-    unknown = [name for name in source_names(value) if name not in _SOURCES]
+    unknown = [name for name in source_names(value) if name not in known]
     if unknown:
-        raise ValueError(f"there is no source {unknown[0]!r}, there are {', '.join(_SOURCES)}")
+        raise ValueError(f"there is no source {unknown[0]!r}, there are {', '.join(known)}")
     return value
+
+
+def check_local(value: str) -> str:
+    """Return the value if it is a list of sources inside a verifier; raises ValueError otherwise."""
+    return check_sources(value, (*_SOURCES, _HEAD))
 
 
 def source_names(value: str) -> list[str]:
@@ -67,8 +75,12 @@ class UpSettings(Settings):
     """Python interpreter of the environment with vLLM; used only with the backend `vllm`."""
     drafter_vocabulary: Literal["same", "translate"] = "same"
     """Whether drafters must have the target's tokenizer, or translate the tokens that both tokenizers have."""
-    local: Annotated[str, AfterValidator(check_sources)] = ""
-    """Sources inside the verifiers, tried before any drafter, such as `suffix,ngram`: ngram, prompt_lookup, suffix."""
+    local: Annotated[str, AfterValidator(check_local)] = ""
+    """Sources inside the verifiers, tried before any drafter, such as `suffix,ngram`: ngram, prompt_lookup, suffix, and
+    head, which needs --head."""
+    head: Path | None = None
+    """Folder of a draft head of the target, a `speculators` or EAGLE-3 checkpoint, or the name of one on this disk. It
+    drafts inside the verifiers, after the sources of --local."""
     sampled: bool = False
     """Whether the source `ngram` draws its drafts from its counts, with these as q̂, at temperatures above 0; otherwise
     it drafts the most frequent token."""
@@ -131,11 +143,13 @@ class UpSettings(Settings):
     @model_validator(mode="before")
     @classmethod
     def _defaults_of_target(cls, given: Any) -> Any:
-        """Set the defaults for a known model and for an encoder-decoder.
+        """Set the defaults for a known model, for an encoder-decoder, and for a target with a head.
 
-        Neither gets a drafter, because the demo's does not fit. A known model drafts by local sources, and an
-        encoder-decoder runs on the backend `transformers`, the only one that computes it.
+        None gets a drafter: the demo's does not fit, and a head takes its place. A known model drafts by local
+        sources, and an encoder-decoder runs on the backend `transformers`, the only one that computes it.
         """
+        if isinstance(given, dict) and given.get("head") and not {"drafter", "drafter_kind", "drafters"} & given.keys():
+            given = {"drafters": 0, **given}
         if not isinstance(given, dict) or not given.get("target"):
             return given
         target, defaults = Path(str(given["target"])), dict[str, Any]()

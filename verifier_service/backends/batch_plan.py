@@ -77,6 +77,19 @@ def rank(priority: int, arrival: float) -> float:
     return arrival + _LEVEL_SECONDS * priority
 
 
+@dataclass(frozen=True, slots=True)
+class HeadUse:
+    """Use of the target's draft head by a sequence."""
+
+    follows: bool = False
+    """Whether the head follows the sequence, so that it can draft."""
+    gamma: int = 0
+    """Number of tokens that the head drafts just before the pass of the row, which judges them."""
+
+
+NO_HEAD = HeadUse()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Row:
     """One request of a generation to the target.
@@ -107,12 +120,14 @@ class Row:
     """Whether the row started before its session requested it."""
     scores: PromptScores | None = None
     """Collects the log probabilities of the prompt, if the first round reports them."""
+    head: HeadUse = NO_HEAD
 
     def successor(self, tokens: Sequence[int]) -> "Row":
         """Return the plain row that follows with these committed tokens, before the session requests it."""
         return Row(
-            self.call, self.kv_name, self.rank, self.limit, tokens, len(tokens), runs_ahead=True, prefetched=True
-        )
+            self.call, self.kv_name, self.rank, self.limit, tokens, len(tokens), runs_ahead=True, prefetched=True,
+            head=replace(self.head, gamma=0),
+        )  # fmt: skip
 
     @property
     def history(self) -> History:
@@ -134,6 +149,16 @@ class Gathers(Enum):
     """While the round itself waits, that is, while waiting pays for the batch."""
 
 
+@dataclass(frozen=True, slots=True)
+class HeadDraft:
+    """Draft that the target's head made for a row, just before the pass that judged it."""
+
+    draft: Draft
+    """The draft; empty if the head could not draft."""
+    seconds: float
+    """Time in seconds that the pass waited for the drafts of all its rows."""
+
+
 class Outcome(NamedTuple):
     """Verdict on a row, with the times of its pass."""
 
@@ -144,6 +169,8 @@ class Outcome(NamedTuple):
     """Duration of the pass in seconds."""
     offered: int
     """Number of the row's drafts in the pass. A verdict on fewer means that the draft was unusable."""
+    drafted: HeadDraft | None = None
+    """Draft of the target's head in the pass; None if the row did not request one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -4,14 +4,18 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import structlog
 
 from specdec.engine import Engine, SequenceMemory
+from specdec.engine.heads.headed import HeadedEngine
 from specdec.engine.protocol import PromptReader
 from specdec.errors import InternalError
 from specdec.rules.draft import Verdict
-from verifier_service.backends.batch_plan import Outcome, Row, ScheduledChunk, plan
+from verifier_service.backends.batch_plan import HeadDraft, Outcome, Row, ScheduledChunk, plan
+from verifier_service.backends.head_drafter import HeadDrafter
 from verifier_service.backends.model_step import Changes, ModelStep, Passed, PendingChanges, RunAheadFlags
 from verifier_service.backends.target_pass import verify_batch
 from verifier_service.config import VerifierSettings
@@ -65,6 +69,8 @@ class KvAdmission:
             self._engine.read_prompt(row.kv_name, row.call.prompt_len)
         self._ranks[row.kv_name] = row.rank
         self.touch(row.kv_name)
+        if row.head.follows and isinstance(self._engine, HeadedEngine):
+            self._engine.follow(row.kv_name, row.limit, row.tokens, row.call.cache_salt)
         return True
 
     def touch(self, kv_name: str) -> None:
@@ -186,6 +192,13 @@ def _successor(row: Row, step: ModelStep) -> Row | None:
     return row.successor((*row.tokens, *tokens))
 
 
+class _DraftedRow(NamedTuple):
+    """A row with the draft of the head, which takes the place of the row in a pass."""
+
+    row: Row
+    made: HeadDraft
+
+
 class ModelThread(SteppedModel):
     """Owner of the engine, on one thread. The event loop may call `can_ever_admit`, `join` and `watch`."""
 
@@ -197,6 +210,7 @@ class ModelThread(SteppedModel):
         self._settings = settings
         self._kv = KvAdmission(engine)
         self._rotation = Rotation(settings.step_sessions)
+        self._head = HeadDrafter(engine) if isinstance(engine, HeadedEngine) else None
 
     def can_ever_admit(self, limit: int) -> bool:
         """Whether a sequence of up to `limit` tokens fits an empty engine."""
@@ -211,16 +225,21 @@ class ModelThread(SteppedModel):
         results: dict[Row, Outcome | InternalError | None] = {}
         queried, found = self._admit(rows, results)
         runnable = self._runnable(rows, results)
-        chunks = [] if results else self._chunks(runnable)
+        waiting = [] if results else self._waiting(runnable)
+        drafted = self._drafted(waiting)
+        asked = {each.row: row for row, each in drafted.items()}
+        chunks = self._chunks([(drafted[row].row if row in drafted else row, start) for row, start in waiting])
         started = time.perf_counter()
         judged = verify_batch(self._engine, chunks) if chunks else []
         seconds = time.perf_counter() - started
         self._rotation.took_part(chunk.row.kv_name for chunk in chunks)
         for chunk, result in zip(chunks, judged, strict=True):
+            row = asked.get(chunk.row, chunk.row)
             if isinstance(result, Verdict):
-                results[chunk.row] = Outcome(result, started, seconds, chunk.drafts)
+                own = drafted[row].made if row in drafted else None
+                results[row] = Outcome(result, started, seconds, chunk.drafts, own)
             elif chunk.complete or result is not None:
-                results[chunk.row] = result
+                results[row] = result
         lost = self._kv.preempted - preempted
         return ModelStep(results, chunks, started, seconds, len(self._kv), lost, queried, found, self._engine.memory)
 
@@ -261,9 +280,22 @@ class ModelThread(SteppedModel):
                 runnable.append(row)
         return runnable
 
-    def _chunks(self, rows: Sequence[Row]) -> list[ScheduledChunk]:
+    def _waiting(self, rows: Sequence[Row]) -> list[tuple[Row, int]]:
+        """Return the rows that the next pass may compute, each with the length of its KV."""
+        return self._rotation.chosen([(row, self._engine.length(row.kv_name)) for row in rows])
+
+    def _drafted(self, waiting: Sequence[tuple[Row, int]]) -> dict[Row, "_DraftedRow"]:
+        """Return the rows that request a draft of the head, with that draft."""
+        asking = [row for row, _ in waiting if row.head.gamma]
+        if self._head is None or not asking:
+            return {}
+        began = time.perf_counter()
+        drafts = self._head.drafts(asking)
+        seconds = time.perf_counter() - began
+        return {row: _DraftedRow(replace(row, draft=each), HeadDraft(each, seconds)) for row, each in drafts.items()}
+
+    def _chunks(self, waiting: Sequence[tuple[Row, int]]) -> list[ScheduledChunk]:
         """Return the chunks of the next pass, without the sequences preempted for it."""
-        waiting = self._rotation.chosen([(row, self._engine.length(row.kv_name)) for row in rows])
         chunks = plan(waiting, self._settings.chunk_tokens, self._settings.draft_tokens)
         for chunk in chunks:
             if chunk.row.kv_name in self._kv:

@@ -24,6 +24,8 @@ class Proposal(NamedTuple):
     """Kind of the source or drafter that made the draft."""
     local: bool = False
     """Whether no drafter was asked, so that the round tells nothing about drafters."""
+    head: int = 0
+    """Number of tokens that the target's head drafts for the round, just before its pass; `draft` is empty then."""
     network: float = 0.0
     """Network part of `waited` in seconds, from the round trip measured by pings."""
 
@@ -35,6 +37,11 @@ class Drafts:
     def gathers(self) -> Gathers:
         """Policy for whether the next pass waits for a round that waits for these drafts."""
         return Gathers.NOT
+
+    @property
+    def reads_states(self) -> bool:
+        """Whether the target's head drafts, which must follow the sequence from its admission on."""
+        return False
 
     @property
     def guesses(self) -> bool:

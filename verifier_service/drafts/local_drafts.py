@@ -98,6 +98,11 @@ class LocalDrafts(Drafts):
 
     @property
     @override
+    def reads_states(self) -> bool:
+        return self._drafter is not None and self._drafter.reads_states
+
+    @property
+    @override
     def guesses(self) -> bool:
         slight = all(each.worth and each.worth.is_slight for each in self._sources)
         return self._used in self._sources or not slight

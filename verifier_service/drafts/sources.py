@@ -14,6 +14,7 @@ from specdec.wire.generation import GenerationCall
 from specdec.wire.session import TreePlan
 from verifier_service.config import VerifierSettings
 from verifier_service.drafts.drafts import Drafts
+from verifier_service.drafts.head_drafts import HEAD, HeadDrafts
 from verifier_service.drafts.joined_drafts import JoinedDrafts
 from verifier_service.drafts.link import temperature_key
 from verifier_service.drafts.local_drafts import LocalDrafts, LocalSource
@@ -57,7 +58,8 @@ class DraftSources:
         A gateway refuses other names. The verifier does not: a session with an unknown name decodes plainly, as when
         its drafter is lost. So a generation that moves to this process before its drafter connects does not fail.
         """
-        return tuple(sorted({*_KINDS, *SourceKind} | self._pool.names()))
+        heads = set() if self._settings.head is None else {HEAD}
+        return tuple(sorted({*_KINDS, *SourceKind} | heads | self._pool.names()))
 
     def drafts(self, call: GenerationCall, limit: int, gamma: int | None) -> Drafts:
         """Create the drafts of a session.
@@ -86,7 +88,9 @@ class DraftSources:
         tree = call.speculation.tree
         local = self._local(name)
         drafter: Drafts | None = None
-        if name not in set(SourceKind):
+        if self._has_head(name, call):
+            drafter = HeadDrafts(temperature_key(HEAD, call.sampling.temperature))
+        elif name not in set(SourceKind):
             asked = replace(call.speculation, drafter="" if name == HYBRID else name, tree=None)
             named = replace(call, speculation=asked)
             drafter = self._remote(named, limit, gamma) if tree is None else self._trees(named, limit, tree, place)
@@ -100,13 +104,18 @@ class DraftSources:
         length = len(call.tokens)
         return LocalDrafts(sources, tokens, limit - length, call.speculation.mode, drafter, length)
 
+    def _has_head(self, name: str, call: GenerationCall) -> bool:
+        """Whether the target's head drafts for a session, whose source has this name. It makes no trees."""
+        return self._settings.head is not None and name in ("", HEAD, HYBRID) and call.speculation.tree is None
+
     def _local(self, name: str) -> Sequence[SourceKind]:
         """Return the sources of this process that a name selects."""
+        own = tuple(kind for kind in self._settings.local if isinstance(kind, SourceKind))
         if name in set(SourceKind):
             return (SourceKind(name),)
         if name == HYBRID:
-            return self._settings.local or _HYBRID_SOURCES
-        return () if name else self._settings.local
+            return own or _HYBRID_SOURCES
+        return () if name else own
 
     def _remote(self, call: GenerationCall, limit: int, gamma: int | None) -> RemoteDrafts:
         judged = gamma is None and call.speculation.policy.policy is PolicyKind.AUTO

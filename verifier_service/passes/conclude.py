@@ -10,7 +10,7 @@ from specdec.rules.judged import JudgedToken
 from specdec.rules.speculation import Mode
 from specdec.sampling.params import FinishReason
 from specdec.wire.generation import Fallback, GammaReason, Round, RoundDetail, Speedup, Timing
-from verifier_service.backends.batch_plan import Outcome, Row
+from verifier_service.backends.batch_plan import HeadDraft, Outcome, Row
 from verifier_service.drafts.drafts import Proposal
 
 MOST = 16
@@ -39,6 +39,15 @@ class AskedRound(NamedTuple):
     """Reason for the draft length, if the call requests it."""
     since: float
     """Time of the request, by `time.perf_counter`."""
+
+    def with_head(self, made: HeadDraft | None) -> "AskedRound":
+        """Return the round with the draft that the target's head made for it; None if it did not request one."""
+        if made is None:
+            return self
+        fallback = Fallback.NONE if made.draft.tokens else Fallback.FIRST_ROUND
+        count = len(made.draft.tokens)
+        proposal = self.proposal._replace(draft=made.draft, fallback=fallback, waited=made.seconds, awaited=count)
+        return self._replace(proposal=proposal, drafted=count)
 
     def reported(self, cut: Cut, outcome: Outcome, speedup: Speedup, cached: int) -> Round:
         """Return the complete report of the round.

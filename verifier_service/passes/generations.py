@@ -27,7 +27,7 @@ from specdec.rules.speculation import Mode
 from specdec.sampling.grammar import Grammar
 from specdec.sampling.params import check_ids, check_logprobs, check_prompt_logprobs
 from specdec.wire.generation import GenerationCall, Round, VerifierInfo
-from verifier_service.backends.batch_plan import PromptScores, Row, rank
+from verifier_service.backends.batch_plan import HeadUse, PromptScores, Row, rank
 from verifier_service.beams.beam_searches import BeamSearches
 from verifier_service.config import VerifierSettings
 from verifier_service.drafts.drafts import Drafts
@@ -293,7 +293,8 @@ class Generations:
         asks = controller.drafts or guesses or call.sampling.grammar is not None or call.speculation.detail
         scores = PromptScores.of_call(call)
         plain = not asks and len(call.tokens) < credit and scores is None
-        admission = Row(call, name, place, limit, call.tokens, goal=0, runs_ahead=plain, scores=scores)
+        head = HeadUse(follows=drafts.reads_states)
+        admission = Row(call, name, place, limit, call.tokens, goal=0, runs_ahead=plain, scores=scores, head=head)
         chunk = self._settings.chunk_tokens
         return Sequence(admission, chunk, self._loop, drafts, controller, self._count, reader, credit)
 

@@ -171,6 +171,7 @@ class Sequence:
                 raise InternalError("a row came back without a verdict")
             self.go_on()
             return
+        asked = asked.with_head(outcome.drafted)
         committed = self._commit(asked, outcome)
         if self.row.scores is not None:
             self.row = replace(self.row, scores=None)
@@ -325,9 +326,10 @@ class Sequence:
     def _next_row(self, goal: int, proposal: Proposal) -> Row:
         own, behind = self.row, proposal.fallback is Fallback.FIRST_ROUND
         steady, draft = self._is_steady, proposal.draft
+        gamma = 0 if draft.tokens else proposal.head  # a grammar may force tokens, which need no draft
         return Row(
             own.call, own.kv_name, own.rank, own.limit, self._tokens, goal, draft, behind, own.grammar, steady,
-            scores=own.scores,
+            scores=own.scores, head=replace(own.head, gamma=gamma),
         )  # fmt: skip
 
     def _choose_gamma(self) -> None:

@@ -110,7 +110,7 @@ class Up:
     def _offer_drafter(self, folders: Folders, later: plan.Service) -> None:
         """Print how to start a drafter later."""
         command = launch.command_line("drafter", launch.write_config(folders, later))
-        local = self._settings.local
+        local = self._settings.local or ("head" if self._settings.head else "")
         tokens = f"verifiers draft by {local} alone" if local else "every token is plain"
         self._say(f"no drafter: {tokens} until one listens at {later.grpc}. Start it: {command}")
 

@@ -78,6 +78,10 @@ def check_models(settings: UpSettings) -> None:
     """
     vllm.interpreter(settings)
     _check("--target", settings.target, "config.json")
+    if settings.head is not None:
+        _check("--head", settings.head, "config.json")
+    elif "head" in source_names(settings.local):
+        raise ConfigError("--local head needs the folder of the head: give it with --head FOLDER")
     if settings.drafters and settings.drafter_kind in _MODEL_FILES:
         _check("--drafter", settings.drafter, _MODEL_FILES[settings.drafter_kind])
         _check_architectures(settings)
@@ -196,6 +200,7 @@ def _verifier_config(settings: UpSettings, drafters: Sequence[str]) -> dict[str,
     config |= {"local": source_names(settings.local), "drafter": settings.default_drafter}
     config |= {"drafter_vocabulary": settings.drafter_vocabulary, "backend": settings.backend}
     config |= _sources(settings) | ({} if settings.drafters else {"drafters_expected": False})
+    config |= {} if settings.head is None else {"head": _absolute(settings.head)}
     if settings.backend == "native":
         config["wide_threads"] = settings.wide_threads or max(1, min(_WIDE_THREADS, cores() // settings.verifiers))
     tree = None if settings.tree is None else asdict(settings.tree) | {"drafters": list(settings.tree.drafters)}

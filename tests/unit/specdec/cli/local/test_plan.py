@@ -168,8 +168,32 @@ def test_guesses_are_for_draft_models_alone() -> None:
         UpSettings.load(overrides={"drafter_local": "suffix", "drafter_kind": "hybrid"})
 
 
+def test_verifiers_alone_are_told_the_head(settings: UpSettings, tmp_path: Path) -> None:
+    make_head = tmp_path / "head"
+    make_head.mkdir()
+    (make_head / "config.json").touch()
+    told = settings.model_copy(update={"head": make_head, "local": "prompt_lookup,head"})
+    plan.check_models(told)
+    configs = [each.config for each in plan.services(told, ADDRESSES, "redis://x")]
+    assert [config.get("head") for config in configs] == [None, None, str(make_head), str(make_head), None]
+    assert configs[2]["local"] == ["prompt_lookup", "head"]
+    assert "head" not in next(each.config for each in plan.services(settings, ADDRESSES, "") if each.role == "verifier")
+
+
+def test_a_head_needs_a_folder(settings: UpSettings, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--local head needs the folder"):
+        plan.check_models(settings.model_copy(update={"local": "head"}))
+    with pytest.raises(ConfigError, match="--head"):
+        plan.check_models(settings.model_copy(update={"head": tmp_path / "none"}))
+
+
+@pytest.mark.parametrize(("given", "drafters"), [({}, 0), ({"drafters": 2}, 2), ({"drafter_kind": "ngram"}, 1)])
+def test_a_head_takes_the_place_of_the_usual_drafter(given: dict[str, object], drafters: int) -> None:
+    assert UpSettings.load(None, {"head": "folder", **given}).drafters == drafters
+
+
 def test_a_source_that_does_not_exist_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match="no source 'grams', there are ngram, prompt_lookup, suffix"):
+    with pytest.raises(ConfigError, match="no source 'grams', there are ngram, prompt_lookup, suffix, head"):
         UpSettings.load(None, {"local": "suffix,grams"})
 
 

@@ -1,0 +1,169 @@
+"""Drafts of a head serve the target's law: joint G-tests of four tokens through the real services.
+
+The head drafts for five of the eight ids, and its weights are random, so drafts are accepted and rejected. Seeds are
+fixed. A cell is 250 sessions and fails below p = 1e-6. Two planted bugs of q̂ must fail.
+"""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from specdec.protos.common.v1 import common_pb2 as common
+from specdec.rules.draft import SparseProbs
+from specdec.rules.speculation import Mode
+from specdec.sampling.params import SamplingParams
+from tests.conformance.g_test import Law, p_value
+from tests.conformance.model_folders import root
+from tests.conformance.notes import Note
+from tests.conformance.plain_model import PlainModel
+from tests.conformance.served_pair import Ask, Done, generate, running_verifier
+from tests.conformance.small_pair import END, PROMPT, VOCAB_SIZE
+from tests.tiny_heads import make_tiny_head
+from tests.tiny_models import make_tiny_model
+from verifier_service.backends import head_drafter
+
+pytestmark = pytest.mark.integration
+
+SESSIONS = 250
+LENGTH = 4
+P_VALUE = 1e-6
+AT_ONCE = 64
+GAMMAS = (3, 1, 2, 3)
+DRAFT_IDS = torch.tensor([0, 1, 3, 5, 6])
+TITLE = f"G-tests of a draft head: {SESSIONS} joint sequences of {LENGTH} tokens a cell"
+PARAMS = {
+    "T=1": SamplingParams(),
+    "T=0": SamplingParams(temperature=0.0),
+    "top-p": SamplingParams(temperature=0.8, top_p=0.8),
+    "penalties": SamplingParams(
+        presence_penalty=1.0, frequency_penalty=0.8, repetition_penalty=1.4, min_tokens=2, end_token_ids=(END,)
+    ),
+    "masks": SamplingParams(banned_token_ids=(1,), allowed_token_ids=(END, 1, 2, 4, 6)),
+}
+DRAFTING = [mode for mode in Mode if mode is not Mode.OFF]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One law to test."""
+
+    mode: Mode
+    params: str = "T=1"
+
+    def __str__(self) -> str:
+        return f"{self.mode}, {self.params}"
+
+    def asks(self, number: int) -> list[Ask]:
+        """Return the sessions of the cell. No two cells share a seed."""
+        return [
+            Ask(
+                self.mode,
+                replace(PARAMS[self.params], seed=number * SESSIONS + index),
+                GAMMAS[index % len(GAMMAS)],
+                PROMPT,
+                LENGTH,
+                (END,),
+                drafter="head" if index % 2 else "",
+            )
+            for index in range(SESSIONS)
+        ]
+
+
+CELLS = [*(Cell(mode) for mode in DRAFTING), *(Cell(Mode.REJECTION, params) for params in PARAMS if params != "T=1")]
+Served = dict[Cell, list[Done]]
+
+
+@cache
+def folders() -> tuple[Path, Path, PlainModel]:
+    """Return the target, its head, and the target run by transformers."""
+    target = make_tiny_model(root() / "headed", seed=3, spread=0.3, vocab_size=VOCAB_SIZE, layers=3, context=64)
+    shape: dict[str, Any] = {"vocab": VOCAB_SIZE, "draft_vocab": len(DRAFT_IDS), "ids": DRAFT_IDS}
+    return target, make_tiny_head(root() / "head", taps=(1, 2, 0), spread=0.7, **shape), PlainModel(target)
+
+
+@cache
+def law_of(params: str) -> Law:
+    """Return the target's law, by transformers."""
+    return folders()[2].law(PARAMS[params], PROMPT, LENGTH, END)
+
+
+def serve(cells: Sequence[Cell]) -> Served:
+    """Return the outputs of every cell's sessions."""
+    work = [(cell, ask) for number, cell in enumerate(cells) for ask in cell.asks(number)]
+    random.Random(1).shuffle(work)
+    results: Served = {cell: [] for cell in cells}
+    for (cell, _), done in zip(work, asyncio.run(run([ask for _, ask in work])), strict=True):
+        results[cell].append(done)
+    return results
+
+
+async def run(work: list[Ask]) -> list[Done]:
+    """Serve the target with its head."""
+    target, head, _ = folders()
+    async with running_verifier(target, head=head) as client:
+        return await generate(client, work, AT_ONCE)
+
+
+@pytest.fixture(scope="module")
+def served() -> Served:
+    return serve(CELLS)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("cell", CELLS, ids=str)
+def test_the_joint_law_is_the_targets(cell: Cell, served: Served, note: Note) -> None:
+    law = law_of(cell.params)
+    if cell.params == "T=0":
+        assert {done.tokens for done in served[cell]} == {max(law, key=lambda output: law[output])}
+        return
+    found = p_value([done.tokens for done in served[cell]], law)
+    note(TITLE, f"{cell!s:36} p = {found:.2g}")
+    assert found >= P_VALUE
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("cell", [cell for cell in CELLS if cell.params != "T=0"], ids=str)
+def test_drafts_of_the_head_are_kept_or_not(cell: Cell, served: Served) -> None:
+    rounds = [response for done in served[cell] for response in done.rounds]
+    origins = Counter(origin for response in rounds for origin in response.origins)
+    assert origins[common.TOKEN_ORIGIN_ACCEPTED] > SESSIONS / 20
+    assert origins[common.TOKEN_ORIGIN_RECOVERED] > SESSIONS / 20
+    assert {response.drafter for response in rounds} - {""} == {"head"}
+    drafts = b"".join(response.draft_tokens for response in rounds)
+    assert set(np.frombuffer(drafts, "<i4").tolist()) <= set(DRAFT_IDS.tolist())
+
+
+def over_all_ids(patch: pytest.MonkeyPatch) -> None:
+    """Report a q̂ over the whole vocabulary for a token that was drawn from the draft ids."""
+    whole = SparseProbs(torch.arange(VOCAB_SIZE), torch.full((VOCAB_SIZE,), 9000))
+    made = head_drafter.propose_each
+    patch.setattr(head_drafter, "propose_each", lambda *a, **b: [(token, whole) for token, _ in made(*a, **b)])
+
+
+def of_other_ids(patch: pytest.MonkeyPatch) -> None:
+    """Report the probabilities of q̂ for other ids than they belong to."""
+    made = head_drafter.propose_each
+
+    def changed(*given: Any, **named: Any) -> list[tuple[int, SparseProbs | None]]:
+        return [
+            (token, probs and SparseProbs(probs.ids, probs.weights.flip(0))) for token, probs in made(*given, **named)
+        ]
+
+    patch.setattr(head_drafter, "propose_each", changed)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("bug", [over_all_ids, of_other_ids])
+def test_a_planted_bug_fails(bug: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    bug(monkeypatch)
+    cell = Cell(Mode.REJECTION)
+    assert p_value([done.tokens for done in serve([cell])[cell]], law_of("T=1")) < P_VALUE

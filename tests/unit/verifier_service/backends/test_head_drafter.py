@@ -1,0 +1,192 @@
+"""The target's head drafts just before the pass that judges its drafts, and changes no greedy token."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from specdec.engine import Chunk
+from specdec.engine.heads.headed import HeadedEngine
+from specdec.rules.speculation import Mode, Speculation
+from specdec.sampling.params import SamplingParams
+from tests.tiny_heads import draft_ids, make_tiny_head
+from tests.tiny_models import make_tiny_model
+from tests.unit.verifier_service.verifier_fakes import make_row
+from verifier_service.backends.batch_plan import HeadUse, Outcome, Row
+from verifier_service.backends.head_drafter import HeadDrafter
+from verifier_service.backends.model_thread import ModelThread
+from verifier_service.config import VerifierSettings
+
+PROMPTS = {name: tuple((start + 7 * index) % 320 for index in range(20)) for name, start in (("a", 1), ("b", 100))}
+LENGTH = 30
+SETTINGS = VerifierSettings.load(None, {"model": {"path": "m"}, "chunk_tokens": 8})
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Return a target and its head."""
+    root = tmp_path_factory.mktemp("headed")
+    return make_tiny_model(root / "target", layers=3), make_tiny_head(root / "head")
+
+
+@pytest.fixture(scope="module")
+def greedy(folders: tuple[Path, Path]) -> dict[str, list[int]]:
+    """Return the output of each prompt by transformers."""
+    model, outputs = AutoModelForCausalLM.from_pretrained(folders[0]), {}
+    for name, prompt in PROMPTS.items():
+        tokens = list(prompt)
+        with torch.inference_mode():
+            while len(tokens) < len(prompt) + LENGTH:
+                tokens.append(int(model(torch.tensor([tokens])).logits[0, -1].argmax()))
+        outputs[name] = tokens[len(prompt) :]
+    return outputs
+
+
+def load(folders: tuple[Path, Path], kv_bytes: int = 2**20) -> HeadedEngine:
+    target, head = folders
+    return HeadedEngine.load(
+        head, target, kv_bytes=kv_bytes, wide_threads=None, dtype="float32", device="cpu", threads=None
+    )
+
+
+def row_of(name: str, output: Sequence[int], goal: int | None = None, gamma: int = 0) -> Row:
+    tokens = (*PROMPTS[name], *output)
+    row = make_row(name, tokens, goal, limit=20 + LENGTH, prompt_len=20)
+    return replace(
+        row,
+        call=replace(row.call, tokens=PROMPTS[name]),
+        head=HeadUse(follows=True, gamma=gamma),
+        rank=float(name == "b"),
+    )
+
+
+def run(model: ModelThread, gamma: int) -> tuple[dict[str, list[int]], list[Outcome]]:
+    """Generate for all prompts at once. Return the outputs, and the outcomes."""
+    outputs: dict[str, list[int]] = {name: [] for name in PROMPTS}
+    model.step((), [row_of(name, (), 0) for name in outputs])
+    outcomes = []
+    while going := [name for name, output in outputs.items() if len(output) < LENGTH]:
+        rows = {name: row_of(name, outputs[name], None, min(gamma, LENGTH - 1 - len(outputs[name]))) for name in going}
+        ended = [name for name in PROMPTS if name not in going]
+        results = model.step(ended, list(rows.values())).results
+        for name, row in rows.items():
+            if isinstance(outcome := results.get(row), Outcome):
+                outcomes.append(outcome)
+                outputs[name] += outcome.verdict.tokens
+    return outputs, outcomes
+
+
+def test_drafts_change_no_greedy_token(folders: tuple[Path, Path], greedy: dict[str, list[int]]) -> None:
+    outputs, outcomes = run(ModelThread(load(folders), SETTINGS), gamma=3)
+    assert outputs == greedy
+    made = [outcome.drafted.draft.tokens for outcome in outcomes if outcome.drafted is not None]
+    assert list(map(len, made)) == [outcome.offered for outcome in outcomes if outcome.drafted is not None]
+    assert max(map(len, made)) == 3
+    assert {token for draft in made for token in draft} <= set(draft_ids(100, 320).tolist())
+
+
+def test_a_prompt_has_no_draft(folders: tuple[Path, Path]) -> None:
+    model = ModelThread(load(folders), SETTINGS)
+    model.step((), [row_of("a", (), 0)])
+    results = model.step((), [row := row_of("a", (), None, gamma=3)]).results
+    while not results:
+        results = model.step((), [row]).results
+    outcome = results[row]
+    assert isinstance(outcome, Outcome)
+    assert outcome.offered == 0
+    assert outcome.drafted is not None
+    assert outcome.drafted.draft.tokens == ()
+
+
+def test_preempted_sequences_draft_again(folders: tuple[Path, Path], greedy: dict[str, list[int]]) -> None:
+    engine = load(folders)
+    model = ModelThread(engine, SETTINGS)
+    count = 0
+
+    def scarce(session: str, length: int) -> bool:  # each tenth reservation of the second sequence fails
+        nonlocal count
+        count += session == "b"
+        return not (session == "b" and count % 10 == 0) and engine.target.reserve(session, length)
+
+    engine.reserve = scarce  # type: ignore[method-assign]
+    outputs, outcomes = run(model, gamma=3)
+    assert outputs == greedy
+    assert model._kv.preempted > 1
+    assert any(outcome.offered for outcome in outcomes[-8:])
+
+
+class OddIds:
+    """A grammar that allows odd ids only."""
+
+    expensive = False
+    too_complex = False
+
+    def masks(self, output: Sequence[int], drafts: Sequence[int] = ()) -> list[bytes | None]:
+        return [b"\xaa" * 40 for _ in range(len(drafts) + 1)]
+
+    def forced(self, output: Sequence[int], most: int) -> tuple[int, ...]:
+        return ()
+
+
+class NoDraftIds(OddIds):
+    """A grammar that allows no id of the head after two drafts."""
+
+    def masks(self, output: Sequence[int], drafts: Sequence[int] = ()) -> list[bytes | None]:
+        return [b"\x02" + bytes(39) if len(drafts) > 1 else None] * (len(drafts) + 1)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_grammars_mask_drafts_and_end_them(temperature: float, folders: tuple[Path, Path]) -> None:
+    engine = load(folders)
+    drafter = HeadDrafter(engine)
+    for name, prompt in PROMPTS.items():
+        assert engine.admit(name, 50, prompt)
+        engine.follow(name, 50, prompt)
+        assert engine.reserve(name, 50)
+        engine.forward([Chunk(name, prompt[:-1], 0)])
+    sampling = SamplingParams(temperature=temperature, seed=3)
+    rows = [row_of(name, (), None, gamma=4) for name in PROMPTS]
+    rows = [replace(row, call=replace(row.call, sampling=sampling)) for row in rows]
+    first, second = replace(rows[0], grammar=OddIds()), replace(rows[1], grammar=NoDraftIds())
+    drafts = drafter.drafts([first, second])
+    assert len(drafts[first].tokens) == 4
+    assert all(token % 2 for token in drafts[first].tokens)
+    assert len(drafts[second].tokens) == 2
+    assert len(drafts[second].probs) == 2
+    assert engine._kv.end("a") == 19
+
+
+def test_a_failing_head_leaves_the_rounds_plain(
+    folders: tuple[Path, Path], greedy: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("no drafts")
+
+    monkeypatch.setattr(HeadedEngine, "begin", fail)
+    outputs, outcomes = run(ModelThread(load(folders), SETTINGS), gamma=3)
+    assert outputs == greedy
+    assert not any(outcome.offered for outcome in outcomes)
+
+
+def test_draws_depend_on_the_position_alone(folders: tuple[Path, Path]) -> None:
+    """A coupled draft has no q̂, and equals the draft of another batch."""
+    row = row_of("a", (), None, gamma=3)
+    call = replace(row.call, sampling=SamplingParams(seed=5), speculation=Speculation(Mode.COUPLED, 3))
+    found = []
+    for names in (("a",), ("b", "a")):
+        engine = load(folders)
+        for name in names:
+            assert engine.admit(name, 50, PROMPTS[name])
+            engine.follow(name, 50, PROMPTS[name])
+            assert engine.reserve(name, 50)
+            engine.forward([Chunk(name, PROMPTS[name][:-1], 0)])
+        rows = [
+            replace(row_of(name, (), None, gamma=3), call=call) if name == "a" else row_of(name, ()) for name in names
+        ]
+        drafts = HeadDrafter(engine).drafts(rows)
+        found.append(drafts[rows[-1]])
+    assert found[0].tokens == found[1].tokens
+    assert found[0].probs == ()
