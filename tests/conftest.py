@@ -11,7 +11,7 @@ import pytest
 import structlog
 from hypothesis import settings
 
-pytest_plugins = ["tests.fake_kubernetes.fixtures", "tests.fork_servers", "tests.integration.sessions.server"]
+pytest_plugins = ["tests.fake_kubernetes.fixtures", "tests.support.fork_servers", "tests.integration.sessions.server"]
 
 settings.register_profile("explore", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)  # the same examples every time

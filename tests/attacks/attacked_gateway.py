@@ -17,9 +17,9 @@ import yaml
 from gateway.text.tokenizer import ModelTokenizer
 from specdec.cli.local.processes import Children
 from tests.attacks.attacker import Answer, flood
-from tests.gateway_fakes import Script, ScriptedVerifier, facts
 from tests.integration.gateway.scripted_servicer import serve_scripted
 from tests.integration.sessions.server import Server
+from tests.support.gateway_fakes import Script, ScriptedVerifier, facts
 
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "models" / "demo" / "target"

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.gateway_fakes import Script, ScriptedVerifier
 from tests.integration.gateway.flood import TIMEOUT, Answer, attacker
 from tests.integration.gateway.replicas import Replica, replicas
 from tests.integration.sessions.server import Server, running_server
+from tests.support.gateway_fakes import Script, ScriptedVerifier
 
 pytestmark = pytest.mark.e2e
 

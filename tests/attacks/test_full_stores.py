@@ -12,9 +12,9 @@ from redis.asyncio import Redis
 
 from gateway.store.redis_client import connect
 from specdec.cli.local import valkey
-from tests.gateway_fakes import ScriptedVerifier, facts
 from tests.integration.gateway.replicas import LONG, Heard, Replica, replicas
 from tests.integration.sessions.server import Server, running_server
+from tests.support.gateway_fakes import ScriptedVerifier, facts
 
 pytestmark = pytest.mark.e2e
 

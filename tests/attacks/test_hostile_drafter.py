@@ -25,7 +25,7 @@ from tests.conformance.served_pair import Ask, Done, generate, running_verifier
 from tests.conformance.small_pair import PROMPT, VOCAB_SIZE, small
 from tests.integration.verifier.client import Client
 from tests.integration.verifier.scripted_drafter import RunningDrafter, Script, ScriptedDrafter
-from tests.tiny_models import make_tokenizer
+from tests.support.tiny_models import make_tokenizer
 
 pytestmark = pytest.mark.integration
 

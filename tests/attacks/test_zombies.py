@@ -11,7 +11,7 @@ from gateway.config import GatewaySettings
 from tests.chaos.cluster import Setup
 from tests.chaos.faults import Fault, Kind
 from tests.chaos.run import Load, chaos
-from tests.tiny_models import make_tiny_model
+from tests.support.tiny_models import make_tiny_model
 
 pytestmark = pytest.mark.e2e
 

@@ -14,7 +14,7 @@ from tests.chaos.cluster import Setup
 from tests.chaos.faults import PROCESSES, Kind, schedule
 from tests.chaos.report import Report, quantile
 from tests.chaos.run import Load, chaos
-from tests.tiny_models import make_tiny_model
+from tests.support.tiny_models import make_tiny_model
 
 BEYOND_LEASE = 2.0
 """Seconds after the end of the lease within which the streams of a killed verifier must continue."""

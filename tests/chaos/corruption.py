@@ -22,7 +22,7 @@ from tests.chaos.proxy import Flips
 from tests.chaos.run import Load, undisturbed
 from tests.chaos.scenarios import PROMPT
 from tests.chaos.stream import Answer, Scenario, Stream
-from tests.tiny_models import make_tiny_model
+from tests.support.tiny_models import make_tiny_model
 
 HOPS = {"redis": "gateway to Redis", "verifier": "gateway to verifier", "drafter": "verifier to drafter"}
 """For each role whose connections are corrupted, the name of the hop."""

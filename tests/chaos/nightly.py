@@ -18,7 +18,7 @@ from tests.chaos.cluster import Setup
 from tests.chaos.corruption import HOPS, corruption
 from tests.chaos.faults import schedule
 from tests.chaos.run import Load, chaos
-from tests.tiny_models import make_tiny_model
+from tests.support.tiny_models import make_tiny_model
 
 _FAULT_EVERY = 4.0
 """Mean seconds between two faults."""

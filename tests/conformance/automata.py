@@ -10,7 +10,7 @@ from types import MappingProxyType
 from specdec.grammar.compiler import GrammarCompiler
 from specdec.grammar.state import TokenMasks
 from specdec.sampling.grammar import Grammar, GrammarKind
-from tests.tiny_models import make_tokenizer
+from tests.support.tiny_models import make_tokenizer
 
 END = 0
 BANG, QUOTE, HASH, DOLLAR = 1, 2, 3, 4

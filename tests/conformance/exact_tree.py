@@ -16,7 +16,7 @@ from specdec.trees import verification as tree_verification
 from specdec.trees.tree import ROOT, Tree, TreeDraft
 from tests.conformance.exact_siblings import Draws, Node, Rule, drawn_with_replacement, drawn_without_replacement
 from tests.conformance.table_models import Context, TableModel, contexts
-from tests.draft_laws import compress
+from tests.support.draft_laws import compress
 
 VOCAB = 3
 DRAWS = {

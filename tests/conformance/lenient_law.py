@@ -12,7 +12,7 @@ from tests.conformance.exact_chain import Drafter, completed
 from tests.conformance.g_test import Law
 from tests.conformance.plain_model import PlainModel
 from tests.conformance.table_models import Context, Tables
-from tests.draft_laws import compress
+from tests.support.draft_laws import compress
 
 Going = dict[tuple[Context, int], float]
 """The probability of each unfinished output together with the number of drafts of its round still to be judged."""

@@ -9,8 +9,8 @@ from specdec.sampling.vocabulary import fingerprint
 from specdec.sources.counts import COUNTS_FILE, count, save_counts
 from tests.conformance.model_folders import root
 from tests.conformance.plain_model import PlainModel
-from tests.tiny_models import END_TOKEN, make_tiny_model, make_tokenizer
-from tests.tokenizers_apart import byte_level, fast
+from tests.support.tiny_models import END_TOKEN, make_tiny_model, make_tokenizer
+from tests.support.tokenizers_apart import byte_level, fast
 
 VOCAB_SIZE = 8
 """Number of ids: the end token, id 0, and seven more."""

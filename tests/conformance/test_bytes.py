@@ -11,7 +11,7 @@ from specdec.rules.speculation import Mode
 from specdec.sampling.params import SamplingParams
 from tests.conformance.notes import Note
 from tests.conformance.served_pair import Ask, generate, running_drafter, running_verifier
-from tests.tiny_models import make_tiny_model
+from tests.support.tiny_models import make_tiny_model
 
 pytestmark = pytest.mark.integration
 

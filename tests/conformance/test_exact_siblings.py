@@ -13,7 +13,7 @@ from specdec.sampling.distribution import History, probabilities
 from specdec.sampling.params import SamplingParams
 from tests.conformance.exact_siblings import Draws, Node, Rule, drawn_with_replacement, drawn_without_replacement
 from tests.conformance.table_models import TableModel
-from tests.draft_laws import compress
+from tests.support.draft_laws import compress
 
 SEEDS = [1, 2, 3, 4]
 

@@ -9,7 +9,7 @@ import pytest
 
 from specdec.engine import NativeEngine
 from tests.conformance.greedy_identity import NEW_TOKENS, PROMPTS, answers, speculated
-from tests.tiny_models import ARCHITECTURES, WINDOW, make_tiny_model
+from tests.support.tiny_models import ARCHITECTURES, WINDOW, make_tiny_model
 
 pytestmark = pytest.mark.integration
 

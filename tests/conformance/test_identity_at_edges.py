@@ -21,8 +21,8 @@ from specdec.wire.generation import GenerationCall
 from tests.conformance.model_folders import root
 from tests.conformance.plain_model import PlainModel
 from tests.conformance.small_pair import PROMPT
-from tests.kv_backends import KV_BACKENDS
-from tests.tiny_models import make_tiny_model
+from tests.support.kv_backends import KV_BACKENDS
+from tests.support.tiny_models import make_tiny_model
 from verifier_service.backends.batch_plan import Row, ScheduledChunk
 from verifier_service.backends.target_pass import verify_batch
 

@@ -19,7 +19,7 @@ from specdec.sampling.distribution import History, probabilities
 from specdec.sampling.params import SamplingParams
 from specdec.trees.tree import Tree, TreeDraft
 from specdec.trees.verification import verify_tree
-from tests.draft_laws import compress
+from tests.support.draft_laws import compress
 
 LENIENCES = (1.0, 0.8, 0.4, 0.1)
 MASSES = st.integers(2, 8).flatmap(

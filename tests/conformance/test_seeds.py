@@ -30,7 +30,7 @@ from tests.integration.verifier.scripted_drafter import (
     drafts,
     eventually,
 )
-from tests.tiny_models import make_tiny_model, make_tokenizer
+from tests.support.tiny_models import make_tiny_model, make_tokenizer
 
 pytestmark = pytest.mark.integration
 

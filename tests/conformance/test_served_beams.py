@@ -23,7 +23,7 @@ from tests.conformance.model_folders import root
 from tests.conformance.notes import Note
 from tests.conformance.served_pair import running_drafter, running_verifier
 from tests.integration.verifier.client import Client
-from tests.tiny_models import make_tiny_model
+from tests.support.tiny_models import make_tiny_model
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 

@@ -23,7 +23,7 @@ from tests.conformance.served_pair import ANY_PORT, PATIENCE, Ask, Done, generat
 from tests.conformance.small_pair import END, PROMPT, small
 from tests.conformance.table_models import Context
 from tests.integration.verifier.client import connected
-from tests.seq2seq_models import SHAPES, make_seq2seq_model
+from tests.support.seq2seq_models import SHAPES, make_seq2seq_model
 from verifier_service.app import verifier
 from verifier_service.config import VerifierSettings
 

@@ -27,8 +27,8 @@ from tests.conformance.notes import Note
 from tests.conformance.plain_model import PlainModel
 from tests.conformance.served_pair import Ask, Done, generate, running_verifier
 from tests.conformance.small_pair import END, PROMPT, VOCAB_SIZE
-from tests.tiny_heads import make_tiny_head
-from tests.tiny_models import make_tiny_model
+from tests.support.tiny_heads import make_tiny_head
+from tests.support.tiny_models import make_tiny_model
 from verifier_service.backends import head_drafter
 
 pytestmark = pytest.mark.integration

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.gpu.phase import PHASES
 from benchmarks.sections import SECTIONS
 from tests.e2e.system import ROOT, environment
-from tests.tiny_models import make_tiny_model
+from tests.support.tiny_models import make_tiny_model
 
 
 def _run(*arguments: str) -> "subprocess.CompletedProcess[str]":

@@ -15,7 +15,7 @@ from tests.chaos.cluster import Setup
 from tests.chaos.faults import Fault, Kind, schedule
 from tests.chaos.report import Report
 from tests.chaos.run import Load, chaos
-from tests.tiny_models import make_tiny_model
+from tests.support.tiny_models import make_tiny_model
 
 SEED = 20
 

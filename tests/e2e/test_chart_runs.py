@@ -19,7 +19,6 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from specdec.cli.local import health
 from specdec.cli.local.processes import Children
-from tests.addresses import free_addresses
 from tests.architecture.extras import PACKAGE_OF, RUN, command_with
 from tests.architecture.image import build
 from tests.e2e.system import START_SECONDS, environment, wait_until
@@ -27,6 +26,7 @@ from tests.helm.engine import CHART, NAMESPACE, RELEASE, Manifest, find_helm, ma
 from tests.helm.objects import TIERS, config, pods
 from tests.integration.serving.certificates import Authority
 from tests.integration.sessions.server import Server
+from tests.support.addresses import free_addresses
 
 
 class Cluster:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.addresses import free_addresses
 from tests.e2e.system import ROOT, SPECDEC, START_SECONDS, System, alive, environment, running_system, wait_until
+from tests.support.addresses import free_addresses
 
 
 def specdec(*arguments: str, timeout: float = START_SECONDS) -> subprocess.CompletedProcess[str]:

@@ -13,7 +13,7 @@ import pytest
 from tests.chaos.cluster import Setup
 from tests.chaos.corruption import HOPS, corruption
 from tests.chaos.run import Load
-from tests.tiny_models import make_tiny_model
+from tests.support.tiny_models import make_tiny_model
 
 TOKENS = 1000
 """Number of tokens for each hop."""

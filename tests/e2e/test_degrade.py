@@ -18,7 +18,7 @@ from specdec.cli.local.processes import ChildCommand, Children
 from specdec.cli.local.serve import command_of
 from tests.e2e.clients import client_of
 from tests.e2e.system import ROOT, SPECDEC, START_SECONDS, System, environment, running_system, wait_until
-from tests.tiny_models import make_tiny_model
+from tests.support.tiny_models import make_tiny_model
 
 LONG: dict[str, Any] = {"prompt": "import os\nimport sys\n\n\ndef main(", "temperature": 0, "max_tokens": 400}
 DRAFTED = {"gamma": 4}

@@ -13,8 +13,8 @@ from specdec.client import Client, PromptRequest, RoundEvent
 from specdec.rules.speculation import Mode
 from tests.e2e.clients import client_of
 from tests.e2e.system import NO_DRAFT_IS_LATE, System, killed_verifier, running_system, wait_until
-from tests.seq2seq_models import SHAPES, make_seq2seq_model
-from tests.tiny_models import END_TOKEN_ID
+from tests.support.seq2seq_models import SHAPES, make_seq2seq_model
+from tests.support.tiny_models import END_TOKEN_ID
 
 PROMPT = "The house is wonderful."
 TOKENS, LONG = 40, 400

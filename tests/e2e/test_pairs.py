@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM
 
 from tests.e2e.clients import client_of
 from tests.e2e.system import NO_DRAFT_IS_LATE, running_system
-from tests.tiny_models import END_TOKEN_ID, make_tiny_model
+from tests.support.tiny_models import END_TOKEN_ID, make_tiny_model
 
 PROMPT = [5, 9, 33, 120, 7, 61]
 

@@ -11,7 +11,7 @@ import pytest
 from specdec.protos.gateway.v1 import gateway_pb2 as pb
 from specdec.protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from tests.e2e.system import NO_DRAFT_IS_LATE, System, running_system
-from tests.otlp_collector import Collector, Sent, collector
+from tests.support.otlp_collector import Collector, Sent, collector
 
 TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 PARENT = f"00-{TRACE}-{CALLER}-01"

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.addresses import free_addresses
 from tests.integration.serving.certificates import Authority
+from tests.support.addresses import free_addresses
 
 START_SECONDS = 120
 _NAME = "localhost"

@@ -11,11 +11,11 @@ from gateway.discovery.sources import GatewayDiscoverySettings, source_of
 from specdec.serving.discovery import Source
 from tests.chaos.proxy import Proxy
 from tests.fake_kubernetes.slices import pod, slice_of
-from tests.gateway_fakes import until
 from tests.integration.kubernetes.follower import follow
 from tests.kubernetes.api import Api, Object
 from tests.kubernetes.arrange import ClusterAs, Installed
 from tests.kubernetes.control_plane import ApiServer, ControlPlane
+from tests.support.gateway_fakes import until
 
 
 class Slices:

@@ -14,11 +14,11 @@ from gateway.ratio_controller.app import serve
 from gateway.ratio_controller.config import RatioSettings
 from gateway.ratio_controller.controller import DeploymentScale
 from gateway.ratio_controller.lease import Leadership
-from tests.clock import Clock
-from tests.gateway_fakes import until
 from tests.kubernetes.api import Api, ApiRefused, Object
 from tests.kubernetes.arrange import ClusterAs, Installed
-from tests.metrics_fakes import SNAPSHOT
+from tests.support.clock import Clock
+from tests.support.gateway_fakes import until
+from tests.support.metrics_fakes import SNAPSHOT
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from tests.devices import NO_CUDA, use_device
+from tests.support.devices import NO_CUDA, use_device
 
 
 @pytest.fixture(params=["stand-in", pytest.param("cuda", marks=NO_CUDA)])

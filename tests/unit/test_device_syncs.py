@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from specdec.sampling.transfer import to_device, to_host
-from tests.device_syncs import device_syncs
+from tests.support.device_syncs import device_syncs
 
 SYNCS: dict[str, Callable[[Tensor], object]] = {
     "item": lambda t: t[0, 0].item(),

@@ -15,8 +15,8 @@ import pytest
 import yaml
 
 from specdec.cli.local.vllm import environment
-from tests.addresses import free_addresses
 from tests.integration.verifier.client import Client, connected
+from tests.support.addresses import free_addresses
 
 ROOT = Path(__file__).parents[2]
 PYTHON = Path(os.environ.get("SPECDEC_TEST_VLLM_PYTHON", ROOT / "build/vllm/.venv/bin/python"))

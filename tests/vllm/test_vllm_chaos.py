@@ -10,7 +10,7 @@ import pytest
 from tests.chaos.cluster import Setup
 from tests.chaos.faults import Fault, Kind
 from tests.chaos.run import Load, chaos
-from tests.tiny_models import make_tiny_model
+from tests.support.tiny_models import make_tiny_model
 from tests.vllm.server import HAS_VLLM, PYTHON
 
 pytestmark = [HAS_VLLM, pytest.mark.integration, pytest.mark.timeout(1800)]

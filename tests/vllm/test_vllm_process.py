@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.gateway_fakes import until
-from tests.tiny_models import make_tiny_model
+from tests.support.gateway_fakes import until
+from tests.support.tiny_models import make_tiny_model
 from tests.vllm.server import HAS_VLLM, vllm_verifier
 
 pytestmark = [HAS_VLLM, pytest.mark.integration, pytest.mark.timeout(1800)]

@@ -22,13 +22,13 @@ from specdec.protos.verifier.v1 import verifier_pb2 as pb
 from specdec.rules.speculation import Mode, TreeOptions
 from specdec.sampling.params import SamplingParams
 from specdec.wire.tokens import tokens_from_bytes, tokens_to_bytes
-from tests.addresses import free_addresses
 from tests.conformance.g_test import p_value
 from tests.conformance.model_folders import root
 from tests.conformance.plain_model import PlainModel
 from tests.conformance.served_pair import Ask, Done, call, generate, running_drafter, running_verifier
 from tests.integration.verifier.client import Client
-from tests.tiny_models import make_tiny_model
+from tests.support.addresses import free_addresses
+from tests.support.tiny_models import make_tiny_model
 from tests.vllm.server import HAS_VLLM, PYTHON, VllmVerifier, vllm_verifier
 
 pytestmark = [HAS_VLLM, pytest.mark.integration, pytest.mark.timeout(1800)]

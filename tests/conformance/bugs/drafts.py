@@ -15,7 +15,7 @@ from specdec.rules.verification import verify
 from tests.conformance.bugs.bug import Bug, Law, everywhere
 from tests.conformance.sampled_chain import Service
 from tests.conformance.table_models import Context
-from tests.draft_laws import compress
+from tests.support.draft_laws import compress
 
 Propose = Callable[[Mode, Tensor, Sequence[int], Sequence[int], int, Sequence[int] | None], Proposal]
 

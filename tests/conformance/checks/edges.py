@@ -17,7 +17,7 @@ from specdec.sampling.distribution import History
 from specdec.sampling.params import FinishReason, SamplingParams
 from specdec.wire.generation import Fallback, Round, Speedup, Timing
 from tests.conformance.checks.check import Check, count
-from tests.gateway_fakes import ByteTokenizer
+from tests.support.gateway_fakes import ByteTokenizer
 from verifier_service.backends.batch_plan import Outcome
 from verifier_service.drafts.drafts import Proposal
 from verifier_service.passes import conclude

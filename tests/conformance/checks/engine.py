@@ -16,7 +16,7 @@ from tests.conformance.checks.check import Check, count
 from tests.conformance.greedy_identity import answers, differing
 from tests.conformance.model_folders import root
 from tests.conformance.small_pair import PROMPT, VOCAB_SIZE, small
-from tests.tiny_models import make_tiny_model
+from tests.support.tiny_models import make_tiny_model
 from verifier_service.backends import target_pass
 from verifier_service.backends.batch_plan import Row, ScheduledChunk
 

@@ -18,7 +18,7 @@ from tests.conformance.exact_siblings import Node, drawn_with_replacement
 from tests.conformance.exact_tree import TREES, Enumeration, Models, rule_of
 from tests.conformance.lenient_law import published
 from tests.conformance.table_models import Context, Tables, pair, reference
-from tests.draft_laws import compress
+from tests.support.draft_laws import compress
 
 LENIENCE = 0.5
 PARAMS = (

@@ -27,7 +27,7 @@ from tests.conformance.checks.check import Check, Kind, in_parts
 from tests.conformance.g_test import g_test
 from tests.conformance.model_folders import root
 from tests.conformance.table_models import Context
-from tests.drafter_fakes import ListStream, PrefixModel
+from tests.support.drafter_fakes import ListStream, PrefixModel
 from verifier_service.backends import target_pass
 from verifier_service.backends.batch_plan import Row, ScheduledChunk
 

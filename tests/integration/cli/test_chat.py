@@ -11,8 +11,8 @@ from rich.console import Console
 from specdec.cli.commands.chat import chat
 from specdec.client.connection import GatewayConnection
 from specdec.client.events import PromptRequest
-from tests.gateway_fakes import Script
 from tests.integration.gateway.stage import Stage, stage
+from tests.support.gateway_fakes import Script
 
 
 class Typed(Console):

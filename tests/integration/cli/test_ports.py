@@ -10,7 +10,7 @@ import pytest
 from specdec.cli.local import ports
 from specdec.cli.local.ports import Wanted
 from specdec.errors import ConfigError
-from tests.addresses import NEEDS_IPV6
+from tests.support.addresses import NEEDS_IPV6
 
 pytestmark = pytest.mark.integration
 

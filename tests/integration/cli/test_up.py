@@ -22,7 +22,7 @@ from specdec.cli.local import health, launch, plan, valkey
 from specdec.cli.local.signals import Stop, StopRequested, stop_on_signals
 from specdec.cli.settings import UpSettings
 from specdec.errors import ConfigError
-from tests.addresses import NEEDS_IPV6
+from tests.support.addresses import NEEDS_IPV6
 
 pytestmark = pytest.mark.integration
 

@@ -20,10 +20,10 @@ from specdec.client import (
 )
 from specdec.errors import FieldInvalid, ModelNotFound, NoVerifier, SessionNotFound
 from specdec.sampling.params import FinishReason
-from tests.gateway_fakes import Script, ScriptedVerifier
 from tests.integration.gateway.replicas import LONG, replicas
 from tests.integration.gateway.stage import stage
 from tests.integration.sessions.server import Server
+from tests.support.gateway_fakes import Script, ScriptedVerifier
 
 pytestmark = pytest.mark.integration
 

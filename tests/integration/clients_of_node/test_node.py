@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.gateway_fakes import Script, ScriptedVerifier, facts
 from tests.integration.gateway.stage import stage
 from tests.integration.gateway.writing_tool import CALL
+from tests.support.gateway_fakes import Script, ScriptedVerifier, facts
 
 ROOT = Path(__file__).parents[3]
 MODULES = ROOT / "build" / "node" / "node_modules"

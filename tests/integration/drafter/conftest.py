@@ -11,7 +11,7 @@ from drafter_service.config import DrafterSettings
 from specdec.engine import NativeEngine
 from tests.integration.drafter.reference_drafts import SUPPORT
 from tests.integration.drafter.served_drafter import Serve, Service
-from tests.tiny_models import make_tiny_model
+from tests.support.tiny_models import make_tiny_model
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,7 @@
 
 from tests.integration.drafter.served_drafter import Serve
 from tests.integration.drafter.verifier_by_hand import opening
-from tests.walk import walked
+from tests.support.walk import walked
 
 MOST = 12
 """Files of `drafter_service/` that a session with one draft enters; less is better."""

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from specdec.engine import NativeEngine
-from tests.devices import NO_CUDA
-from tests.kv_backends import KV_BACKENDS
-from tests.tiny_models import make_tiny_model
+from tests.support.devices import NO_CUDA
+from tests.support.kv_backends import KV_BACKENDS
+from tests.support.tiny_models import make_tiny_model
 
 Load = Callable[..., NativeEngine]
 

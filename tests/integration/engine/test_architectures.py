@@ -16,8 +16,8 @@ from specdec.engine.cuda.backend import PagedBackend
 from specdec.engine.loader import load_decoder
 from specdec.engine.model_check import RecordingStep
 from specdec.errors import ModelRefused
-from tests.kv_backends import CallingCapture, triton_kernels
-from tests.tiny_models import ARCHITECTURES, WINDOW, make_tiny_model
+from tests.support.kv_backends import CallingCapture, triton_kernels
+from tests.support.tiny_models import ARCHITECTURES, WINDOW, make_tiny_model
 
 pytestmark = pytest.mark.integration
 

@@ -11,8 +11,8 @@ import torch
 from specdec.engine import Chunk, NativeEngine
 from specdec.engine.decoder import Decoder
 from specdec.errors import ModelRefused
-from tests.devices import NO_CUDA
-from tests.tiny_models import make_tiny_model
+from tests.support.devices import NO_CUDA
+from tests.support.tiny_models import make_tiny_model
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler"),

@@ -16,7 +16,7 @@ from specdec.engine.kv.pool import KvMemory
 from specdec.errors import InternalError, ModelRefused
 from specdec.rules.blocks import BLOCK_TOKENS
 from specdec.sampling import vocabulary
-from tests.tiny_models import END_TOKEN_ID, make_tokenizer
+from tests.support.tiny_models import END_TOKEN_ID, make_tokenizer
 
 pytestmark = pytest.mark.integration
 

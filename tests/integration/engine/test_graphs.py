@@ -12,7 +12,7 @@ from torch import Tensor
 from specdec.engine import Chunk, NativeEngine
 from specdec.engine.cuda.backend import PagedBackend
 from specdec.engine.cuda.graphs import COMMON, Replay
-from tests.kv_backends import CallingCapture, PlainKernels, graphs, session_kv
+from tests.support.kv_backends import CallingCapture, PlainKernels, graphs, session_kv
 
 pytestmark = pytest.mark.integration
 

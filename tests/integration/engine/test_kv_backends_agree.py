@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from specdec.engine import Chunk, NativeEngine
 from specdec.trees.tree import Tree
-from tests.devices import NO_CUDA
-from tests.kv_backends import KV_BACKENDS, session_kv
+from tests.support.devices import NO_CUDA
+from tests.support.kv_backends import KV_BACKENDS, session_kv
 
 pytestmark = pytest.mark.integration
 

@@ -20,8 +20,8 @@ from specdec.engine.cpu.cpp_library import SOURCES
 from specdec.engine.cpu.operator import load_attention, open_operator_backend
 from specdec.engine.kv.sequence import SequenceKv
 from specdec.errors import ModelRefused
-from tests.kv_backends import KV_BACKENDS, operator
-from tests.tiny_models import make_tiny_model
+from tests.support.kv_backends import KV_BACKENDS, operator
+from tests.support.tiny_models import make_tiny_model
 
 pytestmark = pytest.mark.integration
 

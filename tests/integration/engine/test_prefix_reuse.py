@@ -10,8 +10,8 @@ from specdec.engine import Chunk, NativeEngine
 from specdec.errors import InternalError
 from specdec.rules import blocks
 from specdec.rules.blocks import BLOCK_TOKENS
-from tests.kv_backends import session_kv
-from tests.tiny_models import ARCHITECTURES
+from tests.support.kv_backends import session_kv
+from tests.support.tiny_models import ARCHITECTURES
 
 pytestmark = pytest.mark.integration
 

@@ -10,8 +10,8 @@ from specdec.engine.batch import Chunk
 from specdec.engine.native import NativeEngine
 from specdec.engine.reference import ReferenceEngine
 from specdec.errors import InternalError, ModelRefused
-from tests.seq2seq_models import SHAPES, make_seq2seq_model
-from tests.tiny_models import make_tiny_model
+from tests.support.seq2seq_models import SHAPES, make_seq2seq_model
+from tests.support.tiny_models import make_tiny_model
 
 TOKENS = [5, 9, 3, 7, 11, 2, 8, 40, 41, 42, 43, 44]
 PROMPT = 5

@@ -11,8 +11,8 @@ from transformers import AutoModelForCausalLM
 
 from specdec.engine import Chunk, NativeEngine
 from specdec.errors import ModelRefused
-from tests.kv_backends import KV_BACKENDS
-from tests.tiny_models import make_tiny_model
+from tests.support.kv_backends import KV_BACKENDS
+from tests.support.tiny_models import make_tiny_model
 
 TAPS = (2, 0, 1)
 TEXTS = {name: [(start + 13 * index * index) % 320 for index in range(70)] for name, start in (("a", 1), ("b", 5))}

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 from specdec.engine import Chunk, NativeEngine
 from specdec.errors import InternalError
 from specdec.trees.tree import Tree
-from tests.tiny_models import WINDOW
+from tests.support.tiny_models import WINDOW
 
 pytestmark = pytest.mark.integration
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from specdec.engine import NativeEngine
 from specdec.errors import ModelRefused
-from tests.tiny_models import WINDOW, make_tiny_model
+from tests.support.tiny_models import WINDOW, make_tiny_model
 
 PAGE = Path(__file__).parents[3] / "docs" / "engines.md"
 BEGIN, END = "<!-- variants: begin -->\n", "<!-- variants: end -->\n"

@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 import grpc
 import pytest
 
-from tests.gateway_fakes import ScriptedVerifier
 from tests.integration.gateway.replicas import LONG, Replica, replicas
 from tests.integration.gateway.stage import Stage, stage
 from tests.integration.sessions.server import Server
+from tests.support.gateway_fakes import ScriptedVerifier
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import httpx2
 from gateway.app import Gateway, running
 from gateway.config import GatewaySettings, TokenizerSettings
 from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
-from tests.gateway_fakes import ByteTokenizer, Script, ScriptedVerifier
 from tests.integration.gateway.scripted_servicer import serve_scripted
+from tests.support.gateway_fakes import ByteTokenizer, Script, ScriptedVerifier
 
 LONG = Script(text="abcdefghijklmnopqrstuvwxyz", gamma=0, pause=0.02)
 ASKED: dict[str, Any] = {"prompt": "Say it", "max_tokens": 50}

@@ -9,7 +9,7 @@ from specdec.protos.verifier.v1 import verifier_pb2_grpc as pb_grpc
 from specdec.serving.rpc.server import start_grpc
 from specdec.wire.generation import call_from_pb, info_to_pb, round_to_pb
 from specdec.wire.passes import orders_from_pb, pass_to_pb
-from tests.gateway_fakes import ScriptedVerifier
+from tests.support.gateway_fakes import ScriptedVerifier
 
 
 class ScriptedServicer(pb_grpc.VerifierServiceServicer):

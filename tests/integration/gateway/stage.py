@@ -10,9 +10,9 @@ from openai import AsyncOpenAI
 
 from gateway.app import Gateway, running
 from gateway.config import GatewaySettings, TokenizerSettings
-from tests.gateway_fakes import ByteTokenizer, ScriptedVerifier
 from tests.integration.gateway.scripted_servicer import serve_scripted
-from tests.memory_sessions import MemorySessionStore
+from tests.support.gateway_fakes import ByteTokenizer, ScriptedVerifier
+from tests.support.memory_sessions import MemorySessionStore
 
 
 @dataclass

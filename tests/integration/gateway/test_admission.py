@@ -13,10 +13,10 @@ from gateway.config import AdmissionSettings
 from gateway.store.redis_client import connect
 from specdec.protos.gateway.v1 import gateway_pb2 as pb
 from specdec.protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
-from tests.gateway_fakes import Script, ScriptedVerifier, until
 from tests.integration.gateway.flood import attacker
 from tests.integration.gateway.replicas import LONG, Heard, Replica, replicas
 from tests.integration.sessions.server import Server
+from tests.support.gateway_fakes import Script, ScriptedVerifier, until
 
 SHORT = Script(text="ok", gamma=0)
 

@@ -13,9 +13,9 @@ from gateway.tools.values import Message, ToolCall
 from specdec.errors import FieldInvalid
 from specdec.protos.gateway.v1 import gateway_pb2 as pb
 from specdec.protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
-from tests.gateway_fakes import CONTEXT, Script
 from tests.integration.gateway.stage import Stage, stage
 from tests.integration.gateway.writing_tool import CALL, WRITE
+from tests.support.gateway_fakes import CONTEXT, Script
 
 DEMO = "models/demo/target"
 USER = [{"role": "user", "content": "hi"}]

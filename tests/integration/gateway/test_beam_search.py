@@ -12,8 +12,8 @@ from specdec.protos.common.v1 import common_pb2 as common
 from specdec.protos.gateway.v1 import gateway_pb2 as pb
 from specdec.protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from specdec.sampling.params import SamplingParams
-from tests.gateway_fakes import EOS, Script, ScriptedVerifier, facts
 from tests.integration.gateway.stage import Stage, stage
+from tests.support.gateway_fakes import EOS, Script, ScriptedVerifier, facts
 
 TEXT = Script().text
 BEAMS: dict[str, Any] = {"use_beam_search": True, "beam_width": 4}

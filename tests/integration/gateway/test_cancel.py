@@ -4,9 +4,9 @@ import asyncio
 
 from gateway.callers.caller import tenant_of
 from gateway.turns.turn import session_id_for
-from tests.gateway_fakes import Script, ScriptedVerifier, until
 from tests.integration.gateway.replicas import LONG, Heard, Replica, replicas
 from tests.integration.sessions.server import Server
+from tests.support.gateway_fakes import Script, ScriptedVerifier, until
 
 TEXT = LONG.text
 

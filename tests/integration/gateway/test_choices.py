@@ -7,8 +7,8 @@ import openai
 import pytest
 
 from specdec.errors import InternalError
-from tests.gateway_fakes import Script, drained, output, until
 from tests.integration.gateway.stage import Stage
+from tests.support.gateway_fakes import Script, drained, output, until
 
 TEXT = Script().text
 CHAT: dict[str, Any] = {"model": "bytes", "messages": [{"role": "user", "content": "hi"}]}

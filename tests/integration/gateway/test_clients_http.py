@@ -9,8 +9,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.gateway_fakes import Script
 from tests.integration.gateway.stage import Stage
+from tests.support.gateway_fakes import Script
 
 BODY = json.dumps({"prompt": "x", "max_tokens": 8}).encode()
 H2C = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABk\r\n"

@@ -23,9 +23,9 @@ from specdec.serving.discovery import Endpoint
 from specdec.serving.rpc import checksum
 from specdec.wire.generation import GenerationCall, VerifierInfo
 from specdec.wire.passes import Opening
-from tests.flipping_server import FlipInterceptor, flipping_server
-from tests.gateway_fakes import EOS, TOKENIZER_HASH, Script, ScriptedVerifier, output
 from tests.integration.gateway.scripted_servicer import ScriptedServicer
+from tests.support.flipping_server import FlipInterceptor, flipping_server
+from tests.support.gateway_fakes import EOS, TOKENIZER_HASH, Script, ScriptedVerifier, output
 
 SCRIPT = Script(text="All work and no play makes Jack a dull boy. " * 25, gamma=3, pause=0.001)
 PROMPT = tuple(b"Say it")

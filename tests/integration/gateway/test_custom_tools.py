@@ -7,8 +7,8 @@ from typing import Any
 import openai
 import pytest
 
-from tests.gateway_fakes import Script, ScriptedVerifier, facts
 from tests.integration.gateway.stage import Stage, stage
+from tests.support.gateway_fakes import Script, ScriptedVerifier, facts
 
 PATCH = '*** Begin Patch\n*** Delete File: "é".py\n*** End Patch\n'
 ARGUMENTS = json.dumps({"input": PATCH}, ensure_ascii=False)

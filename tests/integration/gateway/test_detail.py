@@ -10,8 +10,8 @@ from google.protobuf.json_format import MessageToDict
 
 from specdec.protos.gateway.v1 import gateway_pb2 as pb
 from specdec.protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
-from tests.gateway_fakes import Script
 from tests.integration.gateway.stage import Stage
+from tests.support.gateway_fakes import Script
 
 TEXT = Script().text
 DRAFTED = [3, 3, 3, 3]

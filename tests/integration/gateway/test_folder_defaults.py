@@ -13,8 +13,8 @@ from specdec.errors import ConfigError
 from specdec.protos.gateway.v1 import gateway_pb2 as pb
 from specdec.protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from specdec.sampling.params import SamplingParams
-from tests.gateway_fakes import Script
 from tests.integration.gateway.stage import Stage, stage
+from tests.support.gateway_fakes import Script
 
 TALK: Any = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
 BODIES: dict[str, Any] = {

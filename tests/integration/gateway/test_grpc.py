@@ -15,8 +15,8 @@ from specdec.protos.common.v1 import common_pb2
 from specdec.protos.gateway.v1 import gateway_pb2 as pb
 from specdec.protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from specdec.serving.rpc.status import from_rpc_error
-from tests.gateway_fakes import EOS, Script, output, until
 from tests.integration.gateway.stage import Stage, stage
+from tests.support.gateway_fakes import EOS, Script, output, until
 
 TEXT = Script().text
 

@@ -11,8 +11,8 @@ from specdec.errors import FieldInvalid
 from specdec.protos.gateway.v1 import gateway_pb2 as pb
 from specdec.protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from specdec.serving.rpc.status import from_rpc_error
-from tests.gateway_fakes import Script
 from tests.integration.gateway.stage import Stage
+from tests.support.gateway_fakes import Script
 
 TEXT = Script().text
 TALK = [pb.ChatMessage(role="user", content="hi")]

@@ -11,8 +11,8 @@ from specdec.protos.common.v1 import common_pb2
 from specdec.protos.gateway.v1 import gateway_pb2 as pb
 from specdec.protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from specdec.serving.rpc.status import from_rpc_error
-from tests.gateway_fakes import Script
 from tests.integration.gateway.stage import Stage
+from tests.support.gateway_fakes import Script
 
 WEATHER = pb.Tool(name="weather", parameters='{"type": "object", "properties": {"city": {"type": "string"}}}')
 TIME = pb.Tool(name="time")

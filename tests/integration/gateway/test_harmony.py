@@ -13,9 +13,9 @@ from gateway.text.tokenizer import ModelTokenizer
 from gateway.tools.message_reader import MessageReader, joined_message
 from gateway.tools.reading import Reading
 from specdec.grammar.compiler import GrammarCompiler
-from tests.gateway_fakes import EOS, Script, ScriptedVerifier, facts
 from tests.integration.gateway.stage import Stage, stage
-from tests.tokenizers_apart import ALPHABET
+from tests.support.gateway_fakes import EOS, Script, ScriptedVerifier, facts
+from tests.support.tokenizers_apart import ALPHABET
 
 SPECIAL = (
     *("<|return|>", "<|startoftext|>", "<|endoftext|>", "<|constrain|>", "<|channel|>", "<|start|>", "<|end|>"),

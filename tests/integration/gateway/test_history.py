@@ -11,9 +11,9 @@ from openai import LengthFinishReasonError
 
 from specdec.protos.gateway.v1 import gateway_pb2 as pb
 from specdec.protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
-from tests.gateway_fakes import Script, ScriptedVerifier, facts
 from tests.integration.gateway.stage import Stage, stage
 from tests.integration.gateway.writing_tool import CALL, WRITE
+from tests.support.gateway_fakes import Script, ScriptedVerifier, facts
 
 TEXTS = (
     "",

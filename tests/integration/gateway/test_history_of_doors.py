@@ -9,9 +9,9 @@ import anthropic
 import httpx2
 import pytest
 
-from tests.gateway_fakes import Script, ScriptedVerifier, facts
 from tests.integration.gateway.stage import Stage, stage
 from tests.integration.gateway.writing_tool import CALL, WRITE
+from tests.support.gateway_fakes import Script, ScriptedVerifier, facts
 
 TEXTS = ("", "Well.", CALL, f"Well. {CALL}", f"{CALL}\n{CALL}", f"{CALL} and", '<tool_call>{"name": "x"')
 LONG = 60_000

@@ -14,8 +14,8 @@ from gateway.http import unread
 from gateway.http.connection import MAX_PIPELINED
 from specdec.cli.local.ports import free
 from specdec.errors import InternalError
-from tests.gateway_fakes import Script, ScriptedVerifier, facts, until
 from tests.integration.gateway.stage import Stage, stage
+from tests.support.gateway_fakes import Script, ScriptedVerifier, facts, until
 
 GOOD = {"model": "bytes", "prompt": "Say it"}
 

@@ -20,10 +20,10 @@ from specdec.cli.app import status_of
 from specdec.cli.exit_codes import ExitCode
 from specdec.protos.gateway.v1 import gateway_pb2 as pb
 from specdec.protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
-from tests.gateway_fakes import Script, ScriptedVerifier, until
 from tests.integration.gateway.key_files import bearer, line, write
 from tests.integration.gateway.replicas import LONG, Heard, Replica, replicas
 from tests.integration.sessions.server import Server, running_server
+from tests.support.gateway_fakes import Script, ScriptedVerifier, until
 
 SHORT = Script(text="ok", gamma=0)
 SLOW = Script(text="abcdefghijklmnopqrst", gamma=0, pause=0.1)

@@ -11,8 +11,8 @@ from specdec.protos.gateway.v1 import gateway_pb2 as pb
 from specdec.protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from specdec.wire.logprobs import floats_from_bytes
 from specdec.wire.tokens import tokens_from_bytes
-from tests.gateway_fakes import EOS, Script, output
 from tests.integration.gateway.stage import Stage
+from tests.support.gateway_fakes import EOS, Script, output
 
 SCRIPT = Script(text="Héllo, wörld.")
 TOKENS = output(SCRIPT)

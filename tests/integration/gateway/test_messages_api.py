@@ -6,8 +6,8 @@ from typing import Any
 import anthropic
 import pytest
 
-from tests.gateway_fakes import Script, ScriptedVerifier, facts
 from tests.integration.gateway.stage import Stage, stage
+from tests.support.gateway_fakes import Script, ScriptedVerifier, facts
 
 CALL = '<tool_call>\n{"name": "Bash", "arguments": {"command": "ls"}}\n</tool_call>'
 BASH: Any = {

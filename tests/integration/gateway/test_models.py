@@ -15,9 +15,9 @@ from gateway.config import GatewaySettings, ModelRoute, TokenizerSettings
 from gateway.tools.formats import FORMATS
 from specdec.protos.gateway.v1 import gateway_pb2 as pb
 from specdec.protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
-from tests.gateway_fakes import ByteTokenizer, Script, ScriptedVerifier, facts
 from tests.integration.gateway.scripted_servicer import serve_scripted
-from tests.memory_sessions import MemorySessionStore
+from tests.support.gateway_fakes import ByteTokenizer, Script, ScriptedVerifier, facts
+from tests.support.memory_sessions import MemorySessionStore
 
 QUIET = "org/quiet"
 LOUD = "org/loud"

@@ -11,8 +11,8 @@ from specdec.errors import ContextLengthExceeded, MessageTooLarge, SpecdecError
 from specdec.protos.gateway.v1 import gateway_pb2 as pb
 from specdec.protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from specdec.serving.rpc.status import from_rpc_error
-from tests.gateway_fakes import ByteTokenizer
 from tests.integration.gateway.stage import Stage, stage
+from tests.support.gateway_fakes import ByteTokenizer
 
 LIMIT = GatewaySettings.model_fields["max_body_bytes"].default
 HEAD = 1024

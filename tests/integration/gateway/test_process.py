@@ -23,9 +23,9 @@ from specdec.cli.local.processes import ChildCommand, Children
 from specdec.cli.local.signals import Stop
 from specdec.protos.verifier.v1 import verifier_pb2_grpc as pb_grpc
 from specdec.serving.rpc.server import start_grpc
-from tests.gateway_fakes import ScriptedVerifier, facts
 from tests.integration.gateway.scripted_servicer import ScriptedServicer
 from tests.integration.sessions.server import Server
+from tests.support.gateway_fakes import ScriptedVerifier, facts
 
 ROOT = Path(__file__).parents[3]
 DEMO = ROOT / "models" / "demo" / "target"

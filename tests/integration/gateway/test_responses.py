@@ -5,8 +5,8 @@ from typing import Any
 import openai
 import pytest
 
-from tests.gateway_fakes import Script, ScriptedVerifier, facts
 from tests.integration.gateway.stage import Stage, stage
+from tests.support.gateway_fakes import Script, ScriptedVerifier, facts
 
 CALL = '<tool_call>\n{"name": "shell", "arguments": {"command": ["ls"]}}\n</tool_call>'
 SHELL: Any = {

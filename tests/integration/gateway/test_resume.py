@@ -13,9 +13,9 @@ from gateway.turns.turn import note_of
 from specdec.rules.speculation import Origin
 from specdec.wire.generation import Round
 from tests.contracts.session_store import commit
-from tests.gateway_fakes import ScriptedVerifier, until
 from tests.integration.gateway.replicas import ASKED, LONG, Heard, Replica, replicas
 from tests.integration.sessions.server import Server
+from tests.support.gateway_fakes import ScriptedVerifier, until
 
 TEXT = LONG.text
 

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from gateway.config import DrainSettings
-from tests.gateway_fakes import ScriptedVerifier, until
 from tests.integration.gateway.replicas import LONG, Heard, Replica, replicas
 from tests.integration.sessions.server import Server
+from tests.support.gateway_fakes import ScriptedVerifier, until
 
 TEXT = LONG.text
 ALL = {0: TEXT, 1: TEXT, 2: TEXT}

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.gateway_fakes import EOS, Script, ScriptedVerifier
 from tests.integration.gateway.replicas import Replica
+from tests.support.gateway_fakes import EOS, Script, ScriptedVerifier
 
 ANSWER = [*b"ok", EOS]
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.gateway_fakes import ScriptedVerifier, facts
 from tests.integration.gateway.stage import Stage, stage
+from tests.support.gateway_fakes import ScriptedVerifier, facts
 
 EXAMPLES = 4
 """Number of requests of each kind for each operation."""

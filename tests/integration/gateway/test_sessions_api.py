@@ -11,9 +11,9 @@ from gateway.store.redis_client import connect
 from gateway.turns.turn import session_id_for
 from specdec.protos.gateway.v1 import gateway_pb2 as pb
 from specdec.protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
-from tests.gateway_fakes import EOS, Script, ScriptedVerifier
 from tests.integration.gateway.replicas import LONG, Heard, Replica, replicas
 from tests.integration.sessions.server import Server
+from tests.support.gateway_fakes import EOS, Script, ScriptedVerifier
 
 ANSWER = [*b"ok", EOS]
 GUESSES = (("GET", "/events"), ("DELETE", ""))

@@ -17,7 +17,7 @@ from specdec.rules.speculation import Mode, Speculation
 from specdec.sampling.params import FinishReason, SamplingParams
 from specdec.serving.rpc.server import start_grpc
 from specdec.wire.generation import GenerationCall, Round, info_to_pb
-from tests.gateway_fakes import ScriptedVerifier
+from tests.support.gateway_fakes import ScriptedVerifier
 from verifier_service.service import Ready, VerifierServicer
 
 SILENCE = 1.0

@@ -8,8 +8,8 @@ import httpx2
 import openai
 import pytest
 
-from tests.gateway_fakes import Script
 from tests.integration.gateway.stage import Stage
+from tests.support.gateway_fakes import Script
 
 WEATHER: Any = {
     "type": "function",

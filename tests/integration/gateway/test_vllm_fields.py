@@ -6,9 +6,9 @@ from typing import Any
 import openai
 import pytest
 
-from tests.gateway_fakes import CONTEXT, Script
 from tests.integration.gateway.replicas import LONG, Heard, Replica
 from tests.integration.gateway.stage import Stage
+from tests.support.gateway_fakes import CONTEXT, Script
 
 TEXT = Script().text
 BOTH: Any = ["Say it", list(b"Say that")]

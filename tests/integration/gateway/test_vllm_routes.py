@@ -6,8 +6,8 @@ import httpx2
 import pytest
 
 from specdec.serving.version import package_version
-from tests.gateway_fakes import Script
 from tests.integration.gateway.stage import Stage, stage
+from tests.support.gateway_fakes import Script
 
 GOOD: dict[str, Any] = {"model": "bytes", "prompt": "Say it", "max_tokens": 50}
 PAGE = "https://app.example"

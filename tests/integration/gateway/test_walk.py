@@ -1,7 +1,7 @@
 """How far a request walks: the files that a streamed request enters in the gateway."""
 
 from tests.integration.gateway.stage import Stage, stage
-from tests.walk import walked
+from tests.support.walk import walked
 
 MOST = 48
 """Files of `gateway/` that a request enters; less is better."""

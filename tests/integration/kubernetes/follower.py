@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 
 from specdec.serving.discovery import Endpoints, Source
-from tests.gateway_fakes import until
+from tests.support.gateway_fakes import until
 
 
 class Follower:

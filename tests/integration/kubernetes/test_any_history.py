@@ -12,7 +12,7 @@ from gateway.discovery.cluster import ClusterSettings
 from gateway.discovery.sources import GatewayDiscoverySettings, KubernetesSource, endpoints_of
 from tests.fake_kubernetes import FakeKubernetes
 from tests.fake_kubernetes.slices import SERVICE, SLICES, pod, slice_of
-from tests.gateway_fakes import until
+from tests.support.gateway_fakes import until
 
 PODS = st.lists(
     st.builds(

@@ -13,8 +13,8 @@ from specdec.serving.discovery import Endpoint
 from tests.fake_kubernetes import FakeKubernetes
 from tests.fake_kubernetes.access import Request
 from tests.fake_kubernetes.slices import SERVICE, SLICES, pod, slice_of
-from tests.gateway_fakes import until
 from tests.integration.kubernetes.follower import Follower, follow
+from tests.support.gateway_fakes import until
 
 
 @asynccontextmanager

@@ -21,9 +21,9 @@ from specdec.serving.rpc.server import start_grpc
 from tests.fake_kubernetes import FakeKubernetes
 from tests.fake_kubernetes.slices import SERVICE, SLICES, pod, slice_of
 from tests.fake_kubernetes.store import Object
-from tests.gateway_fakes import ByteTokenizer, Script, ScriptedVerifier, until
 from tests.integration.gateway.scripted_servicer import ScriptedServicer
-from tests.memory_sessions import MemorySessionStore
+from tests.support.gateway_fakes import ByteTokenizer, Script, ScriptedVerifier, until
+from tests.support.memory_sessions import MemorySessionStore
 
 LONG = Script(text="All that is said, is said once. " * 4, pause=0.02)
 

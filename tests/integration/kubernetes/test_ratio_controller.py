@@ -15,12 +15,12 @@ from gateway.ratio_controller.config import LeaseSettings, MetricsSettings, Rati
 from gateway.ratio_controller.controller import DeploymentScale, Scale
 from gateway.ratio_controller.lease import Leadership
 from specdec.serving.telemetry.snapshot import MetricsSnapshot
-from tests.clock import Clock
 from tests.fake_kubernetes import FakeKubernetes
 from tests.fake_kubernetes.access import Request
 from tests.fake_kubernetes.store import Kind, Object
-from tests.gateway_fakes import until
-from tests.metrics_fakes import SNAPSHOT
+from tests.support.clock import Clock
+from tests.support.gateway_fakes import until
+from tests.support.metrics_fakes import SNAPSHOT
 
 DEPLOYMENTS: Kind = ("apps", "deployments", "ns")
 LEASES: Kind = ("coordination.k8s.io", "leases", "ns")

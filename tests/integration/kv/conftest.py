@@ -17,8 +17,8 @@ from tests.integration.kv.stage import BLOCK, LENGTH, PROMPT, Stage
 from tests.integration.sessions.server import Server
 from tests.integration.verifier.scripted_drafter import RunningDrafter, ScriptedDrafter, Seen, drafts
 from tests.integration.verifier.target import Target, load_target
-from tests.memory_sessions import MemorySessionStore
-from tests.tiny_models import make_tiny_model
+from tests.support.memory_sessions import MemorySessionStore
+from tests.support.tiny_models import make_tiny_model
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ from specdec.errors import ConfigError
 from specdec.serving.addresses import join_address, listen, split_address
 from specdec.serving.rpc.server import GrpcServer, start_grpc
 from specdec.serving.telemetry.metrics import serve_metrics
-from tests.addresses import NEEDS_IPV6
+from tests.support.addresses import NEEDS_IPV6
 
 FAMILIES = ("127.0.0.1", "::1")
 

@@ -5,10 +5,10 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from tests.addresses import free_addresses
 from tests.integration.verifier.house import House
 from tests.integration.verifier.target import Target, load_target
-from tests.tiny_models import make_tiny_model
+from tests.support.addresses import free_addresses
+from tests.support.tiny_models import make_tiny_model
 
 
 @pytest.fixture(scope="session")

@@ -14,8 +14,8 @@ from specdec.sampling.params import SamplingParams
 from specdec.serving.rpc import checksum
 from specdec.wire.draft import DraftTokens
 from specdec.wire.session import NackReason, Open
-from tests.flipping_server import FlipInterceptor, flipping_server
 from tests.integration.verifier.scripted_drafter import ScriptedDrafter, Seen, drafts
+from tests.support.flipping_server import FlipInterceptor, flipping_server
 from verifier_service.drafts.client import DrafterClient, Identity, LinkTimes
 from verifier_service.drafts.link import DrafterLink, LinkState
 from verifier_service.metrics import VerifierMetrics

@@ -12,7 +12,7 @@ from specdec.sampling.params import SamplingParams
 from specdec.serving.rpc.status import from_rpc_error
 from tests.conformance.served_pair import pair, running_verifier
 from tests.integration.verifier.client import output
-from tests.tiny_models import make_tiny_model
+from tests.support.tiny_models import make_tiny_model
 
 LENGTH = 60
 

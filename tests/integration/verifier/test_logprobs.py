@@ -19,7 +19,7 @@ from specdec.wire.logprobs import logprobs_from_pb
 from tests.conformance.served_pair import pair
 from tests.integration.verifier.client import Client, output
 from tests.integration.verifier.target import PROMPT
-from tests.tiny_models import make_tiny_model
+from tests.support.tiny_models import make_tiny_model
 
 LENGTH = 24
 NOISE = 1e-4

@@ -16,7 +16,7 @@ from specdec.serving.rpc.status import from_rpc_error
 from tests.conformance.served_pair import running_drafter, running_verifier
 from tests.integration.verifier.client import Client, output
 from tests.integration.verifier.target import PROMPT
-from tests.tiny_models import make_tiny_model
+from tests.support.tiny_models import make_tiny_model
 
 POISON = 300
 """Token that turns the logits of every context with it into NaN."""

@@ -18,7 +18,7 @@ from specdec.serving.rpc.status import from_rpc_error
 from specdec.wire.logprobs import logprobs_from_pb
 from tests.conformance.served_pair import running_drafter, running_verifier
 from tests.integration.verifier.client import Client, output
-from tests.tiny_models import make_tiny_model
+from tests.support.tiny_models import make_tiny_model
 from verifier_service.backends.batch_plan import PIECE
 
 NOISE = 1e-4

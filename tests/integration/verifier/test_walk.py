@@ -5,7 +5,7 @@ from tests.integration.verifier.draft_scripts import oracle
 from tests.integration.verifier.house import House
 from tests.integration.verifier.passes_client import FAR, make_call, serving
 from tests.integration.verifier.target import LENGTH, PROMPT, Target
-from tests.walk import walked
+from tests.support.walk import walked
 
 MOST = 25
 """Files of `verifier_service/` that a generation with drafts enters; less is better."""

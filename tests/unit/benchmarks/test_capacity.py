@@ -20,7 +20,7 @@ from benchmarks.sections.lab import Lab
 from benchmarks.sections.scale import quick
 from benchmarks.systems.apart import Slice
 from specdec.engine import Engine
-from tests.tiny_models import make_tiny_model
+from tests.support.tiny_models import make_tiny_model
 from verifier_service.backends import target_pass
 from verifier_service.backends.batch_plan import ScheduledChunk
 from verifier_service.backends.target_pass import Result

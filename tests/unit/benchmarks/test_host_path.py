@@ -21,7 +21,7 @@ from benchmarks.host_path.target import CYCLE, make_target
 from benchmarks.peers.cells import BASE
 from benchmarks.sections import host_path
 from specdec.errors import ConfigError
-from tests.tiny_models import make_tiny_model
+from tests.support.tiny_models import make_tiny_model
 
 OFF = "ours, off"
 

@@ -9,7 +9,7 @@ from benchmarks.peers.batch import Batch, Heard, timed
 from benchmarks.run import Ask
 from benchmarks.sections import one_core
 from benchmarks.sections.one_core import Cell
-from tests.clock import Clock
+from tests.support.clock import Clock
 
 
 async def test_tokens_count_from_the_last_begin_of_an_answer_to_the_first_end(

@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from benchmarks.gpu.padded import Size, pad_model
-from tests.tiny_models import make_tiny_model
+from tests.support.tiny_models import make_tiny_model
 
 IDS = torch.tensor([[5, 9, 200, 31, 7, 7, 118]])
 VOCABULARY = 320

@@ -15,7 +15,7 @@ from benchmarks.sections import spec
 from benchmarks.sections.lab import Lab
 from benchmarks.sections.scale import quick
 from specdec.errors import ConfigError
-from tests.tiny_models import make_tiny_model
+from tests.support.tiny_models import make_tiny_model
 
 ROWS = [json.loads(line) for line in FILE.read_text(encoding="utf-8").splitlines()]
 

@@ -9,7 +9,7 @@ from benchmarks.sections import verdicts
 from benchmarks.sections.lab import Lab
 from benchmarks.sections.scale import quick
 from specdec.rules.speculation import Mode
-from tests.tiny_models import make_tiny_model
+from tests.support.tiny_models import make_tiny_model
 from verifier_service.backends.target_pass import judge_batch
 
 DRAFTS, SESSIONS = 4, 32

@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM
 
 from specdec.rules.coupling import draw
 from tests.chaos.near_ties import Judge
-from tests.tiny_models import make_tiny_model
+from tests.support.tiny_models import make_tiny_model
 
 PROMPT = [5, 9, 17]
 

@@ -22,7 +22,7 @@ from specdec.sampling.params import SamplingParams
 from specdec.sources.counts import COUNTS_FILE, count, load_counts, save_counts
 from specdec.sources.prompt_lookup import PromptLookup
 from tests.conformance.g_test import p_value
-from tests.drafter_fakes import CONTEXT, OPEN, PrefixModel, commit, expected_drafts
+from tests.support.drafter_fakes import CONTEXT, OPEN, PrefixModel, commit, expected_drafts
 
 TEXT = [1, 2, 1, 2, 1, 3, 0]
 IDS = {str(number): number for number in range(11)}

@@ -19,7 +19,7 @@ from specdec.rules.speculation import Mode
 from specdec.sampling.params import SamplingParams
 from specdec.serving.settings import ModelSettings
 from specdec.wire.session import Open
-from tests.drafter_fakes import OPEN, ListStream, PrefixModel, commit, expected_drafts
+from tests.support.drafter_fakes import OPEN, ListStream, PrefixModel, commit, expected_drafts
 
 GAMMA = 8
 OPENED = replace(OPEN, gamma=GAMMA)

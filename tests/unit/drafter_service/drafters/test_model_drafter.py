@@ -19,8 +19,8 @@ from specdec.rules.speculation import Mode
 from specdec.sampling.distribution import History, probabilities
 from specdec.sampling.params import SamplingParams
 from specdec.wire.session import Open
-from tests.device_syncs import device_syncs
-from tests.drafter_fakes import CONTEXT, OPEN, VOCAB, PrefixModel, expected_drafts, logits_after
+from tests.support.device_syncs import device_syncs
+from tests.support.drafter_fakes import CONTEXT, OPEN, VOCAB, PrefixModel, expected_drafts, logits_after
 
 PENALISED = SamplingParams(seed=8, presence_penalty=1.5, repetition_penalty=1.3, min_tokens=3, end_token_ids=(4,))
 KINDS = [

@@ -14,8 +14,8 @@ from specdec.engine import Chunk
 from specdec.engine.byte_tokenizer import ByteTokenizer
 from specdec.sampling.distribution import History, probabilities
 from specdec.sampling.params import SamplingParams
-from tests.draft_laws import compress
-from tests.tokenizers_apart import byte_level, sentence_pieces
+from tests.support.draft_laws import compress
+from tests.support.tokenizers_apart import byte_level, sentence_pieces
 
 THEIRS = byte_level(["h e", "l l", "he ll", "hell o", "Ġ w", "o r", "Ġw or"], ["<end>", "<turn>"])
 OURS = byte_level(["l o", "h e", "Ġ w", "l d"], ["<turn>", "<stop>"])

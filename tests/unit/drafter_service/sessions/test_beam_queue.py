@@ -7,7 +7,7 @@ import pytest
 
 from specdec.errors import FieldInvalid
 from specdec.wire.beams import BeamAsk, ProposedBeam
-from tests.drafter_fakes import OPEN, VOCAB, logits_after
+from tests.support.drafter_fakes import OPEN, VOCAB, logits_after
 from tests.unit.drafter_service.sessions.worker_bench import SETTINGS, Bench, drafted
 
 PROMPT = tuple(index % VOCAB for index in range(50))

@@ -8,7 +8,7 @@ from specdec.planning.gamma_policy import GammaPolicy, PolicyKind
 from specdec.rules.draft import Draft, DraftStep
 from specdec.rules.prefix import PrefixHash
 from specdec.wire.session import DraftEnd
-from tests.drafter_fakes import OPEN, commit
+from tests.support.drafter_fakes import OPEN, commit
 
 EGAG = GammaPolicy(PolicyKind.EGAG, 1, 8, 0.5)
 SURE, TORN = Certainty(0.0, 0.9), Certainty(1.0, 0.1)

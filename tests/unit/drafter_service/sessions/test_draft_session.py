@@ -13,7 +13,7 @@ from specdec.rules.prefix import PrefixHash, common_length
 from specdec.rules.speculation import Mode
 from specdec.sampling.params import SamplingParams
 from specdec.wire.session import DraftEnd, NackReason, Open
-from tests.drafter_fakes import OPEN, commit
+from tests.support.drafter_fakes import OPEN, commit
 
 CONTEXT = 64
 

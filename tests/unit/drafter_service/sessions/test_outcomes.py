@@ -20,7 +20,7 @@ from specdec.sampling.params import SamplingParams
 from specdec.serving.settings import ModelSettings
 from specdec.wire.draft import DraftTokens
 from specdec.wire.session import Close, Open
-from tests.drafter_fakes import OPEN, VOCAB, ListStream, PrefixModel, commit, continued, expected_drafts
+from tests.support.drafter_fakes import OPEN, VOCAB, ListStream, PrefixModel, commit, continued, expected_drafts
 
 SETTINGS = DrafterSettings(model=ModelSettings(path=Path("tiny")), ahead=1, outcomes=8)
 PUSHING = replace(OPEN, gamma=2, outcomes=6)

@@ -14,7 +14,7 @@ from drafter_service.sessions.session_table import SessionTable
 from drafter_service.sessions.stream import MalformedMessage, Message
 from specdec.sampling.params import SamplingParams
 from specdec.wire.session import Close, NackReason
-from tests.drafter_fakes import OPEN, VOCAB, ListStream, PrefixModel, commit, continued
+from tests.support.drafter_fakes import OPEN, VOCAB, ListStream, PrefixModel, commit, continued
 
 
 class Table:

@@ -7,7 +7,7 @@ import pytest
 
 from drafter_service.sessions.draft_session import DraftSession
 from drafter_service.sessions.step_plan import StepPlanner, Wanting
-from tests.drafter_fakes import OPEN
+from tests.support.drafter_fakes import OPEN
 
 
 def _session(name: str, drafts: int = 0) -> DraftSession:

@@ -12,7 +12,7 @@ from drafter_service.drafters.model_drafter import ModelDrafter
 from drafter_service.metrics import DrafterMetrics
 from drafter_service.sessions.draft_runner import DraftRunner
 from specdec.serving.settings import ModelSettings
-from tests.drafter_fakes import PrefixModel
+from tests.support.drafter_fakes import PrefixModel
 
 
 def runner() -> DraftRunner:

@@ -11,7 +11,7 @@ from specdec.rules.prefix import PrefixHash
 from specdec.sampling.params import SamplingParams
 from specdec.trees.tree import ROOT, TreeDraft
 from specdec.wire.session import DraftEnd, TreePlan
-from tests.drafter_fakes import OPEN, commit
+from tests.support.drafter_fakes import OPEN, commit
 
 PLAN = TreePlan(width=2, depth=3)
 

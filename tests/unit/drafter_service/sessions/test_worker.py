@@ -6,7 +6,7 @@ from specdec.rules.prefix import PrefixHash
 from specdec.rules.speculation import Mode
 from specdec.wire.draft import DraftTokens
 from specdec.wire.session import Close, DraftEnd
-from tests.drafter_fakes import OPEN, VOCAB, ListStream, commit, continued, expected_drafts
+from tests.support.drafter_fakes import OPEN, VOCAB, ListStream, commit, continued, expected_drafts
 from tests.unit.drafter_service.sessions.worker_bench import SETTINGS, Bench, drafted
 
 

@@ -13,7 +13,7 @@ from drafter_service.sessions.worker import Worker
 from specdec.errors import ModelRefused
 from specdec.rules.prefix import PrefixHash
 from specdec.wire.session import DraftEnd, NackReason
-from tests.drafter_fakes import OPEN, ListStream, commit
+from tests.support.drafter_fakes import OPEN, ListStream, commit
 from tests.unit.drafter_service.sessions.worker_bench import SETTINGS, Bench, drafted
 
 

@@ -11,7 +11,7 @@ from drafter_service.metrics import DrafterMetrics
 from drafter_service.sessions.drafter import Drafter
 from drafter_service.sessions.worker import Worker
 from specdec.serving.settings import ModelSettings
-from tests.drafter_fakes import OPEN, ListStream, PrefixModel, expected_drafts
+from tests.support.drafter_fakes import OPEN, ListStream, PrefixModel, expected_drafts
 
 SETTINGS = DrafterSettings(model=ModelSettings(path=Path("tiny")), max_sessions=8, chunk_tokens=16, ahead=0)
 

@@ -11,8 +11,8 @@ from gateway.ratio_controller.controller import Controller, ControllerMetrics, S
 from gateway.ratio_controller.lease import Term
 from specdec.serving.telemetry.scrapes import MetricsUnreadable
 from specdec.serving.telemetry.snapshot import MetricsSnapshot
-from tests.gateway_fakes import until
-from tests.metrics_fakes import SNAPSHOT
+from tests.support.gateway_fakes import until
+from tests.support.metrics_fakes import SNAPSHOT
 
 
 class Scene:

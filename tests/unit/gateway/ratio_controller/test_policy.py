@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gateway.ratio_controller.config import ScalingSettings
 from gateway.ratio_controller.policy import Stabiliser, recommend
 from specdec.serving.telemetry.snapshot import MetricsSnapshot
-from tests.metrics_fakes import SNAPSHOT
+from tests.support.metrics_fakes import SNAPSHOT
 
 SETTINGS = ScalingSettings(up_seconds=30, down_seconds=300)
 

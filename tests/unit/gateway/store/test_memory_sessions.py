@@ -4,7 +4,7 @@ import pytest
 
 from tests.contracts.session_store import MAX_TOKENS, Backend, SessionContract
 from tests.contracts.turn_ownership import OwnershipContract
-from tests.memory_sessions import MemorySessionStore
+from tests.support.memory_sessions import MemorySessionStore
 
 
 class TestMemorySessionStore(SessionContract, OwnershipContract):

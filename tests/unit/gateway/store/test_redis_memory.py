@@ -9,7 +9,7 @@ from redis.exceptions import ReadOnlyError, RedisError, ResponseError
 
 from gateway.store.redis_memory import MemoryGuard
 from specdec.errors import SessionStoreDown, SessionStoreFull, SessionStoreReadOnly
-from tests.own_pipeline import OwnPipeline
+from tests.support.own_pipeline import OwnPipeline
 
 NO_DISK = "MISCONF Errors writing to the AOF file: No space left on device"
 SOUND = {"maxmemory": 100, "used_memory": 10, "aof_last_write_status": "ok", "rdb_last_bgsave_status": "ok"}

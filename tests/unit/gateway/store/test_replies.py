@@ -28,7 +28,7 @@ from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
 from gateway.store.values import RoundCommit, TurnView
 from specdec.errors import Fenced, SessionDiverged, SessionExpired, SessionNotFound, SessionStoreDown, SpecdecError
 from tests.contracts.session_store import commit
-from tests.own_pipeline import OwnPipeline
+from tests.support.own_pipeline import OwnPipeline
 
 WORDS = [
     *(b"OK", b"DUP", b"FENCED", b"GAP", b"MISMATCH", b"CORRUPT", b"SPOILED", b"NOSESSION", b"EXPIRED", b"NONE"),

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from gateway.request import ChatPrompt
 from gateway.text.tokenizer import ModelTokenizer
 from gateway.tools.values import Message, Tool, ToolCall
-from tests.tokenizers_apart import byte_level, fast, likely_pieces, sentence_pieces
+from tests.support.tokenizers_apart import byte_level, fast, likely_pieces, sentence_pieces
 
 SPECIAL = ("<|end|>", "<|start|>", "▁b>")
 ADDED = ("<tool_call>", "</tool_call>", "b<", "  ", "word")

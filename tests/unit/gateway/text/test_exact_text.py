@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from gateway.text.detokenizer import REPLACEMENT, Decode, Detokenizer
 from gateway.text.token_bytes import decode_of
-from tests.tokenizers_apart import ALPHABET, byte_level, fast, likely_pieces, sentence_pieces, word_pieces
+from tests.support.tokenizers_apart import ALPHABET, byte_level, fast, likely_pieces, sentence_pieces, word_pieces
 
 PIECES = ("▁", "▁a", "a", "▁▁", "▁▁x", "é", "漢", REPLACEMENT, ".", "\n", "<", "s", ">")
 MERGES = ("Ġ a", "ð Ł", "ðŁ ĺ", "Ł ĺ", "ĺ Ģ", "a Ã", "© a", "ï ¿", "ï¿ ½", "Ġ Ġ")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gateway.text.detokenizer import Decode, Detokenizer
 from gateway.text.output import OutputText, OutputToken
 from specdec.rules.speculation import Origin
-from tests.gateway_fakes import EOS, ByteTokenizer, logprobs
+from tests.support.gateway_fakes import EOS, ByteTokenizer, logprobs
 
 
 def make(stops: Sequence[str] = (), min_tokens: int = 0) -> OutputText:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from gateway.text.token_bytes import token_bytes
-from tests.tiny_models import END_TOKEN, END_TOKEN_ID, make_tokenizer
+from tests.support.tiny_models import END_TOKEN, END_TOKEN_ID, make_tokenizer
 
 
 class Unigram:

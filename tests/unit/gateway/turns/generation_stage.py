@@ -8,7 +8,7 @@ from gateway.request import GenerationRequest, TextPrompt
 from gateway.turns.events import Event, Finished, OutputRound
 from gateway.turns.generation import Generator
 from specdec.sampling.params import SamplingParams
-from tests.gateway_fakes import (
+from tests.support.gateway_fakes import (
     ByteTokenizer,
     ScriptedVerifier,
 )

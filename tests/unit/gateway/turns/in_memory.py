@@ -23,8 +23,8 @@ from gateway.verifiers.pass_loop import PassLoops
 from specdec.rules.speculation import Mode, Speculation
 from specdec.sampling.params import SamplingParams
 from specdec.wire.generation import GenerationCall
-from tests.gateway_fakes import EOS, ByteTokenizer, ScriptedVerifier, knowing
-from tests.memory_sessions import MemorySessionStore
+from tests.support.gateway_fakes import EOS, ByteTokenizer, ScriptedVerifier, knowing
+from tests.support.memory_sessions import MemorySessionStore
 
 PROMPT = tuple(b"Say it")
 TURN = Turn("0" * 32, "t", 1)

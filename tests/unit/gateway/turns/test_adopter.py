@@ -7,7 +7,7 @@ import pytest
 from gateway.models.served import ServedModels
 from gateway.store.values import LapsedTurn
 from gateway.turns.adopter import Adopter
-from tests.gateway_fakes import Script, ScriptedVerifier, output, until
+from tests.support.gateway_fakes import Script, ScriptedVerifier, output, until
 from tests.unit.gateway.turns.in_memory import PROMPT, TURN, header, open_turn, served, services
 
 

@@ -9,7 +9,7 @@ import pytest
 from gateway.turns.broadcast import Broadcasts
 from gateway.turns.events import Event, OutputRound
 from specdec.errors import Draining, InternalError
-from tests.gateway_fakes import until
+from tests.support.gateway_fakes import until
 
 
 class Source:

@@ -12,7 +12,7 @@ from specdec.rules.speculation import Mode, TreeOptions
 from specdec.sampling.grammar import Grammar, GrammarKind
 from specdec.sampling.params import SamplingParams
 from specdec.wire.generation import DrafterState
-from tests.gateway_fakes import facts
+from tests.support.gateway_fakes import facts
 
 INFO = facts(
     drafter_names=("10.0.0.7:50052", "model", "ngram", "small"),

@@ -13,7 +13,7 @@ from gateway.turns.charge import charged, tokens_asked
 from gateway.turns.generation import Generator
 from specdec.errors import NoVerifier, RateLimited
 from specdec.sampling.params import SamplingParams
-from tests.gateway_fakes import CONTEXT, Script, ScriptedVerifier
+from tests.support.gateway_fakes import CONTEXT, Script, ScriptedVerifier
 from tests.unit.gateway.turns.in_memory import services
 
 KEY = ApiKey("acme", "1", requests=10, tokens=1000)

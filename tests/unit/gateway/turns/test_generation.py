@@ -17,7 +17,7 @@ from specdec.errors import (
 )
 from specdec.rules.speculation import Mode, Origin
 from specdec.sampling.params import FinishReason, SamplingParams
-from tests.gateway_fakes import (
+from tests.support.gateway_fakes import (
     CONTEXT,
     EOS,
     ByteTokenizer,

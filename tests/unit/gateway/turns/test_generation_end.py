@@ -14,7 +14,7 @@ from specdec.errors import (
     Draining,
     QueueFull,
 )
-from tests.gateway_fakes import (
+from tests.support.gateway_fakes import (
     CONTEXT,
     Script,
     ScriptedVerifier,

@@ -11,7 +11,7 @@ from specdec.errors import (
     NoVerifier,
     QueueFull,
 )
-from tests.gateway_fakes import (
+from tests.support.gateway_fakes import (
     Script,
     ScriptedVerifier,
     output,

@@ -8,8 +8,8 @@ import pytest
 from gateway.store.values import RoundCommit
 from gateway.turns.turn_runner import OwnedSession, release
 from specdec.errors import Fenced, SessionHeld, SessionStoreDown
-from tests.gateway_fakes import until
-from tests.memory_sessions import MemorySessionStore
+from tests.support.gateway_fakes import until
+from tests.support.memory_sessions import MemorySessionStore
 from tests.unit.gateway.turns.in_memory import PROMPT, TURN, header, open_turn, services
 
 

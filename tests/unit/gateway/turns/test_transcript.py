@@ -13,7 +13,7 @@ from specdec.rules.judged import JudgedToken
 from specdec.rules.speculation import Origin
 from specdec.sampling.params import FinishReason
 from specdec.wire.generation import Round, RoundDetail, Speedup, Timing
-from tests.gateway_fakes import EOS, ByteTokenizer
+from tests.support.gateway_fakes import EOS, ByteTokenizer
 from tests.unit.gateway.turns.in_memory import PROMPT, TURN, header
 
 

@@ -27,7 +27,7 @@ from specdec.rules.speculation import Mode, Origin, Speculation, TreeOptions
 from specdec.sampling.logprobs import TokenLogprobs
 from specdec.sampling.params import FinishReason, SamplingParams
 from specdec.wire.generation import GenerationCall, Round, Timing
-from tests.gateway_fakes import ByteTokenizer
+from tests.support.gateway_fakes import ByteTokenizer
 
 CALL = GenerationCall(
     tokens=(1, 2, 3),

@@ -22,7 +22,7 @@ from specdec.errors import (
     SpecdecError,
     TurnOver,
 )
-from tests.memory_sessions import MemorySessionStore
+from tests.support.memory_sessions import MemorySessionStore
 from tests.unit.gateway.turns.in_memory import TURN, events_of, header, open_turn, services
 
 ANSWERS = 6

@@ -12,7 +12,7 @@ from gateway.turns.transcript import Transcript
 from gateway.turns.turn_runner import TurnRunner
 from specdec.errors import Fenced, NoVerifier, SessionHeld
 from specdec.sampling.params import FinishReason
-from tests.gateway_fakes import Script, ScriptedVerifier, output, until
+from tests.support.gateway_fakes import Script, ScriptedVerifier, output, until
 from tests.unit.gateway.turns.in_memory import PROMPT, TURN, header, open_turn, services
 
 FOREVER = float("inf")

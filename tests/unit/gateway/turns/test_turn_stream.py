@@ -15,8 +15,8 @@ from specdec.errors import CursorAhead, DeadlineExceeded
 from specdec.rules.speculation import Origin
 from specdec.sampling.params import FinishReason
 from specdec.wire.generation import Round
-from tests.gateway_fakes import Script, ScriptedVerifier, drained, output, until
-from tests.memory_sessions import MemorySessionStore
+from tests.support.gateway_fakes import Script, ScriptedVerifier, drained, output, until
+from tests.support.memory_sessions import MemorySessionStore
 from tests.unit.gateway.turns.in_memory import PROMPT, TURN, events_of, header, open_turn, services
 
 

@@ -15,7 +15,7 @@ from gateway.store.pins import Pins
 from gateway.verifiers.balancer import VerifierPool
 from specdec.errors import NoVerifier
 from specdec.serving.discovery import Endpoint, StaticSource
-from tests.gateway_fakes import TOKENIZER_HASH, ScriptedVerifier, knowing
+from tests.support.gateway_fakes import TOKENIZER_HASH, ScriptedVerifier, knowing
 
 KEYS = [f"session-{n}" for n in range(300)]
 

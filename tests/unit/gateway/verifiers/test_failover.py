@@ -14,7 +14,7 @@ from specdec.errors import DeadlineExceeded, Draining, InternalError, NoVerifier
 from specdec.rules.speculation import Mode, Speculation
 from specdec.sampling.params import SamplingParams
 from specdec.wire.generation import GenerationCall, VerifierInfo
-from tests.gateway_fakes import EOS, TOKENIZER_HASH, Script, ScriptedVerifier, knowing, output
+from tests.support.gateway_fakes import EOS, TOKENIZER_HASH, Script, ScriptedVerifier, knowing, output
 
 PROMPT = tuple(b"Say it")
 

@@ -16,8 +16,8 @@ from specdec.errors import Fenced, InternalError, NoVerifier, SessionStoreDown, 
 from specdec.rules.speculation import Origin
 from specdec.wire.generation import GenerationCall, Round
 from specdec.wire.passes import Opening
-from tests.gateway_fakes import ScriptedVerifier, until
-from tests.memory_sessions import MemorySessionStore
+from tests.support.gateway_fakes import ScriptedVerifier, until
+from tests.support.memory_sessions import MemorySessionStore
 from tests.unit.gateway.turns.in_memory import header
 
 CALL = header().call

@@ -8,7 +8,7 @@ from gateway.metrics import GatewayMetrics
 from gateway.verifiers.balancer import VerifierPool
 from gateway.verifiers.placement import LONGEST, PrefixMemory, prefix_of, ranking_key
 from specdec.rules.blocks import BLOCK_TOKENS
-from tests.gateway_fakes import TOKENIZER_HASH, ScriptedVerifier, knowing
+from tests.support.gateway_fakes import TOKENIZER_HASH, ScriptedVerifier, knowing
 
 SYSTEM = tuple(range(5 * BLOCK_TOKENS))
 

@@ -11,7 +11,7 @@ from specdec.rules.speculation import Mode, Speculation
 from specdec.sampling.params import SamplingParams
 from specdec.wire.generation import GenerationCall, Round
 from specdec.wire.passes import Opening, Orders, Pass
-from tests.gateway_fakes import EOS, Script, ScriptedVerifier, output, until
+from tests.support.gateway_fakes import EOS, Script, ScriptedVerifier, output, until
 
 CALL = GenerationCall(
     tokens=(1, 2, 3),

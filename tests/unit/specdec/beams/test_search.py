@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from specdec.beams.options import BeamOptions, EarlyStopping
 from specdec.beams.search import BeamSearch, verified
 from specdec.errors import FieldInvalid
-from tests.tiny_models import make_tiny_model
+from tests.support.tiny_models import make_tiny_model
 
 PENALTIES = (1.0, 0.0, 2.0, -1.0)
 STOPPING = {EarlyStopping.ESTIMATE: False, EarlyStopping.FULL: True, EarlyStopping.NEVER: "never"}

@@ -15,7 +15,7 @@ from specdec.rules.proposal import propose
 from specdec.rules.speculation import Mode
 from specdec.sampling.distribution import History, probabilities
 from specdec.sampling.params import SamplingParams
-from tests.tiny_models import make_tiny_model
+from tests.support.tiny_models import make_tiny_model
 
 IDS = torch.tensor([0, 3, 4, 7, 11])
 

@@ -8,7 +8,7 @@ import pytest
 
 from specdec.engine.end_tokens import end_of_turn, end_token_ids
 from specdec.errors import ModelRefused
-from tests.tiny_models import make_tokenizer
+from tests.support.tiny_models import make_tokenizer
 
 VOCABULARY = 330
 TURNS = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}BEHIND\n{% endfor %}"

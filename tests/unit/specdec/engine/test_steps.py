@@ -20,7 +20,7 @@ from specdec.engine.kv.layout import KvLayout
 from specdec.engine.kv.store import KvStore, S
 from specdec.rules.blocks import BLOCK_TOKENS
 from specdec.trees.tree import Tree
-from tests.kv_backends import PlainKernels
+from tests.support.kv_backends import PlainKernels
 
 KERNEL_LIMIT = 6
 """Maximum number of tokens of a chunk for the kernels. Longer chunks of a pass are gathered."""

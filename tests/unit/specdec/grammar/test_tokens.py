@@ -10,7 +10,7 @@ from tokenizers import AddedToken, Tokenizer, normalizers
 
 from specdec.grammar.compiler import GrammarCompiler
 from specdec.sampling.grammar import Grammar, GrammarKind
-from tests import tokenizers_apart
+from tests.support import tokenizers_apart
 
 NAMES = ("<tool_call>", "</tool_call>", "<|tool|>", "[TOOL]", "<think>", "<filename>")
 TEXTS = (

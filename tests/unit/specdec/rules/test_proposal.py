@@ -12,7 +12,7 @@ from specdec.rules.proposal import draw, propose, propose_certain, propose_each
 from specdec.rules.speculation import Mode
 from specdec.sampling.distribution import History, certain_tokens, probabilities
 from specdec.sampling.params import SamplingParams
-from tests.draft_laws import compress
+from tests.support.draft_laws import compress
 
 RATIO_MODES = [Mode.REJECTION, Mode.BLOCK]
 

@@ -12,7 +12,7 @@ from specdec.serving.addresses import (
     split_address,
     without_mapping,
 )
-from tests.addresses import NEEDS_IPV6
+from tests.support.addresses import NEEDS_IPV6
 
 
 @pytest.mark.parametrize(

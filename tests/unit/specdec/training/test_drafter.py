@@ -19,7 +19,7 @@ from specdec.training.drafter import DrafterPlan, train_drafter
 from specdec.training.evaluate import DraftAlpha, alphas, questions
 from specdec.training.prompts import HELD_OUT, prompts, read_prompts
 from specdec.training.step_cost import StepCost
-from tests.tiny_models import make_tiny_model
+from tests.support.tiny_models import make_tiny_model
 
 QUESTIONS = Path(__file__).parents[4] / "benchmarks" / "spec_bench.jsonl"
 NEW = 12

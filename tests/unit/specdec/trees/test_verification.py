@@ -16,7 +16,7 @@ from specdec.rules.speculation import Mode, Origin
 from specdec.rules.verification import verify
 from specdec.trees.tree import ROOT, Tree, TreeDraft
 from specdec.trees.verification import check_trees, verify_tree
-from tests.draft_laws import compress
+from tests.support.draft_laws import compress
 from tests.unit.specdec.rules.random_trees import lineage, trees
 
 VOCAB = 12

@@ -16,7 +16,7 @@ from specdec.rules.proposal import propose
 from specdec.rules.speculation import Mode, Speculation
 from specdec.sampling.distribution import History, probabilities
 from specdec.sampling.params import SamplingParams
-from tests.device_syncs import device_syncs
+from tests.support.device_syncs import device_syncs
 from tests.unit.verifier_service.verifier_fakes import VOCABULARY, TableEngine, make_row, point_mass
 from verifier_service.backends.batch_plan import Row, ScheduledChunk
 from verifier_service.backends.target_pass import Result, verify_batch

@@ -12,8 +12,8 @@ from specdec.engine import Chunk
 from specdec.engine.heads.headed import HeadedEngine
 from specdec.rules.speculation import Mode, Speculation
 from specdec.sampling.params import SamplingParams
-from tests.tiny_heads import draft_ids, make_tiny_head
-from tests.tiny_models import make_tiny_model
+from tests.support.tiny_heads import draft_ids, make_tiny_head
+from tests.support.tiny_models import make_tiny_model
 from tests.unit.verifier_service.verifier_fakes import make_row
 from verifier_service.backends.batch_plan import HeadUse, Outcome, Row
 from verifier_service.backends.head_drafter import HeadDrafter

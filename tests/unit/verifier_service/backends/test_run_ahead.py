@@ -12,7 +12,7 @@ import pytest
 
 from specdec.errors import InternalError
 from specdec.serving.settings import ModelSettings
-from tests.gateway_fakes import until
+from tests.support.gateway_fakes import until
 from tests.unit.verifier_service.passes.scheduling import AwaitedLoop, admitted, awaited_loop, scheduling, steps
 from tests.unit.verifier_service.verifier_fakes import (
     TableEngine,

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from specdec.rules.speculation import Mode, Speculation
-from tests.clock import Clock
+from tests.support.clock import Clock
 from tests.unit.verifier_service.drafts.proposing import WaitingRound
 from tests.unit.verifier_service.verifier_fakes import chunk_after, make_call, make_metrics
 from verifier_service.config import DraftingSettings

@@ -4,7 +4,7 @@ import asyncio
 import math
 from contextlib import suppress
 
-from tests.clock import Clock
+from tests.support.clock import Clock
 from verifier_service.drafts.drafts import Drafts, Proposal
 
 

@@ -10,7 +10,7 @@ from specdec.rules.draft import MAX_WEIGHT, NO_DRAFT
 from specdec.rules.speculation import Mode, Speculation
 from specdec.sampling.params import SamplingParams
 from specdec.wire.generation import Fallback
-from tests.gateway_fakes import until
+from tests.support.gateway_fakes import until
 from tests.unit.verifier_service.drafts.proposing import proposed
 from tests.unit.verifier_service.verifier_fakes import make_call, make_metrics, make_speculation, point_mass
 from verifier_service.config import VerifierSettings

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import uvloop
 
-from tests.gateway_fakes import until
+from tests.support.gateway_fakes import until
 from verifier_service.backends.batch_plan import Gathers
 from verifier_service.drafts.drafts import Drafts, Proposal
 from verifier_service.passes.draft_waits import DraftWaits

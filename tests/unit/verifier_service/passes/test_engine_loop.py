@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from specdec.errors import ContextLengthExceeded, InternalError, QueueFull
-from tests.gateway_fakes import until
+from tests.support.gateway_fakes import until
 from tests.unit.verifier_service.passes.scheduling import admitted, awaited_loop, row, scheduling, steps
 from tests.unit.verifier_service.verifier_fakes import (
     TableEngine,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from specdec.serving.settings import ModelSettings
-from tests.gateway_fakes import until
+from tests.support.gateway_fakes import until
 from tests.unit.verifier_service.passes.scheduling import AwaitedLoop, admitted, scheduling, steps
 from tests.unit.verifier_service.verifier_fakes import TableEngine, continuation, make_row, point_mass
 from verifier_service.backends.batch_plan import Outcome, Row

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specdec.engine import Chunk
 from specdec.rules.draft import NO_DRAFT
-from tests.gateway_fakes import until
+from tests.support.gateway_fakes import until
 from tests.unit.verifier_service.passes.scheduling import AwaitedLoop, scheduling
 from tests.unit.verifier_service.verifier_fakes import (
     VOCABULARY,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 from specdec.planning.allotment import RoundSeconds
-from tests.clock import Clock
+from tests.support.clock import Clock
 from verifier_service.speculation.controller import BatchSpeculation
 from verifier_service.speculation.costs import DrafterTimes, PassSample
 from verifier_service.speculation.session_gamma import SessionGamma

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.clock import Clock
+from tests.support.clock import Clock
 from verifier_service.speculation.controller import PlanPace
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.clock import Clock
+from tests.support.clock import Clock
 from verifier_service.speculation.controller import BatchSpeculation
 from verifier_service.speculation.costs import DrafterTimes, PassSample
 

@@ -25,7 +25,7 @@ from specdec.sampling.logprobs import TokenLogprobs
 from specdec.sampling.params import FinishReason
 from specdec.wire.generation import Speedup
 from specdec.wire.report import ReportedDraft, ReportedToken, RoundReport
-from tests.gateway_fakes import ByteTokenizer
+from tests.support.gateway_fakes import ByteTokenizer
 from tests.unit.gateway.turns.in_memory import header
 
 LOGPROBS = TokenLogprobs(-0.25, ((98, -0.5), (0xC3, -30.0)))

@@ -6,7 +6,7 @@ from gateway.http.replies.logprobs import chat_logprobs, completion_logprobs
 from gateway.text.output import OutputToken
 from specdec.rules.speculation import Origin
 from specdec.sampling.logprobs import TokenLogprobs
-from tests.gateway_fakes import ByteTokenizer
+from tests.support.gateway_fakes import ByteTokenizer
 
 TOKEN_BYTES = ByteTokenizer().token_bytes
 

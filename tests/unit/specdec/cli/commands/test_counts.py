@@ -7,7 +7,7 @@ import pytest
 from specdec.cli.commands import counts
 from specdec.errors import ConfigError
 from specdec.sources.counts import COUNTS_FILE, load_counts
-from tests.tiny_models import make_tokenizer
+from tests.support.tiny_models import make_tokenizer
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from specdec.engine.cpu.slabs import HostStep, Slab, SlabSpan, SlabStore, open_h
 from specdec.engine.kv.layout import KvLayout
 from specdec.errors import ModelRefused
 from specdec.trees.tree import Tree
-from tests.kv_backends import operator
+from tests.support.kv_backends import operator
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 CPU = torch.device("cpu")

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from specdec.engine.cuda.paged_step import Kernels
-from tests.kv_backends import triton_kernels
+from tests.support.kv_backends import triton_kernels
 
 
 @pytest.fixture(scope="session")

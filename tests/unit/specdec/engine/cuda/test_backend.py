@@ -13,7 +13,7 @@ from specdec.engine.cuda.backend import PagedBackend
 from specdec.engine.kv.layout import KvLayout
 from specdec.engine.native import kv_backend_for
 from specdec.errors import ModelRefused
-from tests.devices import NO_CUDA
+from tests.support.devices import NO_CUDA
 
 LAYOUT = KvLayout(1, 1, 8, 8, torch.float32, torch.device("cpu"))
 DECODER: Any = SimpleNamespace()

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from specdec.engine.cuda.graphs import COMMON, QUERIES, SEQUENCES, TOKENS, CaptureSwitch, Graphs, Replay, bucket
 from specdec.engine.cuda.inputs import PassInputs, PassShape, room
-from tests.devices import NO_CUDA
-from tests.kv_backends import CallingCapture
+from tests.support.devices import NO_CUDA
+from tests.support.kv_backends import CallingCapture
 
 ONE, TWO = PassShape(1, 1, 1), PassShape(2, 2, 1)
 

@@ -17,8 +17,8 @@ from specdec.engine.cuda.paged_step import Kernels
 from specdec.engine.cuda.pages import PageList, PageStore
 from specdec.engine.kv.layout import KvLayout
 from specdec.trees.tree import Tree
-from tests.devices import NO_CUDA
-from tests.kv_backends import PlainKernels
+from tests.support.devices import NO_CUDA
+from tests.support.kv_backends import PlainKernels
 
 FORKED = Tree((-1, 0, 0, 1, 1, 2, 4))
 STRANDS = Tree(tuple(max(-1, node - 2) for node in range(MOST_NODES)))

@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM
 
 from specdec.engine.batch import Chunk
 from specdec.engine.heads.headed import HeadedEngine
-from tests.tiny_heads import Layout, Options, PlainHead, make_tiny_head
+from tests.support.tiny_heads import Layout, Options, PlainHead, make_tiny_head
 
 TAPS = (1, 2, 0)
 TOKENS = [(7 + 31 * index * index) % 320 for index in range(60)]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specdec.engine.heads.checkpoint import HeadTarget, load_head
 from specdec.errors import ModelRefused
-from tests.tiny_heads import HIDDEN, draft_ids, make_tiny_head
+from tests.support.tiny_heads import HIDDEN, draft_ids, make_tiny_head
 
 EMBEDDING = torch.randn(320, HIDDEN, generator=torch.Generator().manual_seed(3))
 

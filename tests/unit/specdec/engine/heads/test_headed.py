@@ -9,8 +9,8 @@ from torch import Tensor
 
 from specdec.engine.batch import Chunk
 from specdec.engine.native import NativeEngine
-from tests.tiny_heads import draft_ids
-from tests.tiny_models import make_tiny_model
+from tests.support.tiny_heads import draft_ids
+from tests.support.tiny_models import make_tiny_model
 from tests.unit.specdec.engine.heads.head_scene import TOKENS, VARIANTS, Scene, close, states_of
 
 

@@ -13,7 +13,7 @@ from specdec.engine.heads import checkpoint
 from specdec.engine.heads.eagle3 import Eagle3Head
 from specdec.engine.heads.headed import HeadedEngine
 from specdec.engine.heads.pending import PendingStates
-from tests.tiny_models import make_tiny_model
+from tests.support.tiny_models import make_tiny_model
 from tests.unit.specdec.engine.heads.head_scene import TOKENS, Scene, close, states_of
 
 

@@ -18,7 +18,7 @@ from specdec.serving.telemetry.tracing import (
     served_span,
     trace_headers,
 )
-from tests.otlp_collector import collector
+from tests.support.otlp_collector import collector
 
 ROOT = Path(__file__).parents[5]
 TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"

@@ -8,7 +8,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForSeq2SeqLM
 from transformers.utils import logging
 
-from tests.tiny_models import END_TOKEN_ID, make_tokenizer
+from tests.support.tiny_models import END_TOKEN_ID, make_tokenizer
 
 SHAPES: dict[str, dict[str, Any]] = {
     "t5": {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4},

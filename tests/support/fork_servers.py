@@ -36,7 +36,7 @@ def _listening(modules: tuple[str, ...], environment: dict[str, str]) -> Iterato
     path = forked.shared_socket(modules, environment)
     assert path is not None
     command = child_process.tied(sys.executable, "-m", "specdec.cli.local.fork_server", str(path), *modules)
-    process = subprocess.Popen(command, cwd=Path(__file__).parents[1], env=environment, start_new_session=True)
+    process = subprocess.Popen(command, cwd=Path(__file__).parents[2], env=environment, start_new_session=True)
     try:
         deadline = time.monotonic() + _SECONDS
         while not path.exists():

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 class Walk:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from tests.devices import STAND_IN
+from tests.support.devices import STAND_IN
 
 _aten = torch.ops.aten
 _READING = (
