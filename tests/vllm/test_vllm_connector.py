@@ -1,6 +1,7 @@
 """Blocks of KV in a connector that ships with vLLM: a prompt moves between verifiers without being computed again.
 
-Two verifiers run after another with one shared folder. The first one is killed after its readers left in the middle of their answers.
+Two verifiers run after another with one shared folder. The first one is killed when its readers have left unfinished
+answers.
 """
 
 import asyncio
