@@ -46,6 +46,8 @@ _Encoded = tuple[tuple[int, ...], tuple[tuple[int, ...], ...], tuple[int, ...]]
 """Token ids that a prompt adds, those of each bad word, and those of the prediction."""
 _LAST = 32
 """Number of tokens at the end of a prompt that are searched for an opening thinking tag."""
+_QUICK_TOKENS = 1024
+"""Most output tokens of a turn that are read back on the event loop, in a few milliseconds; more on a thread."""
 
 _log = structlog.get_logger()
 
@@ -277,7 +279,13 @@ class Generator:
         models = self._services.models
         model, _ = models.of_session(view.model_fingerprint, request.model)
         last = await self._services.sessions.read(request.session, request.tenant, view.turn)
-        return history_of(last, model.tokenizer.decode), view.model_fingerprint, expect, calls_of(last, models)
+
+        def read() -> tuple[tuple[int, ...], tuple[ToolCall, ...]]:
+            return history_of(last, model.tokenizer.decode), calls_of(last, models)
+
+        length = sum(len(each.tokens) for each in last.rounds)
+        history, called = read() if length <= _QUICK_TOKENS else await asyncio.to_thread(read)
+        return history, view.model_fingerprint, expect, called
 
     def _broadcast(self, turn: Turn, deadline: float, header: Header | None, resumable: bool) -> Broadcast:
         """Return the broadcast of a turn; start it unless it runs here. `header` is set for a turn just opened."""

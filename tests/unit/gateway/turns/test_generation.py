@@ -1,12 +1,16 @@
 """A generation with scripted dependencies: its calls, commits and events."""
 
+import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from gateway.request import ChatPrompt, TextPrompt, TokenPrompt
 from gateway.tools.values import Message
+from gateway.turns import generation
 from gateway.turns.events import Event, Finished, OutputRound, Started
+from gateway.turns.transcript import history_of
 from specdec.errors import (
     ContextLengthExceeded,
     FieldInvalid,
@@ -24,10 +28,11 @@ from tests.support.gateway_fakes import (
     Script,
     ScriptedVerifier,
     drained,
+    facts,
     output,
     until,
 )
-from tests.unit.gateway.turns.generation_stage import Stage, end_of, ids_of, text_of
+from tests.unit.gateway.turns.generation_stage import Stage, ask, end_of, ids_of, text_of
 
 
 async def test_a_generation_is_started_then_rounds_then_finished() -> None:
@@ -197,3 +202,28 @@ async def test_output_tokens_are_counted() -> None:
     await stage.run()
     assert stage.metrics.output_tokens.value == len(output(Script()))
     assert stage.metrics.running._value.get() == 0
+
+
+@pytest.mark.parametrize(("length", "on_loop"), [(8, True), (3000, False)])
+async def test_a_long_last_turn_is_read_beside_the_event_loop(
+    length: int, on_loop: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readers = []
+
+    def noted(*given: Any) -> tuple[int, ...]:
+        readers.append(threading.get_ident())
+        return history_of(*given)
+
+    monkeypatch.setattr(generation, "history_of", noted)
+    script = Script(tokens=tuple(b"a" * length))
+    stage = Stage(ScriptedVerifier(script=script, info=facts(context_length=8192)))
+    asked = ask(sampling=SamplingParams(seed=7), max_tokens=length, stop=("zz",))
+    await stage.pool.probe()
+    _ = [event async for event in stage.generator.stream(asked)]
+    (session_id,) = stage.store.sessions
+    more = replace(asked, session=session_id, max_tokens=8, prompt=TextPrompt("More"))
+    events = [event async for event in stage.generator.stream(more)]
+    assert readers
+    assert (readers[0] == threading.get_ident()) is on_loop
+    assert isinstance(events[0], Started)
+    assert events[0].prompt(0) == (*b"Say it", *b"a" * length, *b"More")
