@@ -116,7 +116,7 @@ def _weights(options: Options, taps: int, vocab: int, outputs: int, seed: int, s
         "layers.0.mlp.down_proj": (HIDDEN, INNER),
         "lm_head": (outputs, HIDDEN),
     }
-    norms = {"input_layernorm", "hidden_norm", "post_attention_layernorm"}
+    norms = ("input_layernorm", "hidden_norm", "post_attention_layernorm")
     widths = {**{f"layers.0.{name}": HIDDEN for name in norms}, "norm": HIDDEN}
     widths |= {"input_norm": wide} if options.norm_before_fc else {}
     widths |= {f"fc_norm.{tap}": HIDDEN for tap in range(taps)} if options.fc_norm else {}
