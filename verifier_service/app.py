@@ -72,7 +72,7 @@ class Target:
     """Duration of a step of the target's head, in seconds; None if it has none."""
 
     def times(self, drafters: Callable[[], DrafterTimes]) -> Callable[[], DrafterTimes]:
-        """Return the times of whatever drafts for requests that do not choose: the head, or else the drafters."""
+        """Return the times of the default source of drafts: the head, if there is one, else the drafters."""
         return drafters if self.head_step is None else lambda: DrafterTimes(self.head_step)
 
 

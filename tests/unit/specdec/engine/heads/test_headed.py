@@ -111,7 +111,7 @@ def test_without_the_heads_slots_a_sequence_begins_late(target: Path, tmp_path: 
     assert found.isfinite().any()
     scene.engine.release("b")
     assert scene.engine._kv.memory.live == scene.engine._kv.memory.cached == 0
-    scene.open("c", TOKENS)  # nobody reuses slots that saw only a part of the tokens
+    scene.open("c", TOKENS)  # slots that saw only a part of the tokens are not reused
     assert scene.engine._kv._first["c"] == 48
 
 
