@@ -60,7 +60,7 @@ class _Lane:
 
         Raises:
             QueueFull: too many grammars wait.
-            WorkerLost: the compilation timed out or crashed the worker.
+            WorkerLost: the compilation timed out, or crashed the worker twice.
         """
         await self._queue.enter(tenant)
         try:

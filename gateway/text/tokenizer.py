@@ -5,6 +5,7 @@ import secrets
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from specdec.sampling.vocabulary import fingerprint
 _PROBE_CHARS = 4
 """Characters per token of room in the first prefix of a long text that is tried."""
 _MARGIN = 2
+_SPELLED = 65_536
+"""Most tokens whose bytes are kept."""
 _PROBE = "a"
 """Text that reveals the tokens which a tokenizer adds to every text."""
 _MARK = "\u241fanswer\u241f"
@@ -48,6 +51,7 @@ class ModelTokenizer:
         self.longest_token = longest_token(tokenizer)
         """Length in bytes of the longest token."""
         self._opening = _opening(tokenizer)
+        self._token_bytes = lru_cache(_SPELLED)(partial(token_bytes, tokenizer))
         templates = "\n".join(_templates(tokenizer).values())
         self.tool_format = format_of(templates, self.decode.special.values(), reasoning_parser)
         """Format of the model's tool calls, detected from its chat template."""
@@ -138,7 +142,7 @@ class ModelTokenizer:
 
     def token_bytes(self, token: int) -> bytes:
         """Return the bytes of a single token; for a special token, those of its name."""
-        return token_bytes(self._tokenizer, token)
+        return self._token_bytes(token)
 
     def _encode(self, text: str, special: bool, room: int) -> tuple[int, ...]:
         """Tokenize a raw text."""

@@ -12,8 +12,9 @@ import secrets
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
+from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -156,10 +157,15 @@ def note_of(committed: Round) -> bytes:
 
 def _note(committed: Round) -> bytes:
     defaults = Round._field_defaults
-    fields = {name: value for name, value in committed._asdict().items() if name not in _NOT_IN_NOTE}
-    note = {name: value for name, value in fields.items() if value != defaults[name]}
+    noted = {name: value for name, value in committed._asdict().items() if name not in _NOT_IN_NOTE}
+    note = {name: value for name, value in noted.items() if value != defaults[name]}
     # Strict JSON, as of other encoders, has no infinite log probabilities.
-    return json.dumps(note, separators=(",", ":"), default=asdict).encode()
+    return json.dumps(note, separators=(",", ":"), default=_fields).encode()
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass. Unlike `asdict`, it copies no nested value."""
+    return {each.name: getattr(value, each.name) for each in fields(value)}
 
 
 @lru_cache(maxsize=1024)

@@ -5,7 +5,11 @@ import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from contextlib import suppress
 
-from gateway.workers.serving import HEADER, PATIENCE, QUESTION
+import structlog
+
+from gateway.workers.serving import HEADER, LATE, PATIENCE, QUESTION
+
+_log = structlog.get_logger()
 
 _GRACE = 5.0
 """Seconds in which a worker that works reports a late answer."""
@@ -14,7 +18,11 @@ _START_SECONDS = 30.0
 
 
 class WorkerLost(Exception):
-    """The worker died, or did not answer in time."""
+    """The worker crashed."""
+
+
+class WorkerLate(WorkerLost):
+    """The worker did not answer in time."""
 
 
 class WorkerProcess:
@@ -36,37 +44,51 @@ class WorkerProcess:
             self._starting = asyncio.create_task(self._start())
 
     async def ask(self, question: bytes, seconds: float) -> bytes:
-        """Send a question and return its answer.
+        """Send a question and return its answer. After a crash, ask once more.
 
         Args:
             question: bytes for the worker.
             seconds: most processor time of the answer. A busy machine gives it more time than that, up to a multiple.
 
         Raises:
-            WorkerLost: the answer took too long, or the worker crashed.
+            WorkerLate: the answer took too long.
+            WorkerLost: the worker crashed twice, or was closed.
         """
         if self._exchange is not None:  # of a caller that left
             await asyncio.wait({self._exchange})
         exchange = self._exchange = asyncio.create_task(self._answer(question, seconds))
         exchange.add_done_callback(lambda task: task.cancelled() or task.exception())
         try:
-            answer = await asyncio.shield(exchange)
+            return await asyncio.shield(exchange)
         except asyncio.CancelledError:
             if exchange.cancelled():
                 raise WorkerLost(f"{self._module}: it was closed") from None
             raise
-        if not answer:
-            raise WorkerLost(f"{self._module}: no answer in {seconds:g} s")
-        return answer
 
     async def _answer(self, question: bytes, seconds: float) -> bytes:
         try:
+            return await self._answer_once(question, seconds)
+        except WorkerLate:
+            raise
+        except WorkerLost as error:
+            _log.warning("worker_crashed", error=str(error))
+            return await self._answer_once(question, seconds)
+
+    async def _answer_once(self, question: bytes, seconds: float) -> bytes:
+        process: Process | None = None
+        try:
             process = await self._started()
             async with asyncio.timeout(PATIENCE * seconds + _GRACE):
-                return await _exchange(process, question, seconds)
-        except (TimeoutError, OSError, asyncio.IncompleteReadError) as error:
+                status, answer = await _exchange(process, question, seconds)
+        except (OSError, asyncio.IncompleteReadError) as error:  # a TimeoutError is an OSError
             await self._end()
-            raise WorkerLost(f"{self._module}: {error!r}") from error
+            late = process is not None and isinstance(error, TimeoutError)
+            raise (WorkerLate if late else WorkerLost)(f"{self._module}: {error!r}") from error
+        if status == LATE:
+            raise WorkerLate(f"{self._module}: no answer in {seconds:g} s")
+        if status:
+            raise WorkerLost(f"{self._module}: exit status {status}")
+        return answer
 
     async def close(self) -> None:
         """End the process."""
@@ -110,7 +132,7 @@ class WorkerProcess:
         return process
 
 
-async def _exchange(process: Process, question: bytes, seconds: float) -> bytes:
+async def _exchange(process: Process, question: bytes, seconds: float) -> tuple[int, bytes]:
     if process.stdin is None:
         raise OSError("the worker has no input")
     process.stdin.write(QUESTION.pack(len(question), seconds) + question)
@@ -118,11 +140,11 @@ async def _exchange(process: Process, question: bytes, seconds: float) -> bytes:
     return await _read(process)
 
 
-async def _read(process: Process) -> bytes:
+async def _read(process: Process) -> tuple[int, bytes]:
     if process.stdout is None:
         raise OSError("the worker has no output")
-    (size,) = HEADER.unpack(await process.stdout.readexactly(HEADER.size))
-    return await process.stdout.readexactly(size)
+    status, size = HEADER.unpack(await process.stdout.readexactly(HEADER.size))
+    return status, await process.stdout.readexactly(size)
 
 
 async def _kill(process: Process) -> None:

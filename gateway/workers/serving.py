@@ -12,8 +12,10 @@ import sys
 import time
 from collections.abc import Callable
 
-HEADER = struct.Struct("<I")
-"""Length of the following answer, in bytes."""
+HEADER = struct.Struct("<iI")
+"""Exit status of the fork that answered, and length of the following answer, in bytes."""
+LATE = -signal.SIGPROF
+"""Exit status of a fork that took too long."""
 QUESTION = struct.Struct("<Id")
 """Length of the following question, in bytes, and the most processor time of its answer, in seconds."""
 PATIENCE = 4
@@ -25,7 +27,7 @@ _NICE = 5
 
 
 def serve(answer: Callable[[bytes], bytes], memory: int, stack: int | None = None) -> None:
-    """Answer questions until the input ends; the answer to one that took too long is empty.
+    """Answer questions until the input ends; an answer that failed or took too long is empty.
 
     Args:
         answer: function from a question to its answer, which is not empty.
@@ -36,14 +38,14 @@ def serve(answer: Callable[[bytes], bytes], memory: int, stack: int | None = Non
     if stack is not None:
         resource.setrlimit(resource.RLIMIT_STACK, (stack, resource.getrlimit(resource.RLIMIT_STACK)[1]))
     os.nice(_NICE)
-    _write(READY)
+    _write(0, READY)
     while head := sys.stdin.buffer.read(QUESTION.size):
         size, seconds = QUESTION.unpack(head)
-        _write(_forked(answer, sys.stdin.buffer.read(size), seconds))
+        _write(*_forked(answer, sys.stdin.buffer.read(size), seconds))
 
 
-def _forked(answer: Callable[[bytes], bytes], question: bytes, seconds: float) -> bytes:
-    """Return the answer of a fork; empty if the fork crashed or was late."""
+def _forked(answer: Callable[[bytes], bytes], question: bytes, seconds: float) -> tuple[int, bytes]:
+    """Return the exit status of a fork, negative for a signal, and its answer."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -61,12 +63,12 @@ def _forked(answer: Callable[[bytes], bytes], question: bytes, seconds: float) -
             break
         found += piece
     else:
-        os.kill(child, signal.SIGKILL)
+        os.kill(child, signal.SIGPROF)
     os.close(reading)
-    _, status = os.waitpid(child, 0)
-    return b"" if status else bytes(found)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return status, b"" if status else bytes(found)
 
 
-def _write(message: bytes) -> None:
-    sys.stdout.buffer.write(HEADER.pack(len(message)) + message)
+def _write(status: int, message: bytes) -> None:
+    sys.stdout.buffer.write(HEADER.pack(status, len(message)) + message)
     sys.stdout.buffer.flush()

@@ -106,8 +106,9 @@ async def test_a_body_comes_in_so_many_pieces(target: Target, size: int, answer:
     head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
     chunks = (b"%x\r\n%b\r\n" % (size, body[start : start + size]) for start in range(0, len(body), size))
     writer.write(b"".join((head, *chunks, b"0\r\n\r\n")))
-    assert (await reader.read()).startswith(answer)
+    read = await reader.read()
     writer.close()
+    assert read.startswith(answer), read
 
 
 async def test_a_large_head_that_is_whole_is_refused_as_one(target: Target) -> None:
@@ -133,8 +134,9 @@ async def test_a_large_head_that_is_whole_is_refused_as_one(target: Target) -> N
 async def test_a_head_of_many_parts_is_refused(target: Target, head: bytes, status: bytes) -> None:
     reader, writer = await asyncio.open_connection(*target.address)
     writer.write(head + b"Connection: close\r\n\r\n")
-    assert (await reader.read()).startswith(b"HTTP/1.1 " + status)
+    read = await reader.read()
     writer.close()
+    assert read.startswith(b"HTTP/1.1 " + status), read
 
 
 async def test_prompts_that_cannot_fit_are_refused_before_any_work(target: Target) -> None:

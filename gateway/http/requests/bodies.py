@@ -11,7 +11,7 @@ from starlette.requests import Request
 from gateway.callers.caller import calling_tenant, place_share
 from gateway.fair_queue import FairQueue, Share
 from gateway.http.requests.body import Body, body_chunks, is_quick, parse_json, read_body
-from gateway.workers.process import WorkerLost, WorkerProcess
+from gateway.workers.process import WorkerLate, WorkerLost, WorkerProcess
 from specdec.errors import FieldInvalid, QueueFull
 
 _BodyType = TypeVar("_BodyType", bound=Body)
@@ -103,7 +103,8 @@ class BodyReader:
             answer = await self._worker.ask(pickle.dumps((kind, raw)), _SECONDS)
         except WorkerLost as error:
             self._worker.warm()
-            raise FieldInvalid("the body takes too long to be read") from error
+            how = "takes too long to be read" if isinstance(error, WorkerLate) else "cannot be read"
+            raise FieldInvalid(f"the body {how}") from error
         read = await asyncio.to_thread(pickle.loads, answer)
         if isinstance(read, kind):
             return read
