@@ -150,6 +150,8 @@ RULES: tuple[tuple[str, Schema], ...] = (
     (r".*\.pdb\.maxUnavailable", {"anyOf": [COUNT, {"type": "string", "pattern": r"^[0-9]+%$"}]}),
     (r".*\.service\.type", {"enum": ["ClusterIP", "NodePort", "LoadBalancer"]}),
     (r".*\.externalTrafficPolicy", {"enum": ["", "Cluster", "Local"]}),
+    (r".*\.ipFamilyPolicy", {"enum": ["", "SingleStack", "PreferDualStack", "RequireDualStack"]}),
+    (r".*\.ipFamilies", {"type": "array", "items": {"enum": ["IPv4", "IPv6"]}, "maxItems": 2, "uniqueItems": True}),
     (r".*\.nodePorts\.\w+", {**COUNT, "maximum": 65535}),
     (r"global\.imagePullSecrets", {"type": "array", "items": {"anyOf": [{"type": "string"}, _NAMED]}}),
     (r".*\.drain\.preStop", {"enum": ["sleep", "exec"]}),

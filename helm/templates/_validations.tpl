@@ -135,6 +135,9 @@
 {{- if and (or .Values.gatewayApi.httpRoute.enabled .Values.gatewayApi.grpcRoute.enabled) (not .Values.gatewayApi.parentRefs) -}}
 {{- $wrong = append $wrong "Routes hang on a Gateway: set gatewayApi.parentRefs." -}}
 {{- end -}}
+{{- if and (eq .Values.gateway.service.ipFamilyPolicy "SingleStack") (gt (len .Values.gateway.service.ipFamilies) 1) -}}
+{{- $wrong = append $wrong "gateway.service.ipFamilies holds two families, and SingleStack takes one: set gateway.service.ipFamilyPolicy to PreferDualStack or RequireDualStack." -}}
+{{- end -}}
 {{- if $wrong -}}
 {{- fail (printf "\n\n%s\n" (join "\n" $wrong)) -}}
 {{- end -}}

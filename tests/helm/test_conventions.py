@@ -79,6 +79,27 @@ def test_a_load_balancer_is_told_what_it_takes(full: list[Manifest]) -> None:
     assert [port.get("nodePort") for port in spec["ports"]] == [30051, None]
 
 
+def test_the_service_of_callers_has_the_families_of_the_values(helm: Helm) -> None:
+    """Discovery takes each address of a headless Service for a pod, so all other Services keep one family."""
+    families = {"ipFamilyPolicy": "RequireDualStack", "ipFamilies": ["IPv6", "IPv4"]}
+    services = of_kind(_render(helm, {"gateway": {"service": families}}), "Service")
+    specs = {each["metadata"]["name"]: each["spec"] for each in services}
+    given = {name: {key: spec[key] for key in families if key in spec} for name, spec in specs.items()}
+    assert given.pop("prod-specdec-gateway") == families
+    assert "prod-specdec-verifier-headless" in given
+    assert not any(given.values())
+    assert not [each for each in of_kind(_render(helm, {}), "Service") if families.keys() & each["spec"].keys()]
+
+
+@pytest.mark.parametrize(
+    "families",
+    [{"ipFamilyPolicy": "DualStack"}, {"ipFamilies": ["ipv6"]}, {"ipFamilies": ["IPv6", "IPv6"]}],
+)
+def test_families_that_kubernetes_does_not_know_are_refused(helm: Helm, families: Mapping[str, Any]) -> None:
+    with pytest.raises(ChartRefused, match=next(iter(families))):
+        _render(helm, {"gateway": {"service": families}})
+
+
 def test_an_ingress_has_several_hosts_and_certificates(full: list[Manifest]) -> None:
     spec = named(full, "Ingress", "gateway")["spec"]
     assert [rule["host"] for rule in spec["rules"]] == ["specdec.example.com", "api.example.com"]

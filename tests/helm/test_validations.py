@@ -48,6 +48,10 @@ def _kv(url: str = "redis://redis:6379/0", **kv: object) -> dict[str, Any]:
         ({"gateway": {"model": {"path": "large"}}}, "must begin with a slash"),
         ({"drafter": {"model": {"source": "huggingFace"}}}, "set drafter.model.huggingFace.repository"),
         ({"gatewayApi": {"httpRoute": {"enabled": True}}}, "Routes hang on a Gateway"),
+        (
+            {"gateway": {"service": {"ipFamilyPolicy": "SingleStack", "ipFamilies": ["IPv4", "IPv6"]}}},
+            "gateway.service.ipFamilies holds two families",
+        ),
     ],
 )
 def test_what_does_not_fit_together_is_refused(helm: Helm, values: Mapping[str, Any], sentence: str) -> None:
