@@ -1,13 +1,17 @@
-"""Atomic training checkpoints. A kill at any moment leaves either the old or the new checkpoint intact."""
+"""Atomic training checkpoints, and their inputs. A kill leaves either the old or the new checkpoint intact."""
 
+import hashlib
+import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
+
+from specdec.errors import ConfigError
 
 _SUFFIX = ".partial"
 
@@ -45,3 +49,19 @@ def restore(path: Path, model: nn.Module, optimizers: Sequence[Optimizer]) -> in
     torch.set_rng_state(state["rng"])
     step: int = state["step"]
     return step
+
+
+def claim(state: Path, target: Path, inputs: Mapping[str, object]) -> None:
+    """Record the target and the other inputs of a folder of checkpoints, and create it.
+
+    Raises:
+        ConfigError: the folder has checkpoints of other inputs.
+    """
+    config = hashlib.sha256((target / "config.json").read_bytes()).hexdigest()
+    wanted = {"target": str(target.resolve()), "config": config, **inputs}
+    file = state / "plan.json"
+    if file.exists() and (known := json.loads(file.read_text(encoding="utf-8"))) != wanted:
+        other = ", ".join(name for name in wanted if known.get(name) != wanted[name])
+        raise ConfigError(f"--state {state} is of a training with another {other}: name another folder")
+    state.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(wanted), encoding="utf-8")

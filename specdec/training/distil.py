@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from specdec.training.answers import NEW_TOKENS, TargetAnswers
+from specdec.training.answers import NEW_TOKENS, TargetAnswers, ranked_ids
 from specdec.training.compute import Compute
 from specdec.training.loop import Run, train
-from specdec.training.losses import SHARP_TEMPERATURE, blend
+from specdec.training.losses import blend, divergences_of
 from specdec.training.optimizer import Schedule, build_optimizers
 from specdec.training.weights import CausalModel, head_weight, initial_drafter
 
@@ -35,15 +35,9 @@ class DistilJob:
 
 
 def frequent_ids(answers: Sequence[TargetAnswers], vocabulary: int, count: int) -> Tensor:
-    """Return the `count` ids with the most target probability over all answers, ascending, int64.
-
-    The lower id wins a tie, because a tokenizer numbers its merges by frequency.
-    """
-    mass = torch.zeros(vocabulary, dtype=torch.float64)
-    for each in answers:
-        own = own_tokens(each)
-        mass.index_add_(0, each.ids[own].flatten().long(), each.log_probs[own].double().exp().flatten())
-    return mass.argsort(descending=True, stable=True)[:count].sort().values
+    """Return the `count` ids with the most target probability over all answers, ascending, int64."""
+    own = ((each.ids[mask], each.log_probs[mask]) for each in answers for mask in [own_tokens(each)])
+    return ranked_ids(own, vocabulary, count)
 
 
 def distil(job: DistilJob, target: CausalModel, ids: Tensor, compute: Compute) -> CausalModel:
@@ -120,15 +114,7 @@ def divergences(answers: TargetAnswers, places: Tensor, logits: Tensor) -> Tenso
         logits: logits of the drafter, [own tokens, head].
     """
     own = own_tokens(answers)
-    at, log_p = places[answers.ids[own].long()], answers.log_probs[own].float()
-    known = at >= 0
-    log_q = logits.log_softmax(-1).gather(-1, at.clamp(min=0))
-    p, q = log_p.exp() * known, log_q.exp()
-    sharp_p = (log_p / SHARP_TEMPERATURE).softmax(-1) * known
-    sharp_q = (logits / SHARP_TEMPERATURE).softmax(-1).gather(-1, at.clamp(min=0))
-    kl = -(p * log_q).sum(-1).mean()
-    plain, sharp = (1 - torch.minimum(*each).sum(-1).mean() for each in ((p, q), (sharp_p, sharp_q)))
-    return torch.stack((kl, plain, sharp))
+    return divergences_of(answers.ids[own], answers.log_probs[own], places, logits)
 
 
 def own_tokens(answers: TargetAnswers) -> Tensor:

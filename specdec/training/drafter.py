@@ -1,7 +1,6 @@
 """Training of a drafter, from the target's folder to the drafter's folder and its card."""
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,14 +8,12 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import track
-from transformers import AutoConfig
 
 from specdec.engine import draft_head
-from specdec.errors import ConfigError
-from specdec.training import answers, card, compute, distil, evaluate, prompts
+from specdec.training import answers, card, checkpoint, compute, distil, evaluate, prompts
 from specdec.training.evaluate import DraftAlpha
 from specdec.training.step_cost import StepCost, step_cost
-from specdec.training.weights import check_target, export, load
+from specdec.training.weights import check_target, export, load, read_config
 
 _HELD_OUT = 96
 """Number of built-in prompts that measure a drafter without questions of its own."""
@@ -65,7 +62,7 @@ def train_drafter(plan: DrafterPlan) -> Mapping[str, DraftAlpha]:
     Raises:
         ConfigError: the target cannot be distilled, a file cannot be used, or the state is of another plan.
     """
-    check_target(_config(plan.target), plan.layers)
+    check_target(read_config(plan.target), plan.layers)
     data, machine = _data(plan), compute.choose("cpu", plan.threads, compiled=False)
     _claim(plan)
     console = Console(stderr=True)
@@ -102,13 +99,6 @@ def train_drafter(plan: DrafterPlan) -> Mapping[str, DraftAlpha]:
     return found
 
 
-def _config(target: Path) -> Any:
-    try:
-        return AutoConfig.from_pretrained(target, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"--target {target}: {str(error).splitlines()[0]}") from error
-
-
 def _data(plan: DrafterPlan) -> _Data:
     own = prompts.read_prompts(plan.data) if plan.data else None
     if plan.questions:
@@ -123,17 +113,8 @@ def _data(plan: DrafterPlan) -> _Data:
 
 
 def _claim(plan: DrafterPlan) -> None:
-    """Record what the state is of, or raise ConfigError if it is of other inputs."""
     data = hashlib.sha256(plan.data.read_bytes()).hexdigest() if plan.data else "built-in"
-    config = hashlib.sha256((plan.target / "config.json").read_bytes()).hexdigest()
-    wanted = {"target": str(plan.target.resolve()), "config": config, "data": data, "seed": plan.seed}
-    wanted["layers"] = plan.layers
-    file = plan.state / "plan.json"
-    if file.exists() and (known := json.loads(file.read_text(encoding="utf-8"))) != wanted:
-        other = ", ".join(name for name in wanted if known.get(name) != wanted[name])
-        raise ConfigError(f"--state {plan.state} is of a training with another {other}: name another folder")
-    plan.state.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(wanted), encoding="utf-8")
+    checkpoint.claim(plan.state, plan.target, {"data": data, "seed": plan.seed, "layers": plan.layers})
 
 
 def _cost(plan: DrafterPlan, ids: Any) -> StepCost:

@@ -100,7 +100,7 @@ class OwnPrompts:
         return [text for _ in range(rounds) for text in order.sample(self.taught, len(self.taught))][:count]
 
 
-def read_prompts(file: Path) -> OwnPrompts:
+def read_prompts(file: Path, option: str = "--data") -> OwnPrompts:
     """Return the prompts of a file: one a line, or in a .jsonl file `prompt`, `turns` or `messages` of each row.
 
     Raises:
@@ -109,22 +109,22 @@ def read_prompts(file: Path) -> OwnPrompts:
     try:
         lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, ValueError) as error:
-        raise ConfigError(f"--data {file}: cannot be read: {error}") from error
-    texts = [_prompt(file, *each) for each in enumerate(lines, 1)] if file.suffix == ".jsonl" else lines
+        raise ConfigError(f"{option} {file}: cannot be read: {error}") from error
+    texts = [_prompt(f"{option} {file}", *each) for each in enumerate(lines, 1)] if file.suffix == ".jsonl" else lines
     texts = list(dict.fromkeys(texts))
     if len(texts) < _LEAST:
-        raise ConfigError(f"--data {file}: needs at least {_LEAST} different prompts, has {len(texts)}")
+        raise ConfigError(f"{option} {file}: needs at least {_LEAST} different prompts, has {len(texts)}")
     taught = tuple(text for place, text in enumerate(texts) if place % HELD_OUT)
     return OwnPrompts(taught, tuple(texts[::HELD_OUT]))
 
 
-def _prompt(file: Path, number: int, line: str) -> str:
+def _prompt(named: str, number: int, line: str) -> str:
     try:
         text = _first_user_text(json.loads(line))
     except (ValueError, KeyError, IndexError, TypeError, StopIteration):
         text = None
     if not isinstance(text, str) or not text.strip():
-        raise ConfigError(f"--data {file}: line {number} has no text in prompt, turns or messages")
+        raise ConfigError(f"{named}: line {number} has no text in prompt, turns or messages")
     return text
 
 

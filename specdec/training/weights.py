@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedTokenizerBase
 
 from specdec.errors import ConfigError
 
@@ -43,6 +43,19 @@ def initial_drafter(target: CausalModel, layers: int) -> CausalModel:
     kept = {name: target.state_dict()[name].float() for name in drafter.state_dict()}
     drafter.load_state_dict(kept)
     return drafter
+
+
+def read_config(target: Path) -> PretrainedConfig:
+    """Return the configuration of a target's folder.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    try:
+        config: PretrainedConfig = AutoConfig.from_pretrained(target, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--target {target}: {str(error).splitlines()[0]}") from error
+    return config
 
 
 def check_target(config: PretrainedConfig, layers: int) -> None:

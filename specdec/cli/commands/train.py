@@ -1,9 +1,12 @@
 """`specdec train`: train what drafts for a target."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import ByteSize, TypeAdapter, ValidationError
 from rich.console import Console
 
 from specdec.cli import known_models
@@ -43,14 +46,9 @@ def drafter(
     Takes hours on a CPU; run it again after a kill to resume.
     """
     folder = _folder(target)
-    try:
-        from transformers.utils import logging as transformers_logging
-
+    with _packages():
         from specdec.training.card import mean
         from specdec.training.drafter import DrafterPlan, train_drafter
-    except ImportError as error:
-        raise ConfigError(f"training needs the packages of the extra drafter: {error}") from error
-    transformers_logging.disable_progress_bar()
     place = out or known_models.cache() / f"{folder.name}-drafter"
     kept = state or known_models.cache() / ".training" / place.name
     plan = DrafterPlan(folder, place, kept, data, questions, batches, steps, layers, seed, threads)
@@ -59,6 +57,67 @@ def drafter(
     Console(stderr=True).print(
         f"{rates}; written to {place}\nTry it: specdec up --target {target} --drafter {place}", soft_wrap=True
     )
+
+
+@train.command(epilog=EPILOG)
+def head(
+    target: Annotated[str, typer.Option(help="Folder of the target, or its name in `specdec models list`.")],
+    prompts: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Prompts like yours, one a line, or .jsonl with prompt, turns or messages; may be repeated. Without "
+            "any: built-in ones, and messages that the target writes."
+        ),
+    ] = None,
+    tokens: Annotated[int, typer.Option(min=1, help="Tokens that the target writes.")] = 1_000_000,
+    questions: Annotated[
+        Path | None, typer.Option(help="Rows of category and turns that measure α; held-out prompts when left out.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the head; TARGET-head when left out.")] = None,
+    state: Annotated[
+        Path | None, typer.Option(help="Folder of texts and checkpoints, to resume from, or to go on with more tokens.")
+    ] = None,
+    draft_ids: Annotated[int, typer.Option(min=1, help="Number of ids that the head drafts.")] = 8192,
+    epochs: Annotated[float, typer.Option(min=0.01, help="How often each text is used.")] = 4.0,
+    disk: Annotated[str, typer.Option(help="Most disk for the texts with their states.")] = "16GiB",
+    seed: Annotated[int, typer.Option(min=0, help="Decides prompts, texts and their order.")] = 0,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; PyTorch's choice when left out.")] = None,
+) -> None:
+    """Train a draft head on texts that the target writes, and write its folder with a card that states α.
+
+    Takes hours on a CPU, less on a GPU if there is one; run it again after a kill to resume.
+    """
+    folder = _folder(target)
+    try:
+        most = TypeAdapter(ByteSize).validate_python(disk)
+    except ValidationError as error:
+        raise ConfigError(f"--disk {disk} is no size, such as 16GiB") from error
+    with _packages():
+        from specdec.training.heads.folder import mean
+        from specdec.training.heads.head import train_head
+        from specdec.training.heads.writer import HeadPlan
+    place = out or known_models.cache() / f"{folder.name}-head"
+    kept = state or known_models.cache() / ".training" / place.name
+    plan = HeadPlan(
+        folder, place, kept, tuple(prompts or ()), questions, tokens, draft_ids, epochs, most, seed, threads
+    )
+    found = mean(train_head(plan))
+    rates = f"α {found.sampled[0]:.3f} at temperature 1 and {found.greedy[0]:.3f} at 0 for the first draft"
+    Console(stderr=True).print(
+        f"{rates}; written to {place}\nTry it: specdec up --target {target} --head {place}", soft_wrap=True
+    )
+
+
+@contextmanager
+def _packages() -> Iterator[None]:
+    """Name the extra whose packages are missing, and keep transformers' progress bars off."""
+    try:
+        yield
+    except ImportError as error:
+        raise ConfigError(f"training needs the packages of the extra drafter: {error}") from error
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()
 
 
 def _folder(target: str) -> Path:

@@ -99,10 +99,30 @@ class Eagle3Head(nn.Module):
         Returns:
             The normed states [T, hidden], from which `logits` follow, and the states for the next step.
         """
+        both, residual = self.inputs(states, tokens)
+        query, key, value = (each[None] for each in self.projected(both, positions))
+        attended = attend(0, query, key, value, AttentionRule(self.scale, None, None, None))
+        return self.outputs(residual, attended[0].flatten(-2))
+
+    def inputs(self, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what attention reads [..., 2 · hidden], and the residual [..., hidden]; arguments as for `forward`."""
         normed = self.hidden_norm(states)
         residual = normed if self.config.norm_before_residual else states
-        both = torch.cat([self.input_layernorm(self.embed(tokens)), normed], -1)
-        states = residual + self.o_proj(self._attended(both, positions))
+        return torch.cat([self.input_layernorm(self.embed(tokens)), normed], -1), residual
+
+    def projected(self, both: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values [..., heads, T, head width] of what attention reads [..., T, 2 · hidden]."""
+        query, key, value = (
+            linear(both).unflatten(-1, (-1, self.head_dim)).transpose(-3, -2)
+            for linear in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        cos, sin = (each[0] for each in self._rotary[0](both, positions[None]))
+        query, key = apply_rotary_pos_emb(query, key, cos, sin, unsqueeze_dim=0)
+        return query, key, value
+
+    def outputs(self, residual: Tensor, attended: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what `forward` does, given the residual and the result of attention [..., heads · head width]."""
+        states = residual + self.o_proj(attended)
         inner = self.post_attention_layernorm(states)
         states = states + self.down_proj(silu(self.gate_proj(inner)) * self.up_proj(inner))
         normed = self.norm(states)
@@ -115,15 +135,3 @@ class Eagle3Head(nn.Module):
             return own[:, :vocab_size]
         whole = own.new_full((len(own), self.config.layer.vocab_size), -torch.inf)
         return whole.index_copy_(-1, self.ids, own)[:, :vocab_size]
-
-    def _attended(self, both: Tensor, positions: Tensor) -> Tensor:
-        """[T, 2 · hidden] -> [T, query heads · head width]"""
-        query, key, value = (self._heads(linear(both)) for linear in (self.q_proj, self.k_proj, self.v_proj))
-        cos, sin = self._rotary[0](both, positions[None])
-        query, key = apply_rotary_pos_emb(query, key, cos, sin)
-        rule = AttentionRule(self.scale, None, None, None)
-        return attend(0, query, key, value, rule)[0].flatten(-2)
-
-    def _heads(self, rows: Tensor) -> Tensor:
-        """[T, heads · head width] -> [1, heads, T, head width]"""
-        return rows.view(len(rows), -1, self.head_dim).transpose(0, 1)[None]
