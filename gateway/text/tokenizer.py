@@ -1,6 +1,7 @@
 """Tokenizer of a model: encodes prompts and decodes token ids."""
 
 import inspect
+import json
 import secrets
 import sys
 from collections.abc import Callable, Sequence
@@ -12,11 +13,12 @@ from typing import Any
 from gateway.request import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from gateway.text.control_names import ControlNames
 from gateway.text.token_bytes import decode_of, longest_token, token_bytes
-from gateway.tools.arguments import HugeNumbers, arguments_object
+from gateway.tools.arguments import HugeNumbers
 from gateway.tools.formats import format_of, knows_tools
 from gateway.tools.template import Turn, described
 from gateway.tools.thinking import AUTO
-from gateway.tools.values import Message, ToolCall
+from gateway.tools.turns import turns_of
+from gateway.tools.values import Message
 from specdec.errors import ConfigError, ContextLengthExceeded, FieldInvalid, UnsupportedParameter
 from specdec.sampling.vocabulary import fingerprint
 
@@ -27,6 +29,9 @@ _SPELLED = 65_536
 """Most tokens whose bytes are kept."""
 _PROBE = "a"
 """Text that reveals the tokens which a tokenizer adds to every text."""
+_PROBE_CALL = "specdec_probe"
+_PROBE_ARGUMENTS = {"specdec_argument": None}
+"""Call that reveals how a chat template renders calls."""
 _MARK = "\u241fanswer\u241f"
 """Marker of the end of an assistant's message in rendered text."""
 
@@ -52,8 +57,10 @@ class ModelTokenizer:
         """Length in bytes of the longest token."""
         self._opening = _opening(tokenizer)
         self._token_bytes = lru_cache(_SPELLED)(partial(token_bytes, tokenizer))
-        templates = "\n".join(_templates(tokenizer).values())
-        self.tool_format = format_of(templates, self.decode.special.values(), reasoning_parser)
+        templates = _templates(tokenizer).values()
+        self._with_text_arguments = frozenset(each for each in templates if _takes_text_arguments(tokenizer, each))
+        """Chat templates that read the arguments of calls as JSON texts."""
+        self.tool_format = format_of("\n".join(templates), self.decode.special.values(), reasoning_parser)
         """Format of the model's tool calls, detected from its chat template."""
 
     @classmethod
@@ -207,7 +214,8 @@ class ModelTokenizer:
         for name in arguments.keys() & inspect.signature(apply).parameters.keys():
             raise FieldInvalid(f"chat_template_kwargs: {name} is not the template's", "chat_template_kwargs")
         huge = HugeNumbers(secrets.token_hex(8))
-        turns: Sequence[Turn] = [_turn(message, huge) for message in prompt.messages]
+        as_text = template in self._with_text_arguments
+        turns: Sequence[Turn] = turns_of(prompt.messages, self.tool_format.name, huge, text_arguments=as_text)
         tools, mark = prompt.tools, self._names.mark_for(turns, prompt.tools) if self._names else ""
         if self._names and mark:
             turns = self._names.hidden(turns, mark)
@@ -243,6 +251,25 @@ def _templates(tokenizer: Any) -> dict[str, str]:
     return {name: str(template) for name, template in named.items()}
 
 
+def _takes_text_arguments(tokenizer: Any, template: str) -> bool:
+    """Whether a template renders arguments of calls as JSON only if they are a text, as DeepSeek's templates do."""
+
+    def shown(arguments: object) -> str:
+        function = {"name": _PROBE_CALL, "arguments": arguments}
+        call = {"id": "123456789", "type": "function", "function": function}  # an id that Mistral's templates accept
+        turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+        try:
+            return str(tokenizer.apply_chat_template(turns, chat_template=template, tokenize=False))
+        except Exception:  # noqa: BLE001 - a template is code from the model's folder and may raise anything
+            return ""
+
+    if not knows_tools(template):
+        return False
+    as_object = shown(_PROBE_ARGUMENTS)
+    good = _PROBE_CALL in as_object and str(_PROBE_ARGUMENTS) not in as_object
+    return not good and _PROBE_CALL in shown(json.dumps(_PROBE_ARGUMENTS))
+
+
 def _opening(tokenizer: Any) -> tuple[int, ...]:
     """Return the tokens that a tokenizer prepends to every text. Appended tokens are not part of a prompt."""
     framed = tokenizer.encode(_PROBE, add_special_tokens=True, verbose=False)
@@ -263,20 +290,3 @@ def _in_parts(text: str, room: int, param: str, encode: Callable[[str], tuple[in
             raise ContextLengthExceeded(f"{param} has over {room} tokens, for which there is room", param)
         probe *= 2
     return encode(text)
-
-
-def _turn(message: Message, huge: HugeNumbers) -> Turn:
-    """Convert a message to the form that chat templates read, with call arguments as objects instead of text."""
-    turn: Turn = {"role": message.role, "content": message.content}
-    if message.tool_calls:
-        turn["tool_calls"] = [_written_call(call, huge) for call in message.tool_calls]
-    optional = {"tool_call_id": message.tool_call_id, "name": message.name, "reasoning_content": message.reasoning}
-    turn |= {key: value for key, value in optional.items() if value}
-    if message.reasoning and message.content and message.tool_calls:
-        turn["thinking"] = ""  # transformers adds the thinking by this name, which gpt-oss' template refuses here
-    return turn
-
-
-def _written_call(call: ToolCall, huge: HugeNumbers) -> dict[str, Any]:
-    function = {"name": call.name, "arguments": arguments_object(call.arguments, huge.keep)}
-    return {"id": call.id, "type": "function", "function": function}

@@ -1,0 +1,95 @@
+"""Conversations with calls reach chat templates in the form that these read: ids, arguments and empty contents."""
+
+from typing import Any
+
+import pytest
+
+from gateway.request import ChatPrompt
+from gateway.text.tokenizer import ModelTokenizer
+from gateway.tools.arguments import HugeNumbers
+from gateway.tools.turns import turns_of
+from gateway.tools.values import Message, ToolCall
+from tests.support.tokenizers_apart import byte_level, fast
+
+IDS = ("call_0123456789abcdef01234567", "", "toolu_1", "abcDEF123", "functions.f:0")
+TALK = "{% for m in messages %}{{ m.role }}:{{ m.content }}{% if m.tool_calls %}CALLS{% endif %}{% endfor %}"
+MISTRAL = (
+    "{% for m in messages %}{% for c in m.tool_calls or [] %}{% if c.id | length != 9 %}"
+    '{{ raise_exception("Tool call IDs should be alphanumeric strings with length 9!") }}{% endif %}'
+    "[TOOL_CALLS][{{ c.function | tojson }}]{{ c.id }}{% endfor %}"
+    "{% if m.role == 'tool' %}{% if m.tool_call_id | length != 9 %}{{ raise_exception('no id') }}{% endif %}"
+    "[TOOL_RESULTS]{{ m.tool_call_id }}{% endif %}{% endfor %}"
+)
+KIMI = (
+    "{% for m in messages %}{% for c in m.tool_calls or [] %}<|tool_call_begin|>{{ c.id }};{% endfor %}"
+    "{% if m.role == 'tool' %}## Return of {{ m.tool_call_id }};{% endif %}{% endfor %}"
+)
+JOINED = (
+    "{% for m in messages %}{% for c in m.tool_calls or [] %}"
+    "{{ '<' + c['function']['name'] + '\n' + c['function']['arguments'] + '>' }}{{ c.function.arguments }}"
+    "{% endfor %}{{ m.content }}{% endfor %}"
+)
+PRINTED = "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function }}{% endfor %}{% endfor %}"
+EITHER = (
+    "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.name }}"
+    "{{ c.function.arguments if c.function.arguments is string else c.function.arguments | tojson }}"
+    "{% endfor %}{% endfor %}"
+)
+
+
+def tokenizer(template: str) -> ModelTokenizer:
+    made = fast(byte_level((), ["<|end|>"]), "<|end|>")
+    made.chat_template = template
+    return ModelTokenizer(made)
+
+
+def rendered(template: str, *messages: Message) -> str:
+    made = tokenizer(template)
+    return made.decode(made.encode(ChatPrompt(messages, opens_answer=False)))
+
+
+def called(call_id: str, arguments: str = "{}") -> Message:
+    return Message("assistant", "", (ToolCall("f", arguments, call_id),))
+
+
+def result(call_id: str) -> Message:
+    return Message("tool", "ok", (), call_id)
+
+
+@pytest.mark.parametrize("call_id", [each for each in IDS if each])
+def test_any_id_is_one_that_mistral_s_templates_take(call_id: str) -> None:
+    text = rendered(MISTRAL, Message("user", "x"), called(call_id), result(call_id))
+    own = text.partition("[TOOL_RESULTS]")[2]
+    assert len(own) == 9
+    assert f"{own}[TOOL_RESULTS]{own}" in text
+    assert call_id != "abcDEF123" or own == call_id
+
+
+def test_kimi_s_templates_find_the_name_and_the_number_in_the_id() -> None:
+    messages = (called("call_a"), result("call_a"), called("functions.f:1"), result("functions.f:1"), called("c"))
+    text = rendered(KIMI, Message("user", "x"), *messages, result("c"), result("other"))
+    ids = [f"functions.f:{index}" for index in range(3)]
+    pairs = "".join(f"<|tool_call_begin|>{each};## Return of {each};" for each in ids)
+    assert text == f"{pairs}## Return of other;"
+
+
+@pytest.mark.parametrize("tool_format", ["hermes", "llama", "qwen3_coder"])
+def test_other_formats_keep_the_callers_ids(tool_format: str) -> None:
+    for call_id in IDS:
+        call, answer = turns_of([called(call_id), result(call_id)], tool_format, HugeNumbers("~"))
+        calls: Any = call["tool_calls"]
+        assert (calls[0]["id"], answer.get("tool_call_id", "")) == (call_id, call_id)
+
+
+@pytest.mark.parametrize("template", [JOINED, EITHER])
+def test_a_template_may_join_arguments_to_a_text(template: str) -> None:
+    arguments = '{"a": "é <|end|>", "n": 1e400}'
+    text = rendered(template, Message("user", "x"), called("1", arguments))
+    assert text == (f"x<f\n{arguments}>{arguments}" if template is JOINED else f"f{arguments}")
+
+
+def test_arguments_are_objects_wherever_a_template_takes_them() -> None:
+    talk = (Message("user", "x"), called("1", '{"a": 1}'))
+    assert rendered(MISTRAL, *talk, result("1")).startswith('[TOOL_CALLS][{"name": "f", "arguments": {"a": 1}}]')
+    assert rendered(TALK, *talk) == "user:xassistant:CALLS"
+    assert "'arguments': " in rendered(PRINTED, *talk)
