@@ -1,13 +1,14 @@
 """Formats in which models write tool calls, by name. Add a new one to `FORMATS`."""
 
 import json
+import keyword
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from gateway.grammars.schemas import simplified
+from gateway.grammars.json_lark import in_json
 from gateway.grammars.structured import literal
 from gateway.tools.harmony import HarmonyParser
 from gateway.tools.json_calls import read_objects, read_python
@@ -15,9 +16,10 @@ from gateway.tools.parsers import JSON_HEAD, LeadingParser, PlainParser, TaggedP
 from gateway.tools.rules import (
     NUMBER,
     arguments_of,
-    checked,
     nested,
     pattern_of,
+    properties_of,
+    python_values,
     rule_of,
     text_without,
     values_of,
@@ -144,12 +146,7 @@ class XmlFormat(ToolFormat):
     """Texts before an argument's name, after the name, and after the value."""
 
     def _call(self, index: int, tool: Tool, place: str, free: bool) -> Iterator[str]:
-        schema = simplified(checked(tool, place), place)
-        properties, required = schema.get("properties", {}), schema.get("required", [])
-        if not isinstance(properties, dict) or not isinstance(required, list):
-            raise FieldInvalid(f"{place}: properties must be an object, and required a list", place)
-        known = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
-        needed, arguments = {name for name in required if isinstance(name, str)}, []
+        (properties, needed, known), arguments = properties_of(tool, place), []
         for at, (key, value) in enumerate(properties.items()):
             values = nested(tool.lark) if tool.lark else self._values(value, known, f"{place}.{key}")
             yield from self._argument(f"{index}_{at}", key, values)
@@ -174,6 +171,28 @@ class XmlFormat(ToolFormat):
             yield f"value_{name}[lazy]: ENDED_{name}"
             yield f"ENDED_{name}: VALUE_{name} {literal(end)}"
             yield f"VALUE_{name}: {values}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PythonFormat(ToolFormat):
+    """Format of Python calls with named arguments, written in the schema's order."""
+
+    def _call(self, index: int, tool: Tool, place: str, free: bool) -> Iterator[str]:
+        properties, needed, known = properties_of(tool, place)
+        for name in (*tool.name.split("."), *properties):
+            if not name.isidentifier() or keyword.iskeyword(name):
+                raise UnsupportedParameter(f"{place}: {name!r} is no name in Python, so calls are not forced", place)
+        yield f'call_{index}: {literal(f"{tool.name}(")} first_{index}_0 ")"'
+        for at, (key, value) in enumerate(properties.items()):
+            values = python_values(value if isinstance(value, dict) else {}, known)
+            if tool.lark:
+                inside = nested(in_json(tool.lark, place.partition(".")[0] + ".format"))
+                values = " ".join([literal('"'), inside, literal('"')])
+            yield from (f"arg_{index}_{at}: {literal(f'{key}=')} value_{index}_{at}", f"value_{index}_{at}: {values}")
+            for rule, before in (("first", '""'), ("more", '", "')):
+                left_out = "" if key in needed else f" | {rule}_{index}_{at + 1}"
+                yield f"{rule}_{index}_{at}: {before} arg_{index}_{at} more_{index}_{at + 1}{left_out}"
+        yield from (f'{rule}_{index}_{len(properties)}: ""' for rule in ("first", "more"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -326,11 +345,13 @@ _ALL: Sequence[ToolFormat] = (
         quoted=True,
         text=r"/(?s:[^{\s].*)?/",
     ),
-    UnboundFormat(
+    PythonFormat(
         name="pythonic",
         marks=("func_name1(",),
         parser=lambda _: LeadingParser(("[", "<|python_start|>"), read_python, tag="<|python_start|>"),
         tags=("<|python_start|>", "<|python_end|>"),
+        around=("[", ", ", "]"),
+        text=r"/(?s:[^\[\s].*)?/",
     ),
 )
 UNKNOWN = UnboundFormat(name="unknown", marks=(), parser=lambda _: PlainParser())

@@ -2,7 +2,8 @@
 
 import ast
 import json
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from gateway.tools.arguments import arguments_text
 from gateway.tools.values import ToolCall
@@ -95,5 +96,15 @@ def read_python(text: str) -> list[ToolCall]:
 def _python_call(node: ast.expr) -> ToolCall:
     if not isinstance(node, ast.Call) or node.args:
         raise ValueError("no call with named arguments")
-    arguments = {str(each.arg): ast.literal_eval(each.value) for each in node.keywords}
-    return ToolCall(ast.unparse(node.func), json.dumps(arguments, ensure_ascii=False))
+    arguments = {str(each.arg): ast.literal_eval(_JsonNames().visit(each.value)) for each in node.keywords}
+    text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+    return ToolCall(ast.unparse(node.func), text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+
+
+class _JsonNames(ast.NodeTransformer):
+    """Replaces JSON's names of values, which models write inside Python, by the values."""
+
+    _VALUES: ClassVar[Mapping[str, bool | None]] = {"true": True, "false": False, "null": None}
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Constant(self._VALUES[node.id]) if node.id in self._VALUES else node

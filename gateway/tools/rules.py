@@ -75,6 +75,30 @@ def checked(tool: Tool, place: str) -> dict[str, Any]:
     return tool.schema
 
 
+def properties_of(tool: Tool, place: str) -> tuple[dict[str, Any], set[str], dict[str, Any]]:
+    """Return the schemas of a tool's parameters by name, the names of the required ones, and the schema's definitions.
+
+    Raises:
+        FieldInvalid: the schema is invalid or too long.
+    """
+    schema = simplified(checked(tool, place), place)
+    properties, required = schema.get("properties", {}), schema.get("required", [])
+    if not isinstance(properties, dict) or not isinstance(required, list):
+        raise FieldInvalid(f"{place}: properties must be an object, and required a list", place)
+    known = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
+    return properties, {name for name in required if isinstance(name, str)}, known
+
+
+def python_values(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
+    """Return the grammar of a parameter's values in Python; what is inside lists and objects is written as in JSON."""
+    choices = [schema["const"]] if "const" in schema else schema.get("enum")
+    if schema.get("type") in ("boolean", "null") and not choices:
+        choices = [True, False] if schema["type"] == "boolean" else [None]
+    if isinstance(choices, list) and choices:
+        return " | ".join(literal(repr(choice)) for choice in choices)
+    return _json_values(schema, definitions)
+
+
 def values_of(schema: Mapping[str, Any], end: str, definitions: Mapping[str, Any], place: str) -> str:
     """Return the grammar of a parameter's values; strings are written raw, up to the text `end`.
 
@@ -90,5 +114,9 @@ def values_of(schema: Mapping[str, Any], end: str, definitions: Mapping[str, Any
         found = [matching(each["pattern"], place) for each in patterns if isinstance(each, dict) and "pattern" in each]
         bounds = "".join(f" & {regex(each)}" for each in found)
         return f"/(?s:.{{{least},{most}}})/{bounds} & ~/(?s:.*{pattern_of(end)}.*)/"
+    return _json_values(schema, definitions)
+
+
+def _json_values(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
     guided = {**definitions, **schema, "x-guidance": {"whitespace_pattern": WHITESPACE}}
     return f"%json {json.dumps(guided, ensure_ascii=False)}"

@@ -45,7 +45,8 @@ TEXTS = {
     "gpt-oss": '<|channel|>commentary to=functions.a <|constrain|>json<|message|>{"x": 1}<|call|><|start|>assistant'
     "<|channel|>commentary to=functions.b <|constrain|>json<|message|>{}",
 }
-BOUND = [name for name in TEXTS if name != "pythonic"]
+ALONE = ("llama", "pythonic")
+"""Formats in which nothing tells a call from a text before its name is complete."""
 END = 256
 
 
@@ -113,6 +114,7 @@ def test_a_name_and_then_arguments_come_before_the_call_is_complete(name: str) -
         ("mistral", "[1]", ["[1]"]),
         ("pythonic", "[a(1)]", ["[a(1)]"]),
         ("pythonic", "[a(x=open)]", ["[a(x=open)]"]),
+        ("pythonic", "[a(x=1e999)]", ["[a(x=1e999)]"]),
         ("pythonic", "[" * 5000, ["[" * 5000]),
         ("pythonic", "", []),
     ],
@@ -122,7 +124,7 @@ def test_what_is_no_call_is_text(name: str, text: str, expected: Sequence[Read])
         assert read(name, text, size) == expected
 
 
-@pytest.mark.parametrize("name", BOUND)
+@pytest.mark.parametrize("name", TEXTS)
 @pytest.mark.parametrize("forced", [True, False])
 def test_a_grammar_allows_calls_and_text_unless_a_call_is_required(name: str, forced: bool) -> None:
     state = GrammarCompiler.of_bytes().compile(FORMATS[name].grammar(TOOLS, forced=forced, parallel=True))
@@ -138,7 +140,7 @@ def test_a_grammar_allows_calls_and_text_unless_a_call_is_required(name: str, fo
 
 @pytest.mark.parametrize("special", [True, False])
 @pytest.mark.parametrize("lead", ["Well. ", "a <tool\n"])
-@pytest.mark.parametrize("name", [name for name in BOUND if not FORMATS[name].text])
+@pytest.mark.parametrize("name", [name for name in TEXTS if not FORMATS[name].text])
 def test_text_may_precede_a_strict_call(name: str, lead: str, special: bool) -> None:
     tags = sorted(TAGS) if special else []
     form = format_of("tools" + " ".join(FORMATS[name].marks), tags)
@@ -190,7 +192,7 @@ def test_a_pattern_that_cannot_be_a_part_of_a_grammar_is_refused_by_name(pattern
     assert refused.value.param == "tools[0].function.parameters.x"
 
 
-@pytest.mark.parametrize("name", BOUND)
+@pytest.mark.parametrize("name", TEXTS)
 @pytest.mark.parametrize("special", [True, False])
 def test_tags_that_are_special_tokens_are_used_in_a_required_call(name: str, special: bool) -> None:
     tags = sorted(TAGS) if special else []
@@ -214,7 +216,7 @@ def spelled(form: ToolFormat, text: str, tags: Sequence[str]) -> list[int]:
 
 @pytest.mark.parametrize("answer", [json_schema(SCHEMA, "f"), regex("[a-z/]{2}", "f"), choice(["yes", "no"], "f")])
 @pytest.mark.parametrize("special", [True, False])
-@pytest.mark.parametrize("name", [name for name in BOUND if name != "llama"])
+@pytest.mark.parametrize("name", [name for name in TEXTS if name not in ALONE])
 def test_an_answer_is_calls_or_of_the_form(name: str, special: bool, answer: Grammar) -> None:
     tags = sorted(TAGS) if special else []
     form = format_of("tools" + " ".join(FORMATS[name].marks), tags)
@@ -230,7 +232,7 @@ def test_an_answer_is_calls_or_of_the_form(name: str, special: bool, answer: Gra
 
 def test_a_form_binds_alone_where_calls_look_like_it() -> None:
     answer = regex("a", "f")
-    for name in ("unknown", "llama"):
+    for name in ("unknown", *ALONE):
         assert FORMATS[name].grammar(TOOLS, forced=False, parallel=True, answer=answer) == answer
     with pytest.raises(UnsupportedParameter):
         FORMATS["unknown"].grammar(TOOLS, forced=True, parallel=True, answer=answer)
@@ -242,9 +244,47 @@ def test_one_call_is_all_where_calls_are_not_parallel() -> None:
     assert state.masks((), TEXTS["hermes"].encode())[-1] is None
 
 
-def test_calls_that_are_no_json_cannot_be_forced() -> None:
-    with pytest.raises(UnsupportedParameter):
-        FORMATS["pythonic"].grammar(TOOLS, forced=True, parallel=True)
+PYTHON: Any = {
+    "n": {"type": "integer"},
+    "s": {"type": "string"},
+    "on": {"type": "boolean"},
+    "c": {"enum": ["u", "v'", None]},
+    "o": {"type": ["object", "null"]},
+}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fits", "expected"),
+    [
+        ('s="say \\"x\\" 😀"', True, {"s": 'say "x" 😀'}),
+        ('n=-1, s="", on=True, c="v\'", o={"k": [true, null, 1.5]}', True, None),
+        ('s="a\\nb", c=None, o=null', True, {"s": "a\nb", "c": None, "o": None}),
+        ("n=1", False, {"n": 1}),
+        ("s=1", False, {"s": 1}),
+        ('on=True, s=""', False, {"on": True, "s": ""}),
+        ("s='😀', on=false", False, {"s": "😀", "on": False}),
+        ('s="\\ud83d\\ude00"', None, {"s": "😀"}),
+    ],
+)
+def test_a_python_call_has_arguments_of_its_schema(arguments: str, fits: bool | None, expected: Any) -> None:
+    tool = Tool("a.b", "", json.dumps({"properties": PYTHON, "required": ["s"]}), True)
+    text = f"[a.b({arguments})]"
+    state = GrammarCompiler.of_bytes().compile(FORMATS["pythonic"].grammar([tool], forced=True, parallel=False))
+    last = state.masks((), text.encode())[-1]
+    assert fits in (None, bool(last and last[END // 8] >> END % 8 & 1))
+    (call,) = read("pythonic", text, 3)
+    assert isinstance(call, ToolCall)
+    given = json.loads(call.arguments)
+    if expected is None:
+        expected = {"n": -1, "s": "", "on": True, "c": "v'", "o": {"k": [True, None, 1.5]}}
+    assert (call.name, given) == ("a.b", expected)
+
+
+@pytest.mark.parametrize(("name", "parameter"), [("a-b", "x"), ("a.1b", "x"), ("a", "from"), ("a", "x-y")])
+def test_a_call_without_a_python_name_is_not_forced(name: str, parameter: str) -> None:
+    tool = Tool(name, "", json.dumps({"properties": {parameter: {}}}), False)
+    with pytest.raises(UnsupportedParameter, match="no name in Python"):
+        FORMATS["pythonic"].grammar([tool], forced=True, parallel=True)
 
 
 def test_a_format_is_known_by_the_chat_template() -> None:
