@@ -1,7 +1,8 @@
 """Splits a message into blocks of thinking, text or one call, for APIs whose answers are lists of items."""
 
+import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from gateway.text.output import text_of
@@ -26,7 +27,15 @@ class AnswerBlock:
     name: str = ""
     """Name of the tool."""
     cut: bool = False
-    """Whether the limit of tokens ended the output in this block."""
+    """Whether the limit of tokens ended the output in this block, or the block is an unfinished call."""
+
+    def end(self, finished: Finished | None) -> None:
+        """Set `cut` at the end of the block; `finished` is None if the output goes on after it."""
+        if self.kind == "call":
+            self.cut = not _is_whole(self.content)
+        if finished is not None:
+            unfinished = self.kind == "custom" and not finished.called
+            self.cut = self.cut or unfinished or finished.reason is FinishReason.LENGTH
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +70,7 @@ class Blocks:
         for call in calls:
             yield from self._call(call)
         if isinstance(event, Finished):
-            if self._open is not None:
-                self._open.cut = event.reason is FinishReason.LENGTH
-            yield from self._end()
+            yield from self._end(event)
 
     def _goes_on(self, arguments: Iterable[str]) -> Iterator[BlockEvent]:
         """Continue the open call. Its last arguments precede the rest of an event."""
@@ -93,8 +100,9 @@ class Blocks:
         self.known.append(self._open)
         return BlockEvent("begin", self._open)
 
-    def _end(self) -> Iterator[BlockEvent]:
+    def _end(self, finished: Finished | None = None) -> Iterator[BlockEvent]:
         if self._open is not None:
+            self._open.end(finished)
             yield BlockEvent("end", self._open)
         self._open = None
 
@@ -106,6 +114,15 @@ def blocks_of(output: Output) -> list[AnswerBlock]:
     blocks = [AnswerBlock(0, kind, text) for kind, text in texts if text]
     for call in message.calls:
         blocks.append(AnswerBlock(0, "custom" if call.custom else "call", call.arguments, call.id, call.name))
-    cut = output.finished.reason is FinishReason.LENGTH
-    last = len(blocks) - 1
-    return [replace(block, index=index, cut=cut and index == last) for index, block in enumerate(blocks)]
+    for index, block in enumerate(blocks):
+        block.index = index
+        block.end(output.finished if index == len(blocks) - 1 else None)
+    return blocks
+
+
+def _is_whole(arguments: str) -> bool:
+    """Whether the text is a JSON object."""
+    try:
+        return isinstance(json.loads(arguments), dict)
+    except (ValueError, RecursionError):
+        return False

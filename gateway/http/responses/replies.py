@@ -74,9 +74,7 @@ class ResponsesWriter(NamedEventsWriter):
 
     def whole(self, outputs: Sequence[Output]) -> ResponseReply:
         output = outputs[0]
-        status = _status(output.finished)
-        items = [self._ended(block) for block in blocks_of(output)]
-        return self._reply(status, items, output.finished)
+        return self._finished(blocks_of(output), output.finished)
 
     def opening(self) -> Iterator[bytes]:
         begun = self._reply("in_progress", []).model_dump()
@@ -150,17 +148,24 @@ class ResponsesWriter(NamedEventsWriter):
         return self._numbered("response.output_item.done", output_index=block.index, item=self._ended(block))
 
     def _end(self, finished: Finished) -> Iterator[bytes]:
-        status = _status(finished)
-        items = [self._ended(block) for block in self._blocks.known]
-        reply = self._reply(status, items, finished).model_dump()
-        yield self._numbered(f"response.{status}", response=reply)
+        reply = self._finished(self._blocks.known, finished)
+        yield self._numbered(f"response.{reply.status}", response=reply.model_dump())
+
+    def _finished(self, blocks: Sequence[AnswerBlock], finished: Finished) -> ResponseReply:
+        """Return the whole response: `incomplete` at the limit of tokens, and with a call that is not finished."""
+        at_limit = finished.reason is FinishReason.LENGTH
+        unfinished = any(block.cut and block.kind in ("call", "custom") for block in blocks)
+        reply = self._reply(
+            "incomplete" if at_limit or unfinished else "completed", [*map(self._ended, blocks)], finished
+        )
+        return reply.model_copy(update={"incomplete_details": {"reason": "max_output_tokens"}} if at_limit else {})
 
     def _numbered(self, name: str, /, **fields: Any) -> bytes:
         self._sent += 1
         return self._event(name, sequence_number=self._sent - 1, **fields)
 
     def _ended(self, block: AnswerBlock) -> dict[str, Any]:
-        """Return the output item of a block after its end: `incomplete` where the limit of tokens ended it."""
+        """Return the output item of a block after its end."""
         return self._item(block, "incomplete" if block.cut else "completed")
 
     def _item(self, block: AnswerBlock, status: Status) -> dict[str, Any]:
@@ -195,7 +200,6 @@ class ResponsesWriter(NamedEventsWriter):
             id=f"resp_{self._started.turn.name}",
             created_at=header.created,
             status=status,
-            incomplete_details={"reason": "max_output_tokens"} if status == "incomplete" else None,
             model=header.model,
             output=output,
             service_tier=header.priority.value,
@@ -214,10 +218,6 @@ class ResponsesWriter(NamedEventsWriter):
             output_tokens_details={"reasoning_tokens": 0},
             total_tokens=self._started.prompt_tokens + finished.completion_tokens,
         )
-
-
-def _status(finished: Finished) -> Status:
-    return "incomplete" if finished.reason is FinishReason.LENGTH else "completed"
 
 
 def _part(block: AnswerBlock) -> dict[str, Any]:

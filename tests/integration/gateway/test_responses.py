@@ -66,6 +66,19 @@ async def test_only_the_item_that_is_cut_is_incomplete(here: Stage, text: str, t
     assert events[-1].response.output == done
 
 
+@pytest.mark.parametrize("lost", [1, 6, 18])
+async def test_a_call_that_the_model_leaves_unfinished_is_incomplete(here: Stage, lost: int) -> None:
+    here.verifier.script = Script(text=f"Well. {CALL}"[: -lost - len("}\n</tool_call>")])
+    ask: Any = {**AS_CODEX, "input": "go"}
+    whole = await here.client.responses.create(**ask)
+    message, call = whole.output
+    assert (whole.status, whole.incomplete_details) == ("incomplete", None)
+    assert (message.status, call.status) == ("completed", "incomplete")  # type: ignore[union-attr]
+    events: list[Any] = [event async for event in await here.client.responses.create(**ask, stream=True)]
+    assert events[-1].type == "response.incomplete"
+    assert [item.status for item in events[-1].response.output] == ["completed", "incomplete"]
+
+
 async def test_events_are_numbered_and_make_the_answer(here: Stage) -> None:
     here.verifier.script = Script(text=f"Well. {CALL}", gamma=1)
     async with here.client.responses.stream(input="go", **AS_CODEX) as stream:

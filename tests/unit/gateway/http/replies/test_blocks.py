@@ -56,3 +56,16 @@ def test_the_end_of_a_call_comes_before_the_text_after_it() -> None:
         list(blocks.take(shown(delta)))
     found = [(block.kind, block.content, block.id) for block in blocks.known]
     assert found == [("call", '{"a": 1}', "c0"), ("text", " and", ""), ("call", "{}", "c1")]
+
+
+def test_a_call_that_is_not_finished_is_cut() -> None:
+    deltas = (
+        MessageDelta(calls=(CallDelta(0, "c0", "f", '{"a": 1}'), CallDelta(1, "c1", "g", '{"a": "'))),
+        MessageDelta(content="and"),
+    )
+    blocks = Blocks()
+    for event in (*map(shown, deltas), finished(MessageDelta())):
+        list(blocks.take(event))
+    assert [(block.kind, block.cut) for block in blocks.known] == [("call", False), ("call", True), ("text", False)]
+    whole = blocks_of(Output((), finished(MessageDelta()), (), joined_message(deltas[:1])))
+    assert [block.cut for block in whole] == [False, True]
