@@ -75,7 +75,7 @@ class OutputConfig(Body):
             if self.format
             else None
         )
-        return {"reasoning_effort": "xhigh" if self.effort == "max" else self.effort, "response_format": form}
+        return {"reasoning_effort": self.effort, "response_format": form}
 
 
 class CountBody(Body):
@@ -121,7 +121,6 @@ class CountBody(Body):
         ]
         last = messages[-1] if messages else {}
         begun = last.get("role") == "assistant" and last["content"] and "tool_calls" not in last
-        thinks = {"enable_thinking": self.thinking.type != "disabled"} if self.thinking else None
         budget = self.thinking.budget_tokens if self.thinking and self.thinking.type != "disabled" else None
         return {
             "model": self.model,
@@ -130,7 +129,7 @@ class CountBody(Body):
             "tool_choice": _choice(choice) if self.tools else None,
             "parallel_tool_calls": not choice.disable_parallel_tool_use,
             "continue_final_message": True if begun else None,
-            "chat_template_kwargs": thinks,
+            "enable_thinking": self.thinking.type != "disabled" if self.thinking else None,
             "thinking_budget": budget,
             **(self.output_config or OutputConfig()).fields(),
         }

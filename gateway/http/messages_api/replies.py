@@ -49,7 +49,7 @@ class MessagesWriter(NamedEventsWriter):
 
     def whole(self, outputs: Sequence[Output]) -> MessageReply:
         output = outputs[0]
-        return self._reply([_shown(block) for block in blocks_of(output)], output.finished)
+        return self._reply([self._whole(block) for block in blocks_of(output)], output.finished)
 
     def opening(self) -> Iterator[bytes]:
         yield self._event("message_start", message=self._reply([], None).model_dump())
@@ -71,6 +71,9 @@ class MessagesWriter(NamedEventsWriter):
                 delta = {"type": "input_json_delta", "partial_json": event.more}
                 yield self._event("content_block_delta", index=index, delta=delta)
             case "end":
+                if block.kind == "thinking":
+                    delta = {"type": "signature_delta", "signature": self._signature(block)}
+                    yield self._event("content_block_delta", index=index, delta=delta)
                 yield self._event("content_block_stop", index=index)
 
     def _end(self, finished: Finished) -> Iterator[bytes]:
@@ -78,6 +81,15 @@ class MessagesWriter(NamedEventsWriter):
         delta = {"stop_reason": reply.stop_reason, "stop_sequence": reply.stop_sequence}
         yield self._event("message_delta", delta=delta, usage=reply.usage.model_dump())
         yield self._event("message_stop")
+
+    def _whole(self, block: AnswerBlock) -> dict[str, Any]:
+        """Return a block after its end."""
+        signed = {"signature": self._signature(block)} if block.kind == "thinking" else {}
+        return _shown(block) | signed
+
+    def _signature(self, block: AnswerBlock) -> str:
+        """Return the signature of thinking; some clients send back only thinking that has one."""
+        return f"{self._started.turn.name}-{block.index}"
 
     def _reply(self, content: list[dict[str, Any]], finished: Finished | None) -> MessageReply:
         cached = finished.cached_tokens if finished else 0

@@ -99,8 +99,9 @@ async def on_http_error(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         raise error
     what = "no such path" if error.status_code == 404 else f"{request.method} is not allowed on"
-    body = error_body(RouteNotFound(f"{what} {request.url.path}"))
-    return JSONResponse(body.model_dump(), status_code=error.status_code, headers=error.headers)
+    refused = RouteNotFound(f"{what} {request.url.path}")
+    body = anthropic_error(refused) if request.url.path.startswith(MESSAGES) else error_body(refused).model_dump()
+    return JSONResponse(body, status_code=error.status_code, headers=error.headers)
 
 
 class Edge:
@@ -138,7 +139,8 @@ class Edge:
             except Exception as error:  # noqa: BLE001 - a bug is answered like every other error
                 _log.error("request_failed", exc_info=error)
                 if not status:
-                    response = error_response(InternalError(f"internal error, request id {request_id}"))
+                    failure = InternalError(f"internal error, request id {request_id}")
+                    response = error_response(failure, anthropic=scope["path"].startswith(MESSAGES))
                     await response(scope, receive, send_with_id)
             finally:
                 self._count(scope, status, time.perf_counter() - began)

@@ -1,13 +1,17 @@
 """Anthropic's client uses /v1/messages: whole answers, events, calls, prefills, counts, errors, answers sent back."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import anthropic
+import httpx2
 import pytest
 
+from gateway.http.messages_api.body import MessagesBody
+from gateway.request import ChatPrompt
+from gateway.tools.formats import format_of
 from tests.integration.gateway.stage import Stage, stage
-from tests.support.gateway_fakes import Script, ScriptedVerifier, facts
+from tests.support.gateway_fakes import ByteTokenizer, Script, ScriptedVerifier, facts
 
 CALL = '<tool_call>\n{"name": "Bash", "arguments": {"command": "ls"}}\n</tool_call>'
 BASH: Any = {
@@ -97,6 +101,34 @@ async def test_ten_turns_of_an_agent_with_cut_calls(streamed: bool) -> None:
             messages.append({"role": "user", "content": [*results, {"type": "text", "text": "on"}]})
 
 
+class ThinkingTokenizer(ByteTokenizer):
+    """Bytes of a model that thinks."""
+
+    tool_format = format_of("<think>")
+
+    def spelled(self, tokens: Sequence[int]) -> str:
+        return bytes(token for token in tokens if token < 256).decode(errors="replace")
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_thinking_is_a_signed_block_that_is_accepted_back(streamed: bool) -> None:
+    verifier = ScriptedVerifier(script=Script(text="<think>so</think>Well.", gamma=2))
+    async with stage(verifier, tokenizer=ThinkingTokenizer()) as here, of(here) as client:
+        ask: Any = {"model": "bytes", "max_tokens": 99, "messages": USER}
+        if streamed:
+            async with client.messages.stream(**ask) as stream:
+                kinds = [event.delta.type async for event in stream if event.type == "content_block_delta"]
+                got = await stream.get_final_message()
+            assert list(dict.fromkeys(kinds)) == ["thinking_delta", "signature_delta", "text_delta"]
+        else:
+            got = await client.messages.create(**ask)
+        thought, text = got.content
+        assert (thought.type, text.type) == ("thinking", "text")
+        assert (thought.thinking, bool(thought.signature), text.text) == ("so", True, "Well.")
+        talk: Any = [*USER, {"role": "assistant", "content": got.content}, *USER]
+        await client.messages.create(**ask | {"messages": talk})
+
+
 async def test_thinking_and_errors_of_tools_are_accepted_back(here: Stage, client: anthropic.AsyncAnthropic) -> None:
     blocks = [
         {"type": "thinking", "thinking": "so", "signature": "s"},
@@ -108,6 +140,28 @@ async def test_thinking_and_errors_of_tools_are_accepted_back(here: Stage, clien
     talk: Any = [*USER, {"role": "assistant", "content": blocks}, {"role": "user", "content": [result]}]
     await client.messages.create(max_tokens=1, messages=talk, thinking={"type": "disabled"}, **AS_CLAUDE_CODE)
     assert b"assistant: a\ntool: no\n" in bytes(here.verifier.calls[-1].tokens)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, {}),
+        ({"thinking": {"type": "disabled"}}, {"enable_thinking": False, "thinking": False}),
+        ({"thinking": {"type": "adaptive"}}, {"enable_thinking": True, "thinking": True}),
+        (
+            {"thinking": {"type": "enabled", "budget_tokens": 1024, "display": "omitted"}},
+            {"enable_thinking": True, "thinking": True, "thinking_budget": 1024},
+        ),
+        *(
+            ({"output_config": {"effort": effort}}, {"reasoning_effort": effort})
+            for effort in ("low", "medium", "high", "xhigh", "max")
+        ),
+    ],
+)
+def test_what_is_asked_of_the_thinking_goes_to_the_template(fields: dict[str, Any], expected: dict[str, Any]) -> None:
+    prompt = MessagesBody.parse({"max_tokens": 9, "messages": USER, **fields}).chat().request("r").prompt
+    assert isinstance(prompt, ChatPrompt)
+    assert prompt.template_arguments == expected
 
 
 @pytest.mark.parametrize(
@@ -129,6 +183,13 @@ async def test_a_refusal_has_anthropic_s_form(
     body: Any = refused.value.body
     assert body["type"] == "error"
     assert param in (None, body["error"]["param"])
+
+
+@pytest.mark.parametrize(("method", "path", "status"), [("POST", "/batches", 404), ("GET", "", 405)])
+async def test_unknown_paths_have_anthropic_s_errors(here: Stage, method: str, path: str, status: int) -> None:
+    async with httpx2.AsyncClient() as plain:
+        refused = await plain.request(method, f"{here.url}/v1/messages{path}")
+    assert (refused.status_code, refused.json()["type"]) == (status, "error")
 
 
 async def test_a_begun_answer_is_continued_and_calls_are_chosen(here: Stage, client: anthropic.AsyncAnthropic) -> None:
