@@ -68,8 +68,8 @@ class Reading:
         form, grammar = self._form(), sampling.grammar
         if form is None or (grammar is None and budget is None):
             return sampling
-        lines = [form.closing] if self.begun else [form.opening, form.closing, *([form.lead] if form.lead else [])]
-        behind = "\n".join(lines)
+        opening, closing = ("\t".join(each) for each in (form.openings, form.closings))
+        behind = "\n".join([closing] if self.begun else [opening, closing, *([form.lead] if form.lead else [])])
         if grammar is None:
             return replace(sampling, grammar=Grammar(GrammarKind.ANY, "*", behind, budget))
         return replace(sampling, grammar=replace(grammar, behind=behind, budget=budget))

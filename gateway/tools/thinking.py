@@ -17,6 +17,20 @@ class ThinkingFormat:
     closing: str
     lead: str = ""
     """Prefix of an answer without thinking."""
+    other_opening: str = ""
+    """Another spelling of the opening tag; empty if there is none."""
+    other_closing: str = ""
+    """Another spelling of the closing tag; empty if there is none."""
+
+    @property
+    def openings(self) -> tuple[str, ...]:
+        """Spellings of the opening tag."""
+        return (self.opening, self.other_opening) if self.other_opening else (self.opening,)
+
+    @property
+    def closings(self) -> tuple[str, ...]:
+        """Spellings of the closing tag."""
+        return (self.closing, self.other_closing) if self.other_closing else (self.closing,)
 
     @property
     def tags(self) -> tuple[str, str]:
@@ -38,15 +52,23 @@ _ALL = (
     ThinkingFormat("think", "<think>", "</think>"),
     ThinkingFormat("mistral", "[THINK]", "[/THINK]"),
     ThinkingFormat("kimi", "◁think▷", "◁/think▷"),
-    ThinkingFormat("granite", "Here is my thought process:", "Here is my response:"),
+    ThinkingFormat("seed_oss", "<seed:think>", "</seed:think>"),
+    ThinkingFormat(
+        "granite",
+        "Here is my thought process:",
+        "Here is my response:",
+        other_opening="Here's my thought process:",
+        other_closing="Here's my response:",
+    ),
 )
 THINKING: Mapping[str, ThinkingFormat] = {each.name: each for each in _ALL}
 HARMONY = "gpt-oss"
 """Name of the format with channels, which has a separate parser."""
 _PARSERS: Mapping[str, Sequence[str]] = {
     "think": (
-        "deepseek_r1", "deepseek_v3", "ernie45", "glm45", "holo2", "hunyuan_a13b", "kimi_k2", "minimax_m2",
-        "minimax_m2_append_think", "nemotron_v3", "olmo3", "qwen3", "seed_oss", "step3",
+        "deepseek_r1", "deepseek_v3", "deepseek_v4", "deepseek_v41", "ernie45", "glm45", "glm47",
+        "granite_thinking_parser", "holo2", "hunyuan_a13b", "kimi_k2", "mimo", "minimax_m2", "minimax_m2_append_think",
+        "nemotron_v3", "olmo3", "qwen3", "step3", "step3p5",
     ),
     HARMONY: ("openai_gptoss", "gptoss"),
 }  # fmt: skip
@@ -107,7 +129,8 @@ class ThinkingReader:
         """Args: begun: whether the prompt opened the thinking."""
         self._form = form
         self._held = ""
-        self._step: Step = self._read_thought if begun else self._read_beginning
+        self._begun = begun
+        self._step: Step = self._read_beginning
 
     def feed(self, text: str) -> list[Thought | str]:
         """Add text; return the pieces that are now final."""
@@ -122,25 +145,30 @@ class ThinkingReader:
         rest, self._held = self._held, ""
         if not rest:
             return []
-        return [Thought(rest) if self._step == self._read_thought else rest]
+        inside = self._step == self._read_thought or (self._begun and self._step == self._read_beginning)
+        return [Thought(rest) if inside else rest]
 
     def _read_beginning(self) -> list[Thought | str] | None:
+        """Read the opening tag, which some models repeat after a prompt that has it."""
         begun = self._held.lstrip()
-        if begun.startswith(self._form.opening):
-            self._held, self._step = begun.removeprefix(self._form.opening), self._skip_lines(self._read_thought)
-        elif self._form.opening.startswith(begun):
+        opening = next((each for each in self._form.openings if begun.startswith(each)), "")
+        if opening:
+            self._held, self._step = begun.removeprefix(opening), self._skip_lines(self._read_thought)
+        elif any(each.startswith(begun) for each in self._form.openings):
             return None
         else:
-            self._step = self._read_answer
+            self._step = self._read_thought if self._begun else self._read_answer
         return []
 
     def _read_thought(self) -> list[Thought | str] | None:
-        thought, closing, rest = self._held.partition(self._form.closing)
-        if closing:
-            self._held, self._step = rest, self._skip_lines(self._read_answer)
-            return [Thought(thought.rstrip("\n"))] if thought.rstrip("\n") else []
-        certain = thought[: len(thought) - overlap(thought, self._form.closing)].rstrip("\n")
-        self._held = thought[len(certain) :]
+        closings, held = self._form.closings, self._held
+        found = min(((at, each) for each in closings if (at := held.find(each)) >= 0), default=None)
+        if found:
+            self._held, self._step = held[found[0] + len(found[1]) :], self._skip_lines(self._read_answer)
+            thought = held[: found[0]].rstrip("\n")
+            return [Thought(thought)] if thought else []
+        certain = held[: len(held) - max(overlap(held, each) for each in closings)].rstrip("\n")
+        self._held = held[len(certain) :]
         return [Thought(certain)] if certain else None
 
     def _skip_lines(self, then: Step) -> Step:

@@ -8,6 +8,8 @@ from typing import Protocol
 from specdec.grammar.budget import BoundThinking
 from specdec.sampling.grammar import spelled, token_name
 
+_OR = "\t"
+"""Separator of the spellings of a tag, of which the first is the one to force."""
 _BREAK = r"BREAK: /\n{1,4}/"
 """Line breaks between the thinking and the constrained text."""
 
@@ -30,7 +32,8 @@ class GrammarVocabulary(Protocol):
 def thinking_of(tags: str, budget: int, vocabulary: GrammarVocabulary) -> BoundThinking:
     """Return the thinking budget for a model. `tags` has the format of `Grammar.behind`."""
     *opening, closing = tags.split("\n")[:2]
-    ids = [token for piece in spelled(closing, vocabulary.special) for token in _ids(piece, vocabulary)]
+    own = closing.split(_OR)[0]
+    ids = [token for piece in spelled(own, vocabulary.special) for token in _ids(piece, vocabulary)]
     openings = [each for tag in opening for each in _spellings(tag, vocabulary.special)]
     return BoundThinking(openings, _spellings(closing, vocabulary.special), ids, budget, vocabulary.tokens)
 
@@ -40,19 +43,20 @@ def behind(tags: str, grammar: str, special: Collection[str]) -> str:
 
     Args:
         tags: the closing tag alone, or the opening and closing tags of optional thinking on two lines. A third
-            line holds the text before the grammar when the thinking is omitted.
+            line holds the text before the grammar when the thinking is omitted. Tabs separate spellings of a tag.
         grammar: constraint on the rest, in the library's notation: JSON or Lark.
         special: names of the special tokens.
     """
     opening, closing, lead = _lines(tags)
     starts = ["thought BREAK? @form"]
     if opening:
-        starts = [f"BREAK? {_tag(opening, special)} {starts[0]}", f"{_tag(lead, special)} @form" if lead else "@form"]
+        opened = " | ".join(_tag(each, special) for each in opening.split(_OR))
+        starts = [f"BREAK? ({opened}) {starts[0]}", f"{_tag(lead, special)} @form" if lead else "@form"]
     rules = [f"start: {' | '.join(starts)}", _BREAK]
     if spelled(closing, special)[0] in special:
         rules += [f"thought: TEXT {_tag(closing, special)}", "TEXT: /(?s:.*)/"]
     else:
-        rules.append(f"thought[lazy]: /(?s:.*){_pattern(closing)}/")
+        rules.append(f"thought[lazy]: /(?s:.*)({'|'.join(map(_pattern, closing.split(_OR)))})/")
     (form,) = json.loads(grammar)["grammars"] if grammar.startswith("{") else ({"lark_grammar": grammar},)
     return json.dumps({"grammars": [{"lark_grammar": "\n".join(rules)}, form | {"name": "form"}]}, ensure_ascii=False)
 
@@ -75,9 +79,12 @@ def _pattern(text: str) -> str:
 
 
 def _spellings(tag: str, special: Collection[str]) -> tuple[bytes, ...]:
-    """Return the spellings of a tag: as plain text, and as its tokens spell it."""
-    named = "".join(token_name(each) if each in special else each for each in spelled(tag, special))
-    return tuple({tag.encode(): None, named.encode(): None})
+    """Return the spellings of a tag and its alternatives: as plain text, and as its tokens spell it."""
+    found: dict[bytes, None] = {}
+    for text in tag.split(_OR):
+        named = "".join(token_name(each) if each in special else each for each in spelled(text, special))
+        found |= {text.encode(): None, named.encode(): None}
+    return tuple(found)
 
 
 def _ids(piece: str, vocabulary: GrammarVocabulary) -> list[int]:

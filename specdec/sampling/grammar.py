@@ -59,7 +59,7 @@ class Grammar:
     """Tag after which the grammar applies; with two lines, the tags that open and close the text before the grammar.
 
     Empty applies the grammar from the start. Before it any text is allowed, but no end of the output. A third line is
-    the text before the grammar when the model does not think.
+    the text before the grammar when the model does not think. Tabs separate spellings of a tag, the one to force first.
     """
     budget: int | None = None
     """Most tokens before the tag, after which the tag is forced; None is no limit."""

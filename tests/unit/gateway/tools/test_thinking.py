@@ -36,9 +36,28 @@ def test_thinking_and_answer_are_apart(name: str, size: int) -> None:
     assert read(Reading(thinking=name), "No.", size) == ReadMessage("No.", ())
 
 
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_tags_of_another_spelling_are_read_and_bind(size: int) -> None:
+    text = "Here's my thought process: a: Here's b. Here's my response: c"
+    assert read(Reading(thinking="granite"), text, size) == ReadMessage(" c", (), " a: Here's b. ")
+    mixed = text.replace("Here's my thought", "Here is my thought")
+    assert read(Reading(thinking="granite"), mixed, size) == ReadMessage(" c", (), " a: Here's b. ")
+
+
 @pytest.mark.parametrize("size", [1, 1000])
 def test_thinking_that_does_not_end_is_thinking(size: int) -> None:
     assert read(Reading(thinking="think", begun=True), "Hm </thi", size) == ReadMessage("", (), "Hm </thi")
+
+
+@pytest.mark.parametrize("size", [1, 1000])
+@pytest.mark.parametrize("name", THINKING)
+def test_an_opening_tag_that_is_repeated_is_no_text(name: str, size: int) -> None:
+    form = THINKING[name]
+    for text in (f"\n{form.opening}\nso{form.closing}yes", f" so{form.closing}yes", f"so{form.closing}yes"):
+        found = read(Reading(thinking=name, begun=True), text, size)
+        assert (found.reasoning.strip(), found.content) == ("so", "yes")
+    half = form.opening[:-1]
+    assert read(Reading(thinking=name, begun=True), half, size) == ReadMessage("", (), half)
 
 
 @pytest.mark.parametrize("size", [1, 1000])
@@ -134,6 +153,7 @@ def test_channels_are_bound_after_the_analysis() -> None:
 def test_the_parser_can_be_set() -> None:
     template = "<think>"
     names = {"auto": "think", "none": "", "deepseek_r1": "think", "openai_gptoss": "gpt-oss", "granite": "granite"}
+    names |= {"seed_oss": "seed_oss", "glm47": "think", "deepseek_v41": "think"}
     found = {name: format_of(template, parser=check_parser(name)).thinking for name in names}
     assert found == names
     assert format_of("{{ messages }}", parser=check_parser("qwen3")).thinking == "think"

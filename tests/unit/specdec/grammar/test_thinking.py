@@ -54,3 +54,16 @@ def test_what_may_be_thought_may_be_left_out() -> None:
 def test_what_stands_before_is_part_of_the_digest() -> None:
     grammar = Grammar(GrammarKind.REGEX, "a")
     assert len({grammar.digest, Grammar(grammar.kind, "a", "b").digest, Grammar(grammar.kind, "a", "c").digest}) == 3
+
+
+@pytest.mark.parametrize("budget", [None, 40])
+def test_any_spelling_of_a_tag_opens_and_closes(budget: int | None) -> None:
+    grammar = Grammar(GrammarKind.REGEX, "yes|no", "Here is:\tHere's:\nSo is:\tSo's:", budget)
+    for opening in ("Here is:", "Here's:"):
+        for closing in ("So is:", "So's:"):
+            text = f"{opening} So. {closing}".encode()
+            masks = GrammarCompiler.of_bytes().compile(grammar).masks((), text + b"yes")
+            assert allowed(masks[-1], END)
+            assert [allowed(mask, ord("x")) for mask in masks[len(opening) :]] == [True] * (
+                len(text) - len(opening)
+            ) + [False] * 4
