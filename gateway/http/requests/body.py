@@ -245,14 +245,22 @@ def decoded(chunks: AsyncIterator[bytes], encoding: str) -> AsyncIterator[bytes]
 
 
 async def _inflated(chunks: AsyncIterator[bytes], encoding: str) -> AsyncIterator[bytes]:
-    inflating = zlib.decompressobj(zlib.MAX_WBITS | 32)  # a gzip or a zlib header, whichever comes
+    inflating = None
     try:
         async for chunk in chunks:
             rest = chunk
             while rest:
+                if inflating is None or inflating.eof:  # a gzip body may have several members
+                    inflating = zlib.decompressobj(_window_bits(encoding, rest[0]))
                 yield inflating.decompress(rest, _PIECE)
-                rest = inflating.unconsumed_tail
+                rest = inflating.unused_data or inflating.unconsumed_tail
     except zlib.error as error:
         raise FieldInvalid(f"the body is not valid {encoding}: {error}") from error
-    if not inflating.eof:
+    if inflating is not None and not inflating.eof:
         raise FieldInvalid(f"the body is not valid {encoding}: it is cut short")
+
+
+def _window_bits(encoding: str, first: int) -> int:
+    """Return zlib's window for a body with this first byte: with a gzip or zlib header, or of bare deflate blocks."""
+    bare = encoding == "deflate" and first & 0x0F != zlib.DEFLATED
+    return -zlib.MAX_WBITS if bare else zlib.MAX_WBITS | 32
