@@ -162,11 +162,13 @@ benchmark-clients: ## Install AIPerf and GuideLLM apart, for tests/benchmark_cli
 	$(PYTHON) -m venv build/benchmark-clients
 	build/benchmark-clients/bin/pip install --quiet aiperf==0.13.0 guidellm==0.8.1 torch==2.13.0
 
-tool-clients: ## Install instructor and LangChain, and LiteLLM and pydantic-ai, apart, for tests/tool_clients.
+tool-clients: ## Install agents' clients and lm-evaluation-harness, each apart, for tests/tool_clients.
 	$(PYTHON) -m venv build/tool-clients
 	build/tool-clients/bin/pip install --quiet instructor==1.17.0 langchain-openai==1.7.3
 	$(PYTHON) -m venv build/agent-clients
 	build/agent-clients/bin/pip install --quiet litellm==1.110.2 'pydantic-ai-slim[anthropic,openai]==2.68.0'
+	$(PYTHON) -m venv build/eval-clients
+	build/eval-clients/bin/pip install --quiet 'lm_eval[api]==0.4.13'
 
 # Without them the chart's tests skip what needs them, with the reason.
 chart-tools: ## Fetch promtool and the schemas of the operators' resources, for the chart's tests (needs apt-get and npm).
@@ -194,7 +196,8 @@ screenshots: install-dev browser ## Take the page's screenshots anew, for docs/p
 build/node/.installed: Makefile
 	@echo "fetching clients for Node into build/node ..."
 	npm install --loglevel=error --no-audit --no-fund --prefix build/node openai@7.55.0 @grpc/grpc-js@1.14.7 \
-		@grpc/proto-loader@0.8.0 @anthropic-ai/sdk@1.14.0 ai@6.0.326 @ai-sdk/openai@3.0.141 @ai-sdk/openai-compatible@2.0.92 >/dev/null
+		@grpc/proto-loader@0.8.0 @anthropic-ai/sdk@1.14.0 ai@6.0.326 @ai-sdk/openai@3.0.141 @ai-sdk/openai-compatible@2.0.92 \
+		json-schema-test-suite@0.0.10 >/dev/null
 	@touch $@
 
 build/crds/.installed: Makefile

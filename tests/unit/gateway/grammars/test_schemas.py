@@ -1,7 +1,6 @@
 """Complete outputs of a schema's grammar are valid for the schema. Schemas without constraints are accepted."""
 
 import json
-import random
 from typing import Any
 
 import jsonschema
@@ -11,38 +10,10 @@ from gateway.grammars.patterns import names_of, without_lookahead
 from gateway.grammars.schemas import simplified
 from gateway.grammars.structured import choice, json_schema
 from specdec.errors import FieldInvalid
-from specdec.grammar.compiler import GrammarCompiler
-from specdec.sampling.grammar import Grammar
 from tests.unit.gateway.grammars import schema_corpus
+from tests.unit.gateway.grammars.walks import compiler, walk
 
-END = 256
-ENDING = frozenset(b'"}],:0123456789')
-"""Bytes that bring a text closer to its end."""
 WALKS = 30
-LONGEST = 600
-"""Length in bytes at which a text is given up."""
-
-compiler = GrammarCompiler.of_bytes()
-
-
-def walk(grammar: Grammar, seed: int) -> str | None:
-    """Draw a random text of a grammar. Return None if it gets too long or cannot be completed."""
-    dice, state, output = random.Random(seed), compiler.compile(grammar), []
-    while len(output) < LONGEST:
-        (mask,) = state.masks(output)
-        assert mask is not None
-        allowed = [8 * at + bit for at, byte in enumerate(mask) for bit in range(8) if byte >> bit & 1]
-        if not allowed:
-            return None
-        if END in allowed and dice.random() < 0.5:
-            return bytes(output).decode()
-        allowed = [token for token in allowed if token != END] or allowed
-        ending = [token for token in allowed if token in ENDING]
-        token = dice.choice(ending if ending and dice.random() < 0.7 else allowed)
-        if token == END:
-            return bytes(output).decode()
-        output.append(token)
-    return None
 
 
 @pytest.mark.parametrize("name", schema_corpus.SCHEMAS)
