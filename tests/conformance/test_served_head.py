@@ -21,6 +21,7 @@ from specdec.protos.common.v1 import common_pb2 as common
 from specdec.rules.draft import SparseProbs
 from specdec.rules.speculation import Mode
 from specdec.sampling.params import SamplingParams
+from tests.conformance.automata import LOOP
 from tests.conformance.g_test import Law, p_value
 from tests.conformance.model_folders import root
 from tests.conformance.notes import Note
@@ -48,6 +49,7 @@ PARAMS = {
         presence_penalty=1.0, frequency_penalty=0.8, repetition_penalty=1.4, min_tokens=2, end_token_ids=(END,)
     ),
     "masks": SamplingParams(banned_token_ids=(1,), allowed_token_ids=(END, 1, 2, 4, 6)),
+    "grammar": SamplingParams(grammar=LOOP),
 }
 DRAFTING = [mode for mode in Mode if mode is not Mode.OFF]
 
@@ -62,8 +64,9 @@ class Cell:
     def __str__(self) -> str:
         return f"{self.mode}, {self.params}"
 
-    def asks(self, number: int) -> list[Ask]:
+    def asks(self) -> list[Ask]:
         """Return the sessions of the cell. No two cells share a seed."""
+        number = CELLS.index(self)
         return [
             Ask(
                 self.mode,
@@ -78,7 +81,11 @@ class Cell:
         ]
 
 
-CELLS = [*(Cell(mode) for mode in DRAFTING), *(Cell(Mode.REJECTION, params) for params in PARAMS if params != "T=1")]
+CELLS = [
+    *(Cell(mode) for mode in DRAFTING),
+    *(Cell(Mode.REJECTION, params) for params in PARAMS if params != "T=1"),
+    *(Cell(mode, params) for mode in DRAFTING[1:] for params in ("top-p", "penalties", "grammar")),
+]
 Served = dict[Cell, list[Done]]
 
 
@@ -97,19 +104,20 @@ def law_of(params: str) -> Law:
 
 
 def serve(cells: Sequence[Cell]) -> Served:
-    """Return the outputs of every cell's sessions."""
-    work = [(cell, ask) for number, cell in enumerate(cells) for ask in cell.asks(number)]
+    """Return the outputs of every cell's sessions, in the order of their seeds."""
+    work = [(cell, ask) for cell in cells for ask in cell.asks()]
     random.Random(1).shuffle(work)
     results: Served = {cell: [] for cell in cells}
-    for (cell, _), done in zip(work, asyncio.run(run([ask for _, ask in work])), strict=True):
-        results[cell].append(done)
+    done = zip(work, asyncio.run(run([ask for _, ask in work])), strict=True)
+    for (cell, _), found in sorted(done, key=lambda each: each[0][1].params.seed or 0):
+        results[cell].append(found)
     return results
 
 
-async def run(work: list[Ask]) -> list[Done]:
-    """Serve the target with its head."""
+async def run(work: list[Ask], *, with_head: bool = True) -> list[Done]:
+    """Serve the target, with its head unless told otherwise."""
     target, head, _ = folders()
-    async with running_verifier(target, head=head) as client:
+    async with running_verifier(target, head=head if with_head else None) as client:
         return await generate(client, work, AT_ONCE)
 
 
@@ -137,9 +145,20 @@ def test_drafts_of_the_head_are_kept_or_not(cell: Cell, served: Served) -> None:
     origins = Counter(origin for response in rounds for origin in response.origins)
     assert origins[common.TOKEN_ORIGIN_ACCEPTED] > SESSIONS / 20
     assert origins[common.TOKEN_ORIGIN_RECOVERED] > SESSIONS / 20
-    assert {response.drafter for response in rounds} - {""} == {"head"}
-    drafts = b"".join(response.draft_tokens for response in rounds)
+    assert {response.drafter for response in rounds} - {"", "grammar"} == {"head"}
+    drafts = b"".join(response.draft_tokens for response in rounds if response.drafter == "head")
     assert set(np.frombuffer(drafts, "<i4").tolist()) <= set(DRAFT_IDS.tolist())
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("params", ["T=1", "penalties", "grammar"])
+def test_coupled_tokens_of_a_seed_are_those_without_the_head(params: str, served: Served) -> None:
+    cell = Cell(Mode.COUPLED, params)
+    tokens = [done.tokens for done in served[cell]]
+    assert [done.tokens for done in serve([cell])[cell]] == tokens
+    plain = asyncio.run(run(cell.asks(), with_head=False))
+    assert [done.tokens for done in plain] == tokens
+    assert {response.drafter for done in plain for response in done.rounds} <= {"", "grammar"}
 
 
 def over_all_ids(patch: pytest.MonkeyPatch) -> None:
