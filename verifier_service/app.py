@@ -27,7 +27,7 @@ from specdec.serving.rpc.tls import watch_expiry
 from specdec.serving.telemetry.metrics import serve_metrics
 from specdec.serving.telemetry.registry import process_registry
 from specdec.serving.telemetry.tracing import exporting
-from specdec.wire.generation import VerifierInfo
+from specdec.wire.generation import Adapter, VerifierInfo
 from verifier_service.backends.model_step import BatchModel
 from verifier_service.backends.model_thread import ModelThread
 from verifier_service.beams.beam_drafts import BeamDrafters
@@ -68,6 +68,8 @@ class Target:
     """Whether the target reads prompts with an encoder."""
     engine: NativeEngine | None = None
     """The native engine, which beams are searched on; None on other backends."""
+    adapters: tuple[Adapter, ...] = ()
+    """Adapters that requests may choose."""
     head_step: float | None = None
     """Duration of a step of the target's head, in seconds; None if it has none."""
 
@@ -203,6 +205,7 @@ def _info(settings: VerifierSettings, target: Target) -> VerifierInfo:
         prompt_logprobs=target.prompt_logprobs,
         bad_words=True,
         beams=target.engine is not None,
+        adapters=target.adapters,
     )
 
 
@@ -233,10 +236,12 @@ def load_target(settings: VerifierSettings, thread: Executor) -> Target:
         ConfigError: the folder has no model that can be served, or the backend is not installed.
     """
     if settings.backend == "vllm":
+        from verifier_service.vllm.adapters import adapters_of
         from verifier_service.vllm.remote import open_target
 
         facts, remote = open_target(settings)
-        return Target(facts, remote, KvMover(), "vllm", trees=False, prompt_logprobs=False)
+        adapters = adapters_of(settings, facts.fingerprint)
+        return Target(facts, remote, KvMover(), "vllm", trees=False, prompt_logprobs=False, adapters=adapters)
     if settings.backend == "transformers":
         reference = load_reference(settings)
         model = ModelThread(reference, settings)

@@ -39,7 +39,8 @@ class DraftingSettings(Section):
 
 _OWN_ARGUMENTS = (
     "model", "dtype", "worker_cls", "scheduler_cls", "speculative_config", "scheduling_policy", "async_scheduling",
-    "skip_tokenizer_init", "disable_log_stats", "enable_lora", "pipeline_parallel_size", "data_parallel_size", "seed",
+    "skip_tokenizer_init", "disable_log_stats", "enable_lora", "max_loras", "pipeline_parallel_size",
+    "data_parallel_size", "seed",
 )  # fmt: skip
 """Arguments of vLLM's engine that the verifier sets itself or does not support."""
 
@@ -59,6 +60,22 @@ class VllmSettings(Section):
     """Arguments of vLLM's engine by their names in Python, as in `tensor_parallel_size: 2` or `quantization: fp8`."""
     lora: Path | None = None
     """Folder of a LoRA adapter that every generation uses; None is the model as it is."""
+    lora_modules: dict[Annotated[str, Field(min_length=1)], Path] = Field(default_factory=dict)
+    """Folders of the LoRA adapters that requests may choose, by name, as in `{"sql": "/adapters/sql"}`; a request gives
+    the name as its `model`."""
+
+    @property
+    def adapters(self) -> dict[str, Path]:
+        """Folder of each adapter by name; that of every generation has an empty name."""
+        return self.lora_modules if self.lora is None else {"": self.lora}
+
+    @model_validator(mode="after")
+    def _keeps_adapters_apart(self) -> Self:
+        if self.lora is not None and self.lora_modules:
+            raise ValueError("lora_modules: `lora` gives every generation its adapter, so none can be chosen")
+        if self.lora_modules and "kv_transfer_config" in self.engine_args:
+            raise ValueError("lora_modules: the connector of `kv_transfer_config` may mix the blocks of adapters")
+        return self
 
 
 def _check_gamma(value: Any) -> Any:
@@ -182,6 +199,9 @@ class VerifierSettings(Settings):
             raise ValueError("local: `head` needs the folder of a head in `head`")
         if self.head is not None and self.backend != "native":
             raise ValueError(f"head: the backend {self.backend} runs no head")
+        if self.vllm.adapters and self.backend != "vllm":
+            name = "lora_modules" if self.vllm.lora_modules else "lora"
+            raise ValueError(f"vllm.{name}: the backend {self.backend} serves no adapters")
         if self.tree is not None and self.backend != "native":
             raise ValueError(f"tree: the backend {self.backend} judges no trees")
         return self

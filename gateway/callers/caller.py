@@ -144,16 +144,18 @@ def place_share(tenant: str) -> Share:
     return Share(share) if tenant.startswith(_KEYED) else Share(_CLIENT.get(), share)
 
 
-def cache_domain(tenant: str, salt: str) -> str:
-    """Return the prefix cache domain. Only requests of one tenant with equal salts share cached prefixes.
+def cache_domain(tenant: str, salt: str, adapter: str = "") -> str:
+    """Return the prefix cache domain. Only requests of one tenant, salt and adapter share cached prefixes.
 
     The format is a hash of the share, followed by a dot and a hash of the user and the salt. ANONYMOUS has an empty
-    first part; without a user and a salt, the dot and the second part are absent.
+    first part; without a user and a salt, the dot and the second part are absent. With an adapter, a further dot and a
+    hash of its fingerprint follow, so that no salt gives the domain of another adapter.
     """
     share = share_of(tenant)
     owner = "" if tenant == ANONYMOUS else _short_hash(share)
     inner = salt if share == tenant else _short_hash(tenant) + salt
-    return f"{owner}.{_short_hash(inner)}" if inner else owner
+    parts = (owner, *(_short_hash(each) if each else "" for each in (inner, adapter)))
+    return ".".join(parts).rstrip(".")
 
 
 def _short_hash(name: str) -> str:

@@ -152,7 +152,7 @@ class _Api:
         return json_response(Text(prompt=text))
 
     async def models(self) -> ModelList:
-        """The models of which a verifier is ready, the first of the settings first."""
+        """The models and adapters of which a verifier is ready, the first of the settings first."""
         models = self._services.models
         return ModelList(data=[self._describe(model) for model in models.ready or [models.first]])
 
@@ -161,9 +161,10 @@ class _Api:
         return self._describe(self._services.models.named(model))
 
     def _describe(self, model: ServedModel) -> Model:
-        info = model.pool.info
+        info = model.info
         return Model(
             id=model.name,
+            parent=model.parent or None,
             created=self._created,
             max_model_len=info.context_length,
             vocab_size=info.vocab_size,
@@ -231,8 +232,7 @@ def _limits(services: Services) -> openapi.Limits:
         found["token"] = {"maximum": max(info.vocab_size for info in infos) - 1}
         found["gamma"] = {"maximum": max(info.gamma_max for info in infos)}
         found["context"] = {"maximum": max(info.context_length for info in infos) - 1}
-    names = [model.name for model in services.models]
-    return {**found, "model": {"enum": names}, "ttl": {"maximum": services.settings.session_ttl}}
+    return {**found, "model": {"enum": list(services.models.listed)}, "ttl": {"maximum": services.settings.session_ttl}}
 
 
 def answer_format_of(body: CompletionBody | ChatBody) -> AnswerFormat:

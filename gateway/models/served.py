@@ -12,6 +12,7 @@ from gateway.text.tokenizer import ModelTokenizer
 from gateway.verifiers.balancer import VerifierPool
 from specdec.errors import ConfigError, FieldInvalid, ModelNotFound
 from specdec.sampling.params import SamplingParams
+from specdec.wire.generation import VerifierInfo
 
 _FILE = "generation_config.json"
 _NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty")
@@ -96,13 +97,27 @@ class ServedModel:
     pool: VerifierPool
     defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
     """Defaults for requests that do not set sampling options."""
+    parent: str = ""
+    """Name of the model that this is an adapter of; empty for a model."""
+    fingerprint: str = ""
+    """Fingerprint of the model with the adapter; empty for a model."""
+
+    @property
+    def info(self) -> VerifierInfo:
+        """Model and limits, from any ready verifier; raises NoVerifier."""
+        return self.pool.info_under(self.fingerprint)
+
+    def adapted(self) -> Iterator[Self]:
+        """Yield the adapters of the model, as models that share its tokenizer and verifiers."""
+        for name, fingerprint in self.pool.adapters.items():
+            yield replace(self, name=name, parent=self.name, fingerprint=fingerprint)
 
 
 class ServedModels:
     """All served models, by name. The first is the default for requests without a model name.
 
-    A session belongs to one model permanently. The session store keeps one string for it: the fingerprint for the first
-    model, as gateways with a single model write it; the fingerprint, a space and the name for any other model.
+    A session belongs to one model or adapter permanently. The session store keeps one string for it: the fingerprint
+    for the first model, as gateways with a single model write it; the fingerprint, a space and the name for any other.
     """
 
     def __init__(self, *models: ServedModel) -> None:
@@ -115,9 +130,15 @@ class ServedModels:
     def __iter__(self) -> Iterator[ServedModel]:
         return iter(self._models.values())
 
+    @property
+    def listed(self) -> dict[str, ServedModel]:
+        """All models, then the adapters that their verifiers list, by name. A model hides an adapter of its name."""
+        adapters = {each.name: each for model in self for each in model.adapted()}
+        return self._models | adapters | self._models
+
     def named(self, name: str) -> ServedModel:
-        """Return the named model, or the first one for an empty name; raises ModelNotFound."""
-        model = self._models.get(name) if name else self.first
+        """Return the named model or adapter, or the first model for an empty name; raises ModelNotFound."""
+        model = (self._models.get(name) or self.listed.get(name)) if name else self.first
         if model is None:
             raise ModelNotFound(f"model {name!r} is not served here; {self._names()}", "model")
         return model
@@ -125,7 +146,8 @@ class ServedModels:
     def of_turn(self, name: str) -> ServedModel:
         """Return the model with which a turn began; raises ModelNotFound.
 
-        A single model is returned for any name, because it may have been renamed since.
+        A single model is returned for any name, because it may have been renamed since. The call and the fingerprint of
+        a turn determine its adapter.
         """
         return self.first if len(self._models) == 1 else self.named(name)
 
@@ -141,10 +163,10 @@ class ServedModels:
             FieldInvalid: the session belongs to another model than the requested one.
         """
         if not kept:
-            return self.named(asked), ""
+            return (model := self.named(asked)), model.fingerprint
         fingerprint, _, name = kept.partition(" ")
         model = self.named(name)
-        if asked and self.named(asked) is not model:
+        if asked and self.named(asked).name != model.name:
             raise FieldInvalid(f"the session belongs to model {model.name!r}", "model")
         return model, fingerprint
 
@@ -163,8 +185,8 @@ class ServedModels:
 
     @property
     def ready(self) -> list[ServedModel]:
-        """Models with a ready verifier."""
-        return [model for model in self if model.pool.ready_addresses]
+        """Models and adapters with a ready verifier."""
+        return [model for model in self.listed.values() if model.pool.serves(model.fingerprint)]
 
     async def wait_known(self) -> None:
         """Wait until the first verifiers of every model have been probed."""
@@ -177,5 +199,5 @@ class ServedModels:
             await model.pool.close()
 
     def _names(self) -> str:
-        *names, last = map(repr, self._models)
+        *names, last = map(repr, self.listed)
         return f"{', '.join(names)} and {last} are" if names else f"{last} is"

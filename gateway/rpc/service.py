@@ -155,7 +155,7 @@ class ModelServicer(pb_grpc.ModelServiceServicer):
         self._services = services
 
     async def ListModels(self, request: pb.ListModelsRequest, context: Context) -> pb.ListModelsResponse:  # noqa: N802
-        """List the models of which a verifier is ready."""
+        """List the models and adapters of which a verifier is ready."""
         models = self._services.models
         return pb.ListModelsResponse(models=[_model(each) for each in models.ready or [models.first]])
 
@@ -165,13 +165,14 @@ class ModelServicer(pb_grpc.ModelServiceServicer):
 
 
 def _model(model: ServedModel) -> pb.Model:
-    info = model.pool.info
+    info = model.info
     return pb.Model(
         id=model.name,
         context_length=info.context_length,
         vocab_size=info.vocab_size,
         gamma_max=info.gamma_max,
         tokenizer_hash=info.tokenizer_hash,
+        parent=model.parent,
     )
 
 

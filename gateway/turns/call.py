@@ -40,6 +40,7 @@ def make_call(
 
     Args:
         prompt: every token before the output: the session's history, then the request's own prompt.
+        info: facts of the verifier under the fingerprint of the turn, which determines the adapter.
         mode: default verification mode.
         prediction: output tokens that the request predicts.
         clamp: whether to lower a max_tokens above the room left in the context, instead of refusing it.
@@ -88,8 +89,9 @@ def make_call(
         logprobs=request.logprobs,
         prompt_logprobs=request.prompt_logprobs,
         priority=request.priority.level,
-        cache_salt=cache_domain(request.tenant, request.cache_salt),
+        cache_salt=cache_domain(request.tenant, request.cache_salt, info.adapter and info.system_fingerprint),
         beams=request.beams,
+        adapter=info.adapter,
     )
 
 

@@ -58,7 +58,7 @@ class UserSessions:
             raise UserRequired("a key for a session needs a user: without one, a guessed key opens the session", "user")
         if ttl is not None and not 1 <= ttl <= services.settings.session_ttl:
             raise FieldInvalid(f"ttl must be between 1 and {services.settings.session_ttl:g} seconds", "ttl")
-        kept, sessions = services.models.kept(served, served.pool.info.system_fingerprint), services.sessions
+        kept, sessions = services.models.kept(served, served.info.system_fingerprint), services.sessions
         with await services.calls.enter(tenant):
             secret = await sessions.secret() if key else b""
             session_id = session_id_for(secret, tenant, f"session {key}") if key else new_session_id()

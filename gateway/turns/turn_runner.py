@@ -63,6 +63,8 @@ class Attempt:
         self._call = call
         self._check = RoundCheck(call, vocab_size)
         self._tenant_tokens = services.metrics.tenant_tokens.labels(key_tenant(output.transcript.turn.tenant), "output")
+        model = services.models.of_turn(output.transcript.header.model)
+        self._model = model.parent or model.name
         self._pending: deque[tuple[Round, OutputRound]] = deque()
         """Rounds received that wait for the store's answer."""
         self._credited = output.credit
@@ -134,7 +136,7 @@ class Attempt:
         output.last_commit = now
         metrics.output_tokens.inc(len(kept.tokens))
         self._tenant_tokens.inc(len(kept.tokens))
-        metrics.speculation.count(output.transcript.header.model, len(kept.draft), kept.accepted)
+        metrics.speculation.count(self._model, len(kept.draft), kept.accepted)
         output.publish(shown)
         self._progress(output.transcript.tokens)
 

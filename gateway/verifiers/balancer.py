@@ -16,7 +16,7 @@ from gateway.verifiers.placement import Prefix, PrefixMemory, prefix_of, ranking
 from specdec.errors import DeadlineExceeded, Draining, NoVerifier, SpecdecError
 from specdec.serving.discovery import Endpoint, Endpoints, Source
 from specdec.serving.rendezvous import ranking
-from specdec.wire.generation import DrafterState, GenerationCall, VerifierInfo
+from specdec.wire.generation import Adapter, DrafterState, GenerationCall, VerifierInfo
 
 INFO_TIMEOUT = 2.0
 """Timeout of a probe, in seconds."""
@@ -39,6 +39,8 @@ class Replica:
     """Number of this gateway's generations on the verifier."""
     missed: int = _MAX_MISSED
     """Number of probes missed since the last message from the verifier."""
+    adapters: tuple[Adapter, ...] = ()
+    """Adapters in its last answer, kept while the verifier cannot serve."""
 
     @property
     def state(self) -> str:
@@ -84,6 +86,7 @@ class Replica:
 
     def _enter(self, condition: str, info: VerifierInfo | None) -> bool:
         self.info = info
+        self.adapters = info.adapters if info else self.adapters
         self.missed = 0 if info else max(self.missed, _MAX_MISSED)
         before, self.condition = self.condition, condition
         return condition != before
@@ -142,15 +145,29 @@ class VerifierPool:
 
     @property
     def info(self) -> VerifierInfo:
-        """Model and limits, from any ready verifier.
+        """Model and limits, from any ready verifier; see `info_under`."""
+        return self.info_under("")
+
+    def info_under(self, fingerprint: str) -> VerifierInfo:
+        """Return model and limits from any ready verifier with this fingerprint; from any ready one if it is empty.
 
         Raises:
-            NoVerifier: no verifier is ready.
+            NoVerifier: no such verifier is ready.
         """
-        ready = self._ready("")
+        ready = self._ready(fingerprint)
         if not ready:
             raise NoVerifier(self._states_text())
         return next(iter(ready.values()))
+
+    def serves(self, fingerprint: str) -> bool:
+        """Whether a verifier with this fingerprint is ready; any one counts if it is empty."""
+        return bool(self._ready(fingerprint))
+
+    @property
+    def adapters(self) -> dict[str, str]:
+        """Fingerprint of each adapter of the known verifiers, by name; that of a ready one if there is one."""
+        known = sorted(self._replicas.values(), key=lambda replica: replica.ready)
+        return {each.name: each.system_fingerprint for replica in known for each in replica.adapters}
 
     @property
     def drafters(self) -> tuple[DrafterState, ...]:
@@ -334,13 +351,14 @@ class VerifierPool:
         return next((replica for replica in known if replica.verifier is verifier), None)
 
     def _ready(self, system_fingerprint: str) -> dict[str, VerifierInfo]:
-        """Return the ready verifiers with this fingerprint, by address; all ready ones if it is empty."""
+        """Return the ready verifiers with this fingerprint, by address; all ready ones if it is empty.
+
+        A verifier has the fingerprints of its adapters, too; the facts returned have the required one.
+        """
         return {
-            address: replica.info
+            address: info
             for address, replica in self._replicas.items()
-            if replica.ready
-            and replica.info is not None
-            and system_fingerprint in ("", replica.info.system_fingerprint)
+            if replica.ready and replica.info is not None and (info := replica.info.under(system_fingerprint))
         }
 
     def _states_text(self) -> str:

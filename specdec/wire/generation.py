@@ -3,7 +3,7 @@
 Each value is defined here once, with its protobuf translation. Both services use these values.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -51,6 +51,8 @@ class GenerationCall:
     """Cache salt: only generations with the same salt share computed prefixes."""
     beams: BeamOptions | None = None
     """Search whose best beam is the output, in one round; None samples."""
+    adapter: str = ""
+    """Name of the target's adapter; empty is the model as it is."""
 
 
 class Fallback(StrEnum):
@@ -202,6 +204,14 @@ class DrafterState:
     """Share of the smaller vocabulary that target and drafter have in common; 0 until known."""
 
 
+class Adapter(NamedTuple):
+    """Adapter of the target that a request may choose."""
+
+    name: str
+    system_fingerprint: str
+    """Fingerprint of the model with this adapter and name."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifierInfo:
     """The target model and its limits."""
@@ -240,6 +250,20 @@ class VerifierInfo:
     """Whether bad words are excluded from the output."""
     beams: bool = False
     """Whether beams are searched. A verifier without support would ignore the request."""
+    adapters: tuple[Adapter, ...] = ()
+    """Adapters that requests may choose. A verifier without support would ignore the choice."""
+
+    @property
+    def adapter(self) -> str:
+        """Name of the adapter that the fingerprint belongs to; empty if it is the model's own."""
+        return next((each.name for each in self.adapters if each.system_fingerprint == self.system_fingerprint), "")
+
+    def under(self, fingerprint: str) -> "VerifierInfo | None":
+        """Return the facts under a fingerprint, which is the model's own, empty for that, or that of an adapter."""
+        if fingerprint in ("", self.system_fingerprint):
+            return self
+        served = any(each.system_fingerprint == fingerprint for each in self.adapters)
+        return replace(self, system_fingerprint=fingerprint) if served else None
 
 
 _CALL = Codec(
@@ -268,7 +292,13 @@ _ROUND = Codec(
     detail=DETAIL,
     beams=BEAM_REPORT,
 )
-_INFO = Codec(VerifierInfo, pb.GetVerifierInfoResponse, drafters=each(Codec(DrafterState, pb.DrafterState)), tree=TREE)
+_INFO = Codec(
+    VerifierInfo,
+    pb.GetVerifierInfoResponse,
+    drafters=each(Codec(DrafterState, pb.DrafterState)),
+    tree=TREE,
+    adapters=each(Codec(Adapter, pb.Adapter)),
+)
 
 call_to_pb, call_from_pb = _CALL.to_pb, _CALL.from_pb
 round_to_pb, round_from_pb = _ROUND.to_pb, _ROUND.from_pb

@@ -37,6 +37,7 @@ class Ask:
     drafter: str = ""
     prediction: tuple[int, ...] = ()
     tree: TreeOptions | None = None
+    adapter: str = ""
 
 
 @dataclass(frozen=True)
@@ -115,4 +116,5 @@ def call(ask: Ask) -> dict[str, Any]:
         "drafter": ask.drafter,
         "prediction": ask.prediction,
         "tree": ask.tree,
+        "adapter": ask.adapter,
     }

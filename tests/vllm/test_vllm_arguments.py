@@ -6,7 +6,6 @@ drafts.
 """
 
 import asyncio
-import json
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -22,6 +21,7 @@ from specdec.rules.speculation import Mode
 from specdec.sampling.grammar import Grammar, GrammarKind
 from specdec.sampling.params import SamplingParams
 from tests.conformance.served_pair import Ask, Done, generate, running_drafter, running_verifier
+from tests.vllm.adapters import copy_model, write_adapter
 from tests.vllm.server import HAS_VLLM, ROOT, vllm_verifier
 
 pytestmark = [HAS_VLLM, pytest.mark.integration, pytest.mark.timeout(1800)]
@@ -36,8 +36,6 @@ KINDS = {
     "coupled, off": (Mode.OFF, 1.0, None),
     "grammar": (Mode.COUPLED, 1.0, Grammar(GrammarKind.REGEX, "[a-z ]+")),
 }
-RANK = 4
-ADAPTED = ("q_proj", "v_proj")
 QUANTISED = {
     "quant_method": "compressed-tensors",
     "format": "int-quantized",
@@ -88,7 +86,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
 
 async def _seen(folder: Path) -> Seen:
     adapter, merged, quantised = (folder / name for name in ("adapter", "merged", "quantised"))
-    _write_adapter(adapter, merged)
+    write_adapter(DEMO / "target", adapter, merged)
     _write_quantised(quantised)
     async with running_drafter(DEMO / "drafter") as drafts:
         async with _native(DEMO / "target", drafts.address) as client:
@@ -137,26 +135,6 @@ def _asks(mode: Mode, temperature: float, grammar: Grammar | None) -> list[Ask]:
     ]
 
 
-def _write_adapter(adapter: Path, merged: Path) -> None:
-    """Write an adapter of random weights, and the target with the adapter merged in."""
-    generator, scale = torch.Generator().manual_seed(7), 2.0
-    weights, low = load_file(DEMO / "target" / "model.safetensors"), dict[str, torch.Tensor]()
-    weights = {name: weight.float() for name, weight in weights.items()}
-    for name in [name for name in weights if name.split(".")[-2] in ADAPTED]:
-        rows, columns = weights[name].shape
-        down = torch.randn(RANK, columns, generator=generator) / columns**0.5
-        up = torch.randn(rows, RANK, generator=generator) / 8
-        weights[name] = weights[name] + scale * up @ down
-        stem = f"base_model.model.{name.removesuffix('.weight')}"
-        low |= {f"{stem}.lora_A.weight": down.contiguous(), f"{stem}.lora_B.weight": up.contiguous()}
-    _copy_target(merged, {"dtype": "float32"})
-    save_file(weights, merged / "model.safetensors", metadata={"format": "pt"})
-    adapter.mkdir()
-    save_file(low, adapter / "adapter_model.safetensors")
-    settings = {"peft_type": "LORA", "r": RANK, "lora_alpha": scale * RANK, "target_modules": ADAPTED, "bias": "none"}
-    (adapter / "adapter_config.json").write_text(json.dumps(settings), encoding="utf-8")
-
-
 def _write_quantised(folder: Path) -> None:
     """Write the target with the weights of every product in eight bits, in the format of `compressed-tensors`."""
     weights = dict[str, torch.Tensor]()
@@ -167,17 +145,8 @@ def _write_quantised(folder: Path) -> None:
         scale = weight.float().abs().amax(-1, keepdim=True) / 127
         weights[name] = (weight.float() / scale).round().to(torch.int8)
         weights[name.replace(".weight", ".weight_scale")] = scale
-    _copy_target(folder, {"quantization_config": QUANTISED})
+    copy_model(DEMO / "target", folder, {"quantization_config": QUANTISED})
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-
-
-def _copy_target(folder: Path, changed: Mapping[str, Any]) -> None:
-    folder.mkdir()
-    for file in (DEMO / "target").iterdir():
-        if file.suffix != ".safetensors":
-            (folder / file.name).write_bytes(file.read_bytes())
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    (folder / "config.json").write_text(json.dumps(config | changed), encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", KINDS)

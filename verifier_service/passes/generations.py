@@ -142,6 +142,8 @@ def _check_supported(call: GenerationCall, info: VerifierInfo) -> None:
         raise UnsupportedParameter("the backend of this verifier judges no trees", "speculation.tree")
     if call.speculation.tree is not None and call.sampling.grammar is not None:
         raise UnsupportedParameter("trees are not drafted under a grammar", "speculation.tree")
+    if call.adapter and all(call.adapter != each.name for each in info.adapters):
+        raise UnsupportedParameter(f"this verifier has no adapter {call.adapter!r}", "adapter")
     if call.beams is not None and not info.beams:
         raise UnsupportedParameter("the backend of this verifier searches no beams", "use_beam_search")
     if call.beams is not None and candidates(call.beams.width, len(call.stop_token_ids)) > info.vocab_size:

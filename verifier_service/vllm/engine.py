@@ -14,11 +14,8 @@ from specdec.engine.cpu.product import has_operator
 from specdec.engine.loader import ModelFacts
 from specdec.errors import ConfigError, ModelRefused
 from verifier_service.config import VerifierSettings
+from verifier_service.vllm.adapters import adapter_arguments
 from verifier_service.vllm.interfaces import PACKED
-
-_LORA_SEQUENCES, _LORA_BATCH_TOKENS = 64, 2048
-"""Sequence and token limits with an adapter. vLLM then requires that a pass has room for every sequence with its
-longest draft, which its default limits do not satisfy."""
 
 _NEUTRAL = frozenset({
     "tensor_parallel_size", "gpu_memory_utilization", "kv_cache_memory_bytes", "max_num_seqs", "max_num_batched_tokens",
@@ -35,6 +32,7 @@ def engine_arguments(settings: VerifierSettings, *, on_cpu: bool) -> dict[str, A
     """Return the arguments of vLLM's engine, by their Python names.
 
     Raises:
+        ConfigError: the folder of an adapter has none.
         ModelRefused: `model.products` requires an operator that is not available.
     """
     ours: dict[str, Any] = {
@@ -52,9 +50,7 @@ def engine_arguments(settings: VerifierSettings, *, on_cpu: bool) -> dict[str, A
             "num_speculative_tokens": max(settings.gamma_max, 1),
         },
     }
-    if settings.vllm.lora is not None:
-        tokens = max(_LORA_BATCH_TOKENS, _LORA_SEQUENCES * (settings.gamma_max + 1))
-        ours |= {"enable_lora": True, "max_num_seqs": _LORA_SEQUENCES, "max_num_batched_tokens": tokens}
+    ours |= adapter_arguments(settings, on_cpu=on_cpu)
     if on_cpu:
         ours |= {"enforce_eager": not settings.model.compile, **_products(settings)}
     if "gpu_memory_utilization" not in settings.vllm.engine_args:

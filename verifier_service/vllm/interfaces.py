@@ -18,9 +18,11 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "vllm.engine.arg_utils:EngineArgs": (
         "model", "dtype", "worker_cls", "scheduler_cls", "speculative_config", "scheduling_policy", "async_scheduling",
         "kv_cache_memory_bytes", "enforce_eager", "disable_log_stats", "skip_tokenizer_init", "quantization",
+        "enable_lora", "max_loras", "max_lora_rank",
     ),
     "vllm.v1.engine.llm_engine:LLMEngine.__init__": ("vllm_config", "executor_class", "log_stats", "multiprocess_mode"),
     "vllm.v1.engine.llm_engine:LLMEngine.add_request": ("request_id", "prompt", "params", "lora_request", "priority"),
+    "vllm.v1.engine.llm_engine:LLMEngine.add_lora": ("lora_request",),
     "vllm.v1.engine.llm_engine:LLMEngine.abort_request": ("request_ids", "internal"),
     "vllm.v1.engine.core_client:InprocClient.get_output": (),
     "vllm.v1.executor.abstract:Executor.get_class": ("vllm_config",),

@@ -1,13 +1,14 @@
 """Loads the target on vLLM: the facts of the model, and the model that runs steps."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from specdec.engine.loader import ModelFacts, read_folder_facts
 from verifier_service.backends.batch_plan import Row
 from verifier_service.config import VerifierSettings
+from verifier_service.vllm.adapters import load_adapters
 from verifier_service.vllm.engine import fingerprint, open_engine
 from verifier_service.vllm.interfaces import check_interfaces
 from verifier_service.vllm.model import VllmModel
@@ -21,25 +22,18 @@ def load_target(settings: VerifierSettings) -> tuple[ModelFacts, VllmModel]:
 
     Raises:
         ConfigError: the supported version of vLLM is not installed, or an argument is unknown.
-        ModelRefused: the folder has no model that vLLM can serve.
+        ModelRefused: the folder has no model that vLLM can serve, or vLLM cannot load an adapter.
     """
     check_interfaces()
     facts = read_folder_facts(settings.model.path, settings.model.dtype, allow_pickle=settings.model.allow_pickle)
     engine = open_engine(settings)
     context_length = min(facts.context_length, engine.vllm_config.model_config.max_model_len)
     facts = replace(facts, context_length=context_length, fingerprint=fingerprint(facts, settings))
-    add = partial(_add, engine, _adapter(settings.vllm.lora), context_length)
+    add = partial(_add, engine, load_adapters(engine, settings), context_length)
     return facts, VllmModel(engine, facts.vocab_size, add)
 
 
-def _adapter(folder: Path | None) -> Any:
-    """Return the LoRA adapter for all generations, or None."""
-    from vllm.lora.request import LoRARequest
-
-    return None if folder is None else LoRARequest(lora_name=folder.name, lora_int_id=1, lora_path=str(folder))
-
-
-def _add(engine: Any, adapter: Any, context_length: int, row: Row) -> str:
+def _add(engine: Any, adapters: Mapping[str, Any], context_length: int, row: Row) -> str:
     """Add a row's sequence to vLLM and return its request id. vLLM ends it only at the end of the context."""
     from vllm.sampling_params import RequestOutputKind, SamplingParams
 
@@ -49,5 +43,6 @@ def _add(engine: Any, adapter: Any, context_length: int, row: Row) -> str:
     most = context_length - len(row.tokens)
     kind = RequestOutputKind.FINAL_ONLY  # the output is unused: verdicts are returned separately
     params = SamplingParams(temperature=0.0, max_tokens=most, ignore_eos=True, detokenize=False, output_kind=kind)
-    priority = round(row.rank * _PRIORITIES)
+    priority, name = round(row.rank * _PRIORITIES), row.call.adapter
+    adapter = adapters[name] if name else adapters.get("")
     return str(engine.add_request(row.kv_name, prompt, params, lora_request=adapter, priority=priority))

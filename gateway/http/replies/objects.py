@@ -188,9 +188,11 @@ def known_drafter(drafter: DrafterState) -> KnownDrafter:
 
 
 class Model(BaseModel):
-    """A model and its limits."""
+    """A model or an adapter, and its limits."""
 
     id: str
+    parent: str | None
+    """Model that this is an adapter of."""
     object: Literal["model"] = "model"
     created: int
     owned_by: str = "specdec"

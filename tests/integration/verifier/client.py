@@ -45,6 +45,7 @@ class Client:
         prediction: Sequence[int] = (),
         tree: TreeOptions | None = None,
         beams: BeamOptions | None = None,
+        adapter: str = "",
     ) -> Any:
         """Start a generation."""
         speculation = pb.Speculation(
@@ -69,6 +70,7 @@ class Client:
                 prompt_logprobs=prompt_logprobs,
                 cache_salt=salt,
                 beams=BEAM_OPTIONS.to_pb(beams),
+                adapter=adapter,
             )
         )
 

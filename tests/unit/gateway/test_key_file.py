@@ -132,6 +132,15 @@ def test_users_of_a_tenant_share_its_budget_and_not_what_they_computed() -> None
     assert len({domain.partition(".")[0] for domain in domains}) == 1
 
 
+def test_adapters_share_no_domain_and_no_salt_leads_into_one() -> None:
+    names = ["", "sql", "law"]
+    domains = {cache_domain(tenant, salt, each) for tenant in ("", "user:ann") for salt in ("", "s") for each in names}
+    assert len(domains) == 12
+    crafted = {cache_domain(tenant, salt) for tenant in ("", "user:ann") for salt in domains | set(names) if salt}
+    assert not crafted & domains
+    assert cache_domain("user:ann", "s", "sql").startswith(cache_domain("user:ann", "s"))  # one budget
+
+
 def test_a_class_is_bound_to_its_key() -> None:
     last, first = ApiKey("a", "1", priority=PriorityClass.FLEX), ApiKey("a", "2", priority=PriorityClass.PRIORITY)
     usual = ApiKey("a", "3")

@@ -2316,6 +2316,7 @@ class Model(_message.Message):
     VOCAB_SIZE_FIELD_NUMBER: _builtins.int
     GAMMA_MAX_FIELD_NUMBER: _builtins.int
     TOKENIZER_HASH_FIELD_NUMBER: _builtins.int
+    PARENT_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Name of the model."""
     context_length: _builtins.int
@@ -2326,6 +2327,8 @@ class Model(_message.Message):
     """Largest draft length."""
     tokenizer_hash: _builtins.str
     """Fingerprint of the tokenizer."""
+    parent: _builtins.str
+    """Name of the model that this is an adapter of; empty for a model."""
     def __init__(
         self,
         *,
@@ -2334,10 +2337,11 @@ class Model(_message.Message):
         vocab_size: _builtins.int = ...,
         gamma_max: _builtins.int = ...,
         tokenizer_hash: _builtins.str = ...,
+        parent: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_length", b"context_length", "gamma_max", b"gamma_max", "id", b"id", "tokenizer_hash", b"tokenizer_hash", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_length", b"context_length", "gamma_max", b"gamma_max", "id", b"id", "parent", b"parent", "tokenizer_hash", b"tokenizer_hash", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

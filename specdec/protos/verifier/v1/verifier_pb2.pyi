@@ -39,6 +39,7 @@ class GenerateRequest(_message.Message):
     CACHE_SALT_FIELD_NUMBER: _builtins.int
     HEARTBEATS_FIELD_NUMBER: _builtins.int
     BEAMS_FIELD_NUMBER: _builtins.int
+    ADAPTER_FIELD_NUMBER: _builtins.int
     CHECKSUM_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Id of the session, chosen by the gateway."""
@@ -64,6 +65,10 @@ class GenerateRequest(_message.Message):
     """Only generations with the same salt share the KV of a common prefix."""
     heartbeats: _builtins.bool
     """Whether to send a heartbeat when nothing else was sent for five seconds."""
+    adapter: _builtins.str
+    """Name of the adapter of the target that the output is generated with; empty is the model as it is. Stored KV is found
+    by its salt, so generations of two adapters must have different salts.
+    """
     checksum: _builtins.int
     """CRC-32 of the bytes before this field, the last; sent where the call declares it."""
     @_builtins.property
@@ -99,11 +104,12 @@ class GenerateRequest(_message.Message):
         cache_salt: _builtins.str = ...,
         heartbeats: _builtins.bool = ...,
         beams: _common_pb2.BeamOptions | None = ...,
+        adapter: _builtins.str = ...,
         checksum: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "_prompt_logprobs", b"_prompt_logprobs", "beams", b"beams", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "sampling", b"sampling", "speculation", b"speculation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "_prompt_logprobs", b"_prompt_logprobs", "beams", b"beams", "cache_salt", b"cache_salt", "checksum", b"checksum", "epoch", b"epoch", "heartbeats", b"heartbeats", "logprobs", b"logprobs", "max_tokens", b"max_tokens", "priority", b"priority", "prompt_len", b"prompt_len", "prompt_logprobs", b"prompt_logprobs", "sampling", b"sampling", "session_id", b"session_id", "speculation", b"speculation", "stop_token_ids", b"stop_token_ids", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "_prompt_logprobs", b"_prompt_logprobs", "adapter", b"adapter", "beams", b"beams", "cache_salt", b"cache_salt", "checksum", b"checksum", "epoch", b"epoch", "heartbeats", b"heartbeats", "logprobs", b"logprobs", "max_tokens", b"max_tokens", "priority", b"priority", "prompt_len", b"prompt_len", "prompt_logprobs", b"prompt_logprobs", "sampling", b"sampling", "session_id", b"session_id", "speculation", b"speculation", "stop_token_ids", b"stop_token_ids", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__logprobs: _TypeAlias = _typing.Literal["logprobs"]  # noqa: Y015
     _WhichOneofArgType__logprobs: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs"]  # noqa: Y015
@@ -819,6 +825,7 @@ class GetVerifierInfoResponse(_message.Message):
     PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
     BAD_WORDS_FIELD_NUMBER: _builtins.int
     BEAMS_FIELD_NUMBER: _builtins.int
+    ADAPTERS_FIELD_NUMBER: _builtins.int
     CHECKSUM_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Name of the target model."""
@@ -868,6 +875,10 @@ class GetVerifierInfoResponse(_message.Message):
     def tree(self) -> _common_pb2.TreeOptions:
         """Default tree shape of greedy requests; unset drafts chains."""
 
+    @_builtins.property
+    def adapters(self) -> _containers.RepeatedCompositeFieldContainer[Global___Adapter]:
+        """Adapters that a request may choose. A verifier that lists none ignores the choice."""
+
     def __init__(
         self,
         *,
@@ -890,17 +901,44 @@ class GetVerifierInfoResponse(_message.Message):
         prompt_logprobs: _builtins.bool = ...,
         bad_words: _builtins.bool = ...,
         beams: _builtins.bool = ...,
+        adapters: _abc.Iterable[Global___Adapter] | None = ...,
         checksum: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_lenience", b"_lenience", "lenience", b"lenience", "tree", b"tree"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_lenience", b"_lenience", "bad_words", b"bad_words", "beams", b"beams", "checksum", b"checksum", "context_length", b"context_length", "drafter_names", b"drafter_names", "drafters", b"drafters", "end_token_ids", b"end_token_ids", "gamma_max", b"gamma_max", "grammars", b"grammars", "heartbeats", b"heartbeats", "lenience", b"lenience", "model", b"model", "passes", b"passes", "prefill_rate", b"prefill_rate", "prompt_logprobs", b"prompt_logprobs", "system_fingerprint", b"system_fingerprint", "tokenizer_hash", b"tokenizer_hash", "tree", b"tree", "trees", b"trees", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_lenience", b"_lenience", "adapters", b"adapters", "bad_words", b"bad_words", "beams", b"beams", "checksum", b"checksum", "context_length", b"context_length", "drafter_names", b"drafter_names", "drafters", b"drafters", "end_token_ids", b"end_token_ids", "gamma_max", b"gamma_max", "grammars", b"grammars", "heartbeats", b"heartbeats", "lenience", b"lenience", "model", b"model", "passes", b"passes", "prefill_rate", b"prefill_rate", "prompt_logprobs", b"prompt_logprobs", "system_fingerprint", b"system_fingerprint", "tokenizer_hash", b"tokenizer_hash", "tree", b"tree", "trees", b"trees", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__lenience: _TypeAlias = _typing.Literal["lenience"]  # noqa: Y015
     _WhichOneofArgType__lenience: _TypeAlias = _typing.Literal["_lenience", b"_lenience"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__lenience) -> _WhichOneofReturnType__lenience | None: ...
 
 Global___GetVerifierInfoResponse: _TypeAlias = GetVerifierInfoResponse  # noqa: Y015
+
+@_typing.final
+class Adapter(_message.Message):
+    """An adapter of the target."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    SYSTEM_FINGERPRINT_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Name by which requests choose it."""
+    system_fingerprint: _builtins.str
+    """Fingerprint of the model with this adapter. A generation with it continues only under the same value."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        system_fingerprint: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "system_fingerprint", b"system_fingerprint"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Adapter: _TypeAlias = Adapter  # noqa: Y015
 
 @_typing.final
 class DrafterState(_message.Message):

@@ -1,5 +1,7 @@
 """Requests that would harm the process are refused by name."""
 
+from dataclasses import replace
+
 import pytest
 
 from specdec.errors import (
@@ -9,10 +11,11 @@ from specdec.errors import (
     GammaTooLarge,
     RequestError,
     TokenOutOfRange,
+    UnsupportedParameter,
 )
 from specdec.rules.speculation import Mode, Speculation
 from specdec.sampling.params import SamplingParams
-from specdec.wire.generation import VerifierInfo
+from specdec.wire.generation import Adapter, VerifierInfo
 from tests.unit.verifier_service.verifier_fakes import make_call
 from verifier_service.passes.generations import check, length_limit
 
@@ -24,6 +27,7 @@ INFO = VerifierInfo(
     end_token_ids=(),
     gamma_max=4,
     system_fingerprint="f",
+    adapters=(Adapter("sql", "f sql"),),
 )
 
 
@@ -47,6 +51,7 @@ INFO = VerifierInfo(
         ({"tokens": (1,) * 8, "prompt_len": 8}, ContextLengthExceeded, "tokens"),
         ({"tokens": (1,) * 9, "prompt_len": 3}, ContextLengthExceeded, "tokens"),
         ({"speculation": Speculation(Mode.REJECTION, 5)}, GammaTooLarge, "speculation.gamma"),
+        ({"adapter": "law"}, UnsupportedParameter, "adapter"),
     ],
 )
 def test_a_broken_limit_is_named(changes: dict[str, object], error: type[RequestError], param: str) -> None:
@@ -58,6 +63,12 @@ def test_a_broken_limit_is_named(changes: dict[str, object], error: type[Request
 def test_what_keeps_the_limits_passes() -> None:
     check(make_call(tokens=(1,) * 7, prompt_len=7, speculation=Speculation(Mode.BLOCK, 4)), INFO)
     check(make_call(tokens=(1,) * 8, prompt_len=3), INFO)
+    check(make_call(tokens=(1,) * 4, prompt_len=3, adapter="sql"), INFO)
+
+
+def test_a_verifier_without_adapters_refuses_one_by_name() -> None:
+    with pytest.raises(UnsupportedParameter, match="this verifier has no adapter 'sql'"):
+        check(make_call(adapter="sql"), replace(INFO, adapters=()))
 
 
 def test_the_end_is_the_context_or_max_tokens_whichever_is_first() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from specdec.engine.loader import ModelFacts
 from specdec.errors import ConfigError
-from verifier_service.config import VerifierSettings, VllmSettings
+from verifier_service.config import VerifierSettings
 from verifier_service.vllm import engine
 
 FACTS = ModelFacts("m", 8, 64, frozenset({1}), "tokenizer", "folder")
@@ -74,16 +74,3 @@ def test_what_changes_the_model_changes_the_fingerprint() -> None:
         for made in (settings(), settings(quantization="fp8"), settings(quantization="awq"), settings(lora=Path("a")))
     }
     assert len(found) == 4
-
-
-def test_lora_is_one_setting_with_room_for_every_sequences_longest_draft() -> None:
-    made = engine.engine_arguments(settings(lora=Path("adapter")), on_cpu=True)
-    assert made["enable_lora"] is True
-    rows = made["speculative_config"]["num_speculative_tokens"] + 1
-    assert made["max_num_batched_tokens"] >= max(2048, made["max_num_seqs"] * rows)
-    assert VllmSettings().lora is None
-
-
-def test_with_lora_too_the_numbers_of_the_caller_hold() -> None:
-    made = engine.engine_arguments(settings(Path("a"), max_num_seqs=8, max_num_batched_tokens=512), on_cpu=True)
-    assert (made["max_num_seqs"], made["max_num_batched_tokens"]) == (8, 512)
