@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import AddedToken, Encoding, Tokenizer
 from tokenizers.models import WordLevel
 
 from gateway.tools.template import Turn
@@ -18,6 +18,8 @@ from gateway.tools.values import Tool
 
 _MARKS = range(0xE000, 0xF900)
 """Private-use characters, of which one that the prompt does not contain serves as the mark."""
+_WINDOW = 16 * 1024
+"""Characters of a text in which names are searched in one call."""
 _GUARD = "\U000ffffd\U0010fffd"
 """Artificial control token. Text after it is tokenized as after any other control token."""
 
@@ -32,13 +34,13 @@ class ControlNames:
         self._backend: Tokenizer = tokenizer.backend_tokenizer
         self._added = frozenset(added)
         self._named = frozenset(named)
-        self._any = _finder([each.content for each in named.values()])
-        self._special = _finder([each.content for each in named.values() if each.special])
+        self._any = Finder([each.content for each in named.values()])
+        self._special = Finder([each.content for each in named.values() if each.special])
 
     def mark_for(self, turns: Sequence[Turn], tools: Sequence[Tool]) -> str:
         """Return a character that no text of the prompt contains; empty if no text contains a name to hide."""
         texts = [*_texts(turns), *_texts([tool.described for tool in tools])]
-        if not any(_spans(self._any, text) for text in texts):
+        if not any(self._any.finds_in(text) for text in texts):
             return ""
         everything = "".join(texts)
         return next(mark for mark in map(chr, _MARKS) if mark not in everything and _escaped(mark) not in everything)
@@ -61,7 +63,7 @@ class ControlNames:
     def encode(self, rendered: str, mark: str) -> list[int]:
         """Tokenize a rendered prompt whose names are hidden with `mark`."""
         rendered = rendered.replace(_escaped(mark), mark)
-        found = self._backend.encode(rendered, add_special_tokens=False)
+        found = encoded(self._backend, rendered)
         ids, start, stretch = list[int](), 0, list[int]()
         for token, (begin, end) in zip(found.ids, found.offsets, strict=True):
             if token in self._added:
@@ -78,7 +80,7 @@ class ControlNames:
     def _plain(self, text: str, follows: bool) -> list[int]:
         """Tokenize text without control tokens; the flag says whether an added token precedes it."""
         guard = _GUARD if follows else ""
-        found = self._without_added.encode(guard + text, add_special_tokens=False)
+        found = encoded(self._without_added, guard + text)
         known = [(token, span) for token, span in zip(found.ids, found.offsets, strict=True) if token != self._guard]
         cuts = [begin + 1 - len(guard) for token, (begin, end) in known if token in self._named and end - begin > 1]
         if not cuts:
@@ -118,22 +120,41 @@ def _is_answer(turn: Turn, key: str) -> bool:
     return turn["role"] == "assistant" and key in ("content", "reasoning_content", "thinking")
 
 
-def _finder(names: Sequence[str]) -> Tokenizer:
-    """Return a tokenizer that finds the names in a text; everything else is token 0."""
-    finder = Tokenizer(WordLevel({"": 0}, unk_token=""))
-    finder.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in names])
-    return finder
+def encoded(tokenizer: Tokenizer, text: str) -> Encoding:
+    """Tokenize a text without added control tokens, and without the interpreter lock, which `encode` holds."""
+    (found,) = tokenizer.encode_batch([text], add_special_tokens=False)
+    return found
 
 
-def _spans(finder: Tokenizer, text: str) -> list[tuple[int, int]]:
-    found = finder.encode(text, add_special_tokens=False)
-    return [span for token, span in zip(found.ids, found.offsets, strict=True) if token]
+class Finder:
+    """Finds names in texts, from left to right, the longest name first."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._longest = max(map(len, names), default=0)
+        self._tokenizer = Tokenizer(WordLevel({"": 0}, unk_token=""))  # everything but names is token 0
+        self._tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in names])
+
+    def finds_in(self, text: str) -> bool:
+        """Whether a text contains a name."""
+        return next(self.spans(text), None) is not None
+
+    def spans(self, text: str) -> Iterator[tuple[int, int]]:
+        """Yield start and end of each name, window by window, so that no window takes long."""
+        at = after = 0
+        while at < len(text):
+            stop = at + _WINDOW
+            found = encoded(self._tokenizer, text[at : stop + self._longest])
+            for token, (begin, end) in zip(found.ids, found.offsets, strict=True):
+                if token and at + begin < stop:  # the next window has the others, as long as they are
+                    yield at + begin, at + end
+                    after = at + end
+            at = max(stop, after)
 
 
-def _with_mark(text: str, finder: Tokenizer, mark: str) -> str:
+def _with_mark(text: str, finder: Finder, mark: str) -> str:
     """Return the text with the mark after each character of a name, so that it contains no name."""
     marked, at = list[str](), 0
-    for begin, end in _spans(finder, text):
+    for begin, end in finder.spans(text):
         marked += [text[at:begin], *(character + mark for character in text[begin:end])]
         at = end
     return "".join(marked) + text[at:]

@@ -23,7 +23,7 @@ from specdec.errors import ConfigError, ContextLengthExceeded, FieldInvalid, Uns
 from specdec.sampling.vocabulary import fingerprint
 
 _PROBE_CHARS = 4
-"""Characters per token of room in the first prefix of a long text that is tried."""
+"""ASCII characters per token of room in the first prefix of a long text that is tried; one of any others."""
 _MARGIN = 2
 _SPELLED = 65_536
 """Most tokens whose bytes are kept."""
@@ -32,6 +32,8 @@ _PROBE = "a"
 _PROBE_CALL = "specdec_probe"
 _PROBE_ARGUMENTS = {"specdec_argument": None}
 """Call that reveals how a chat template renders calls."""
+_ONLY_IDS = {"return_attention_mask": False, "return_token_type_ids": False}
+"""Options without which a tokenizer also writes lists as long as that of the ids, which takes the interpreter lock."""
 _MARK = "\u241fanswer\u241f"
 """Marker of the end of an assistant's message in rendered text."""
 
@@ -161,7 +163,7 @@ class ModelTokenizer:
 
     def _ids(self, text: str, special: bool) -> tuple[int, ...]:
         """Tokenize a text; `special` prepends the tokens that begin a text, unless they are present."""
-        ids = tuple(self._tokenizer.encode(text, add_special_tokens=False, verbose=False))
+        ids = tuple(self._tokenizer.encode(text, add_special_tokens=False, verbose=False, **_ONLY_IDS))
         begins = special and ids[: len(self._opening)] != self._opening
         return (*self._opening, *ids) if begins else ids
 
@@ -284,7 +286,7 @@ def _in_parts(text: str, room: int, param: str, encode: Callable[[str], tuple[in
     Tokenization needs far more memory than the text. Text after a prefix changes only the tokens near the prefix's
     end, far fewer than the margin.
     """
-    probe = _PROBE_CHARS * max(room, 1)
+    probe = max(room, 1) * (_PROBE_CHARS if text.isascii() else 1)
     while probe < len(text):
         if len(encode(text[:probe])) > _MARGIN * room:
             raise ContextLengthExceeded(f"{param} has over {room} tokens, for which there is room", param)

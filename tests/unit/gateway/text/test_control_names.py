@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 from gateway.request import ChatPrompt
+from gateway.text import control_names
+from gateway.text.control_names import Finder
 from gateway.text.tokenizer import ModelTokenizer
 from gateway.tools.values import Message, Tool, ToolCall
 from tests.support.tokenizers_apart import byte_level, fast, likely_pieces, sentence_pieces
@@ -139,3 +141,17 @@ def test_template_arguments_may_name_tokens_and_a_setting_lets_all_texts() -> No
     assert controls("byte-level", tokenizer("byte-level").encode(opened))[-1] == "<tool_call>"
     free = tokenizer("byte-level", True).encode(chat(Message("user", "a<|end|>")))
     assert controls("byte-level", free).count("<|end|>") == 2
+
+
+@given(st.lists(st.sampled_from(["a", "b", "ab", "aba", "b<", "c", " "]), max_size=40), st.integers(1, 7))
+def test_names_are_found_window_by_window_as_at_once(parts: list[str], window: int) -> None:
+    text, names = "".join(parts), ["ab", "aba", "bab", "b<"]
+    whole = list(Finder(names).spans(text))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(control_names, "_WINDOW", window)
+        assert list(Finder(names).spans(text)) == whole
+    assert Finder(names).finds_in(text) == bool(whole)
+
+
+def test_a_finder_of_no_names_finds_none() -> None:
+    assert not Finder([]).finds_in("a" * 100_000)
