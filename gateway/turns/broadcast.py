@@ -11,6 +11,8 @@ from gateway.tasks import cancel_and_wait
 from gateway.turns.events import Event, OutputRound
 from specdec.errors import Draining, SpecdecError
 
+_IN_A_ROW = 32
+"""Most events that a reader takes before the event loop runs others."""
 _log = structlog.get_logger()
 
 
@@ -67,6 +69,8 @@ class Broadcast:
                     yield self._events[reader.taken]
                     reader.taken += 1
                     self._tell_source(reader)
+                    if reader.taken % _IN_A_ROW == 0:
+                        await asyncio.sleep(0)
                 if self._ended:
                     break
                 self._changed.clear()

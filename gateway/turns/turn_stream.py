@@ -34,6 +34,8 @@ _FIRST = 0.05
 """Base of the back-off, in seconds; the longest pause doubles with each loss."""
 _LONGEST = 1.0
 """Upper bound of the back-off, in seconds."""
+_IN_A_ROW = 16
+"""Most rounds that are read back before the event loop runs others."""
 _PAUSE = 0.05
 """Seconds between two polls of another owner's unchanged turn, and between two attempts to acquire it."""
 _log = structlog.get_logger()
@@ -190,7 +192,7 @@ class TurnStream:
             length = len(self._transcript.tokens)
             await sessions.wait(turn.session_id, turn.number, length, min(lease_left, remaining))
             view = await self._read(length)
-            self._publish_all(self._take(view), publish)
+            self._publish_all(await self._take(view), publish)
             if not view.rounds:  # pause after a spurious wake-up, so as not to poll the store in a tight loop
                 await asyncio.sleep(_PAUSE)
             lease_left = view.lease_left
@@ -205,7 +207,7 @@ class TurnStream:
         view = await self._read(None)
         sent, self._sent = self._sent, 0
         self._transcript_or_none = self._transcript_of(header_from_bytes(view.params, view.prompt))
-        rounds = self._take(view)
+        rounds = await self._take(view)
         if len(rounds) < sent:
             raise CursorAhead("the session store lost rounds that were shown")
         return rounds[sent:]
@@ -217,7 +219,7 @@ class TurnStream:
             self._services.settings.store_patience,
         )
 
-    def _take(self, view: TurnView) -> list[OutputRound]:
+    async def _take(self, view: TurnView) -> list[OutputRound]:
         """Add the rounds of a view to the transcript and return their output.
 
         Raises:
@@ -229,6 +231,8 @@ class TurnStream:
                 raise SessionDiverged("the session store has rounds after the end of the turn")
             _, shown = self._transcript.take(round_from(stored, len(self._transcript.tokens)))
             rounds.append(shown)
+            if len(rounds) % _IN_A_ROW == 0:
+                await asyncio.sleep(0)
         self._sent += len(rounds)
         return rounds
 

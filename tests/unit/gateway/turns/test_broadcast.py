@@ -172,3 +172,19 @@ async def test_a_stopped_one_tells_its_readers_that_it_can_be_resumed() -> None:
     await turns.close()
     with pytest.raises(Draining, match="resumed"):
         await numbers(reader)
+
+
+async def test_a_reader_of_many_events_lets_others_run() -> None:
+    live, steps = Broadcasts().start("g", Source(end=1000), 60), 0
+
+    async def others() -> None:
+        nonlocal steps
+        while True:
+            await asyncio.sleep(0)
+            steps += 1
+
+    assert len(await numbers(live.read())) == 1000  # all of them exist now
+    other = asyncio.create_task(others())
+    assert len(await numbers(live.read())) == 1000
+    other.cancel()
+    assert steps >= 30

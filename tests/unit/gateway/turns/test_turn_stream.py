@@ -130,3 +130,23 @@ async def test_the_end_has_the_reason_of_the_last_round() -> None:
     assert isinstance(last, Finished)
     assert (last.reason, last.completion_tokens) == (FinishReason.LENGTH, 50)
     assert len(output(Script())) < 50
+
+
+async def test_other_work_runs_while_many_rounds_are_read_back() -> None:
+    made, steps = await opened(), 0
+    lease = await made.sessions.acquire(TURN.session_id, "another")
+    for at in range(320):
+        await commit(made.sessions, lease.epoch, len(PROMPT) + at, b"a", "length" if at == 319 else "")
+
+    async def others() -> None:
+        nonlocal steps
+        while True:
+            await asyncio.sleep(0)
+            steps += 1
+
+    events: list[Event] = []
+    other = asyncio.create_task(others())
+    await stream(made).run(events.append)
+    other.cancel()
+    assert len(events) == 322
+    assert steps >= 15
