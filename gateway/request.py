@@ -41,9 +41,16 @@ class TextPrompt:
 
 @dataclass(frozen=True, slots=True)
 class TokenPrompt:
-    """Token ids, used without change."""
+    """Token ids, used without change.
+
+    Raises:
+        TokenOutOfRange: a token id is negative or has more than 31 bits.
+    """
 
     tokens: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        check_ids(self.tokens, "prompt", _IDS)  # here, since each choice of a request checks its prompt again
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,7 +355,7 @@ def _check_truncation(truncate: int | None) -> None:
 
 
 def check_prompt(prompt: Prompt) -> None:
-    """Raise FieldRequired, FieldInvalid or TokenOutOfRange unless the prompt is well formed and not empty."""
+    """Raise FieldRequired or FieldInvalid unless the prompt is well formed and not empty."""
     match prompt:
         case TextPrompt(text):
             if not text:
@@ -356,6 +363,5 @@ def check_prompt(prompt: Prompt) -> None:
         case TokenPrompt(tokens):
             if not tokens:
                 raise FieldRequired("prompt must not be empty", "prompt")
-            check_ids(tokens, "prompt", _IDS)
         case ChatPrompt(messages):
             check_messages(messages)

@@ -57,6 +57,7 @@ def make_call(
     """
     if not prompt:
         raise FieldRequired("prompt has no tokens", "prompt")
+    max_tokens = _max_tokens(request, len(prompt), info.context_length, clamp)
     check_ids(prompt, "prompt", info.vocab_size)
     check_ids(request.stop_token_ids, "stop_token_ids", info.vocab_size)
     for name, ids in request.sampling.named_ids.items():
@@ -83,7 +84,7 @@ def make_call(
         tokens=tuple(prompt),
         prompt_len=len(prompt),
         sampling=sampling,
-        max_tokens=_max_tokens(request, len(prompt), info.context_length, clamp),
+        max_tokens=max_tokens,
         stop_token_ids=stop_token_ids,
         speculation=_speculation(request, info, _mode(request, mode), tuple(prediction)),
         logprobs=request.logprobs,

@@ -12,11 +12,11 @@ import secrets
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
 
 from pydantic import TypeAdapter
+from pydantic_core import to_json
 
 from gateway.callers.caller import PriorityClass
 from gateway.store.values import StoredRound, TurnView
@@ -157,15 +157,9 @@ def note_of(committed: Round) -> bytes:
 
 def _note(committed: Round) -> bytes:
     defaults = Round._field_defaults
-    noted = {name: value for name, value in committed._asdict().items() if name not in _NOT_IN_NOTE}
-    note = {name: value for name, value in noted.items() if value != defaults[name]}
-    # Strict JSON, as of other encoders, has no infinite log probabilities.
-    return json.dumps(note, separators=(",", ":"), default=_fields).encode()
-
-
-def _fields(value: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass. Unlike `asdict`, it copies no nested value."""
-    return {each.name: getattr(value, each.name) for each in fields(value)}
+    fields = {name: value for name, value in committed._asdict().items() if name not in _NOT_IN_NOTE}
+    note = {name: value for name, value in fields.items() if value != defaults[name]}
+    return to_json(note, inf_nan_mode="constants")  # strict JSON has no infinite log probabilities
 
 
 @lru_cache(maxsize=1024)

@@ -18,6 +18,11 @@ from specdec.serving.rpc.status import error_from_bytes
 from specdec.wire.generation import GenerationCall, Round, Timing
 from specdec.wire.passes import Opening, Orders, Pass
 
+_GROUP_IDS = 32 * 1024
+"""Token ids that are written in about 2 ms."""
+_ENTRY_IDS = 8
+"""Token ids that take as long as an entry of a map or a list of lists."""
+
 
 class RoundCheck:
     """Validates the rounds of one call in order."""
@@ -47,8 +52,8 @@ class RoundCheck:
             and len(verified.prompt_logprobs) == self._scored
             and verified.accepted <= min(count, len(verified.draft))
             and verified.cached_tokens <= self._prompt_len
-            and self._has_only_ids(verified)
-            and not _has_nan(verified)
+            and all(map(self._are_ids, (verified.tokens, verified.draft)))
+            and all(map(self._is_sound, chain(verified.logprobs, verified.prompt_logprobs)))
             and (verified.detail is None or len(verified.detail.judged) in (0, len(verified.draft)))
         )
         if not sound:
@@ -56,20 +61,13 @@ class RoundCheck:
         self._length += count
         self._scored = 0
 
-    def _has_only_ids(self, verified: Round) -> bool:
-        named = tuple(token for scores in _scores(verified) for token, _ in scores.top)
-        listed = (ids for ids in (verified.tokens, verified.draft, named) if ids)
-        return all(min(ids) >= 0 and max(ids) < self._vocab_size for ids in listed)
+    def _are_ids(self, tokens: Sequence[int]) -> bool:
+        return not tokens or (min(tokens) >= 0 and max(tokens) < self._vocab_size)
 
-
-def _has_nan(verified: Round) -> bool:
-    """Whether a log probability is NaN; minus infinity is valid for a masked id."""
-    values = (value for own in _scores(verified) for value in (own.logprob, *(score for _, score in own.top)))
-    return any(map(math.isnan, values))
-
-
-def _scores(verified: Round) -> Iterator[TokenLogprobs]:
-    return chain(verified.logprobs, verified.prompt_logprobs)
+    def _is_sound(self, own: TokenLogprobs) -> bool:
+        """Whether ids are in the vocabulary and no log probability is NaN; it is minus infinity for a masked id."""
+        ids, scores = zip(*own.top, strict=True) if own.top else ((), ())
+        return self._are_ids(ids) and not math.isnan(sum(scores, own.logprob))
 
 
 def joined_rounds(rounds: Sequence[Round]) -> Iterator[Round]:
@@ -204,7 +202,10 @@ class RoundStream(Protocol):
 
 
 class PassStream:
-    """Stream of a verifier that sends passes. Orders of one event loop iteration are sent as one message."""
+    """Stream of a verifier that sends passes. Orders of one event loop iteration are sent as one message.
+
+    Long openings are messages of their own, because each takes milliseconds to write.
+    """
 
     def __init__(self, verifier: RoundCaller) -> None:
         self.arrivals = Arrivals()
@@ -244,6 +245,9 @@ class PassStream:
             opens, self._opens = self._opens, []
             cancels, self._cancels = self._cancels, []
             credits, self._credits = self._credits, {}
+            *alone, opens = grouped(opens)
+            for group in alone:
+                yield Orders(group)
             yield Orders(opens, cancels, credits)
 
     async def _read(self, verifier: RoundCaller) -> None:
@@ -259,6 +263,27 @@ class PassStream:
             # gRPC does not close the request iterator of a failed call: wake it so that it ends.
             self._over = True
             self._due.set()
+
+
+def grouped(opens: Sequence[Opening]) -> list[list[Opening]]:
+    """Return openings in order, in groups of at most about _GROUP_IDS token ids; at least one group."""
+    groups, size = list[list[Opening]](([],)), 0
+    for opening in opens:
+        own = _ids(opening.call)
+        if groups[-1] and size + own > _GROUP_IDS:
+            groups.append([])
+            size = 0
+        groups[-1].append(opening)
+        size += own
+    return groups
+
+
+def _ids(call: GenerationCall) -> int:
+    """Return the number of token ids in a call; an entry of a map or a word counts as several."""
+    sampling = call.sampling
+    lists = len(sampling.allowed_token_ids) + len(sampling.banned_token_ids) + len(call.stop_token_ids)
+    words = sum(_ENTRY_IDS + len(word) for word in sampling.bad_words)
+    return len(call.tokens) + lists + words + _ENTRY_IDS * len(sampling.logit_bias)
 
 
 class CallStream:

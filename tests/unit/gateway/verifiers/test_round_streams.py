@@ -1,11 +1,12 @@
 """Streams of rounds: orders are sent together, credit limits a generation, and arrivals are read before the end."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 
-from gateway.verifiers.round_streams import Arrivals, CallStream, PassStream, RoundStream
+from gateway.verifiers.round_streams import Arrivals, CallStream, PassStream, RoundStream, grouped
 from specdec.errors import NoVerifier, SpecdecError
 from specdec.rules.speculation import Mode, Speculation
 from specdec.sampling.params import SamplingParams
@@ -167,3 +168,34 @@ async def test_a_verifier_whose_stream_ends_is_lost() -> None:
     stream = PassStream(Gone())  # type: ignore[arg-type]
     with pytest.raises(NoVerifier, match="a:1 ended its stream"):
         await stream.arrivals.take()
+
+
+def test_long_openings_are_in_groups_of_their_own() -> None:
+    prompt = replace(CALL, tokens=(1,) * 20_000)
+    words = replace(CALL, sampling=SamplingParams(bad_words=((1,) * 100,) * 400))
+    biased = replace(CALL, sampling=SamplingParams(logit_bias=dict.fromkeys(range(4096), 1.0)))
+    calls = (CALL, CALL, prompt, CALL, prompt, words, biased, CALL)
+    opens = [Opening(slot, call, MUCH, 60.0) for slot, call in enumerate(calls)]
+    slots = [[each.slot for each in group] for group in grouped(opens)]
+    assert slots == [[0, 1, 2, 3], [4], [5], [6], [7]]
+    assert grouped([]) == [[]]
+
+
+async def test_long_openings_are_sent_before_cancels_and_credits() -> None:
+    sent: list[Orders] = []
+
+    class Caller(ScriptedVerifier):
+        async def serve(self, orders: AsyncIterator[Orders]) -> AsyncGenerator[Pass]:
+            async for each in orders:
+                sent.append(each)
+            yield Pass()
+
+    stream = PassStream(Caller())
+    for slot in range(3):
+        stream.open(Opening(slot, replace(CALL, tokens=(1,) * 30_000), MUCH, 60.0))
+    stream.credit(0, 7)
+    stream.cancel(1)
+    await until(lambda: len(sent) == 3)
+    assert [[each.slot for each in orders.opens] for orders in sent] == [[0], [1], [2]]
+    assert [(tuple(orders.cancels), dict(orders.credits)) for orders in sent] == [((), {}), ((), {}), ((1,), {0: 7})]
+    await stream.close()
