@@ -7,7 +7,7 @@ from pydantic import Field, WithJsonSchema
 
 from gateway.http.requests.body import Body
 from gateway.http.requests.completions import ChatBody
-from gateway.http.requests.fields import ModelName, Name, Off
+from gateway.http.requests.fields import Metadata, ModelName, Name, Off, Unread
 from gateway.tools.values import MAX_TOOLS
 from specdec.errors import FieldInvalid, SessionNotFound, UnsupportedParameter
 
@@ -107,11 +107,11 @@ class ResponsesBody(Body):
     truncation: Literal["auto", "disabled"] | None = None
     background: Off | None = None
     store: bool | None = None
-    metadata: dict[str, str] | None = None
+    metadata: Metadata | None = None
     user: Name | None = None
-    prompt_cache_key: str | None = None
-    prompt_cache_retention: str | None = None
-    safety_identifier: str | None = None
+    prompt_cache_key: Unread | None = None
+    prompt_cache_retention: Unread | None = None
+    safety_identifier: Unread | None = None
     service_tier: Literal["auto", "default", "flex", "priority"] | None = None
 
     def chat(self) -> ChatBody:
