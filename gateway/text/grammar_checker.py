@@ -24,6 +24,8 @@ _LATE = 3
 """Number of a caller's slow grammars in a period after which its further ones go to the slow lane directly."""
 _BUDGET = 15.0
 """Seconds of slow compilation per caller and period."""
+_CLIENT_BUDGET = 2 * _BUDGET
+"""The same for an address and all users that it names."""
 _REMEMBERED = 512
 """Most grammars in the cache of outcomes."""
 _WAITING = 256
@@ -124,8 +126,10 @@ class GrammarChecker:
             return self._outcomes.get(digest)
 
         def known_or_refused() -> _Outcome | None:
-            if sum(seconds for _, seconds in self._of(tenant)) >= _BUDGET:
-                raise QueueFull(f"this caller's grammars took {_BUDGET:g} s of the last {_PERIOD:g} s to compile")
+            users = [each for each in self._late if each.client == tenant.client]
+            for callers, budget in (([tenant], _BUDGET), (users, _CLIENT_BUDGET)):
+                if sum(seconds for each in callers for _, seconds in self._of(each)) >= budget:
+                    raise QueueFull(f"this caller's grammars took {budget:g} s of the last {_PERIOD:g} s to compile")
             return known()
 
         if len(self._of(tenant)) < _LATE:

@@ -1,6 +1,7 @@
 """An honest caller in its own process, so that the cost of an attack in the test is not attributed to the gateway.
 
-`python -m tests.attacks.bystander HOST PORT` sends requests in a loop and writes the seconds of each answer.
+`python -m tests.attacks.bystander HOST PORT OWN` sends requests from the address OWN in a loop and writes the seconds
+of each answer.
 """
 
 import asyncio
@@ -32,13 +33,15 @@ class Bystander:
 
 
 @asynccontextmanager
-async def bystander(address: tuple[str, int]) -> AsyncIterator[Bystander]:
-    """Run an honest caller inside the context.
+async def bystander(address: tuple[str, int], own: str = "127.0.0.1") -> AsyncIterator[Bystander]:
+    """Run an honest caller with the address `own` inside the context.
 
     It completes a request before the body of the context and one after it.
     """
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.attacks.bystander", *map(str, address), stdout=asyncio.subprocess.PIPE, cwd=ROOT
+        *(sys.executable, "-m", "tests.attacks.bystander", *map(str, address), own),
+        stdout=asyncio.subprocess.PIPE,
+        cwd=ROOT,
     )
     seen = Bystander(process)
     reading = asyncio.create_task(seen.read())
@@ -59,11 +62,11 @@ async def _one_more(seen: Bystander) -> None:
             await asyncio.sleep(0.01)
 
 
-def main(host: str, port: str) -> None:
+def main(host: str, port: str, own: str) -> None:
     """Send requests until the process is ended. A refusal ends it with an error."""
     body = json.dumps(HONEST)
     while True:
-        connection = http.client.HTTPConnection(host, int(port), timeout=30)
+        connection = http.client.HTTPConnection(host, int(port), timeout=30, source_address=(own, 0))
         began = time.perf_counter()
         connection.request("POST", "/v1/completions", body)
         answer = connection.getresponse()

@@ -173,6 +173,13 @@ def users(http: Address, grpc: Address, size: int) -> list[int]:
         return list(threads.map(lambda raw: post(http, "/v1/completions", raw.encode())[0], raws))
 
 
+def made_up_users(http: Address, grpc: Address, size: int) -> list[int]:
+    """Send requests under the names of 1,000 users, 100 at once."""
+    raws = (json.dumps({"prompt": PROMPT, "max_tokens": 2, "user": f"made-up-{each}"}) for each in range(1000 * size))
+    with ThreadPoolExecutor(100) as threads:
+        return list(threads.map(lambda raw: post(http, "/v1/completions", raw.encode())[0], raws))
+
+
 def chosen_hashes(http: Address, grpc: Address, size: int) -> list[int]:
     """Send lists of numbers that all have one hash."""
     ids = [(2**61 - 1) * each for each in range(1, 4097)]
@@ -241,6 +248,7 @@ KINDS: Mapping[str, Kind] = {
         resets,
         growing_schemas,
         users,
+        made_up_users,
         chosen_hashes,
         tools,
         messages,

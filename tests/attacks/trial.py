@@ -16,13 +16,15 @@ import structlog
 
 from tests.attacks.attacked_gateway import Target, attacked_gateway
 from tests.attacks.bystander import bystander
-from tests.attacks.kinds import KINDS
+from tests.attacks.kinds import KINDS, made_up_users
 
 _LARGE = 8
 """Size of the large form."""
 _SETTLE = 30.0
 """Seconds after a large attack in which memory is released."""
 _MIB = 2**20
+_APART = {made_up_users.__name__: "127.0.0.2"}
+"""Address of the bystander, for kinds that share its own address fairly among all users named there."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ async def control(target: Target, seconds: float) -> Waits:
 
 async def trial(target: Target, kind: str, size: int) -> Waits:
     """Run a bystander during an attack. A refused bystander ends with an error."""
-    async with bystander(target.address) as seen:
+    async with bystander(target.address, _APART.get(kind, "127.0.0.1")) as seen:
         host, port = target.grpc.split(":")
         attack = asyncio.get_running_loop().run_in_executor(
             target.attacker, KINDS[kind], target.address, (host, int(port)), size

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 from prometheus_client import CollectorRegistry
 
-from gateway.admission import Admission
+from gateway.admission import Admission, Places
+from gateway.callers.caller import called_from, tenant_of
 from gateway.config import AdmissionSettings
 from gateway.metrics import GatewayMetrics
 from specdec.errors import QueueFull
@@ -61,3 +62,39 @@ async def test_nothing_waits_for_no_place() -> None:
     made, _ = admission(1)
     with made.take("a"), made.take("b"), await made.enter("c", 0):
         pass
+
+
+async def test_a_thousand_made_up_users_have_the_share_of_their_address() -> None:
+    made, _ = admission(64, waiting=1000)
+    entered: list[tuple[str, Places]] = []
+
+    async def come(host: str, user: str) -> None:
+        called_from(host)
+        entered.append((host, await made.enter(tenant_of(user))))
+
+    def leave(host: str) -> None:
+        index = next(at for at, (each, _) in enumerate(entered) if each == host)
+        entered.pop(index)[1].leave()
+
+    def held(host: str) -> int:
+        return sum(each == host for each, _ in entered)
+
+    crowd = [asyncio.create_task(come("192.0.2.1", f"made up {each}")) for each in range(1000)]
+    await asyncio.sleep(0)
+    refused = [task for task in crowd if task.done() and isinstance(task.exception(), QueueFull)]
+    assert held("192.0.2.1") <= 48, "3 in 4 of all places"
+    assert len(refused) == 1000 - held("192.0.2.1") - 500, "half of the queue"
+    others = [asyncio.create_task(come("192.0.2.2", "")) for _ in range(12)]
+    await asyncio.sleep(0)
+    assert held("192.0.2.2") == 12, "another address does not wait"
+    more = [asyncio.create_task(come("192.0.2.3", f"honest {each}")) for each in range(20)]
+    await asyncio.sleep(0)
+    before, first = held("192.0.2.3"), held("192.0.2.1")
+    for _ in range(8):
+        leave("192.0.2.1")
+        await asyncio.sleep(0)
+    assert held("192.0.2.3") - before >= 4, "places that become free go to addresses in turn"
+    assert held("192.0.2.1") <= first - 4
+    for task in (*crowd, *others, *more):
+        task.cancel()
+    await asyncio.gather(*crowd, *others, *more, return_exceptions=True)

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from gateway.callers.caller import called_from
 from gateway.text import grammar_checker
 from gateway.text.grammar_checker import GrammarChecker
 from specdec.errors import FieldInvalid, QueueFull
@@ -98,6 +99,25 @@ async def test_what_was_refused_is_remembered_and_a_caller_has_so_much_time(monk
             await checker.check(_endless(0), "json", "mallory")
         with pytest.raises(FieldInvalid, match="too complex"):
             await checker.check(_endless(3), "json", "another")
+    finally:
+        await checker.close()
+
+
+async def test_users_that_an_address_makes_up_share_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, seconds in (("_QUICK_SECONDS", 0.1), ("_SECONDS", 0.2), ("_BUDGET", 0.3), ("_CLIENT_BUDGET", 0.5)):
+        monkeypatch.setattr(grammar_checker, name, seconds)
+    checker = GrammarChecker()
+    try:
+        called_from("192.0.2.1")
+        for each in (0, 1, 2):
+            with pytest.raises(FieldInvalid, match="too complex"):
+                await checker.check(_endless(each), "json", f"user:{each}")
+        with pytest.raises(QueueFull, match=r"took 0\.5 s"):
+            await checker.check(_endless(3), "json", "user:3")
+        await checker.check(FINE, "regex", "user:honest")
+        called_from("192.0.2.2")
+        with pytest.raises(FieldInvalid, match="too complex"):
+            await checker.check(_endless(3), "json", "user:3")
     finally:
         await checker.close()
 
