@@ -5,10 +5,14 @@ Fairness has two levels: clients, identified by a key or an address, and the use
 
 import asyncio
 from collections import Counter, deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from specdec.errors import QueueFull
+
+_Result = TypeVar("_Result")
 
 _QUEUE_SHARES = 2
 """Divisor of queue shares: a client may use 1/2 of the queue, and a user 1/2 of its client's part."""
@@ -161,6 +165,48 @@ class FairQueue:
             return taken < _PLACE_SHARES * self._free
         left = self._all * _USER_SHARES // (_USER_SHARES + 1) - taken
         return taken < _USER_SHARES * self._free and (self._taken[share] < _USER_SHARES * max(left, 1) or not taken)
+
+
+class FairThread:
+    """Thread for work that would hold the event loop, with a queue that serves callers in rotation.
+
+    Belongs to one event loop.
+    """
+
+    def __init__(self, name: str, capacity: int) -> None:
+        """Args: name: name for threads and errors; capacity: most total size of the work that waits."""
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._queue = FairQueue(name, 1, capacity)
+
+    async def run(self, tenant: Share, work: Callable[[], _Result], size: int = 1) -> _Result:
+        """Run `work` on the thread and return its result. Cancelling the caller does not stop the work.
+
+        Args:
+            tenant: caller, for fair queueing.
+            work: function to run.
+            size: size of the work in the queue while it waits. A single piece in an empty queue may be larger.
+
+        Raises:
+            QueueFull: the queue, or the tenant's share of it, is full.
+        """
+        await self._queue.enter(tenant, size=size)
+        done = asyncio.get_running_loop().run_in_executor(self._threads, work)
+        done.add_done_callback(lambda _: self._queue.leave(tenant))
+        return await asyncio.shield(done)
+
+
+class FairThreads:
+    """Two such threads, for short and for long work, so that long work never delays short work."""
+
+    def __init__(self, name: str, capacity: int, short: int) -> None:
+        """Args: name: plural name of the work; capacity: of each thread; short: largest size of short work."""
+        self._short = FairThread(f"short {name}", capacity)
+        self._long = FairThread(f"long {name}", capacity)
+        self._boundary = short
+
+    async def run(self, tenant: Share, work: Callable[[], _Result], size: int) -> _Result:
+        """Run `work` like `FairThread.run`, on the thread for its size."""
+        return await (self._short if size <= self._boundary else self._long).run(tenant, work, size)
 
 
 def _share(tenant: Share | str) -> Share:

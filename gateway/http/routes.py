@@ -116,7 +116,8 @@ class _Api:
         """Answer an input, or continue an earlier response."""
         body = await self._bodies.read(request, ResponsesBody)
         chat = await self._bodies.convert(request, body.chat)
-        return await self._generate(request, chat, lambda started, _: ResponsesWriter(started, body), stored(body))
+        kept = await self._bodies.convert(request, partial(stored, body))
+        return await self._generate(request, chat, lambda started, _: ResponsesWriter(started, body), kept)
 
     async def messages(self, request: Request) -> Response:
         """Continue a conversation, as Anthropic's API has it."""
@@ -197,13 +198,12 @@ class _Api:
             answer_format=kept or answer_format.text(),
             resumable=bool(ids or key or body.session),
         )
-        models, make = self._services.models, make or partial(writer_for, answer_format=answer_format)
+        services, make = self._services, make or partial(writer_for, answer_format=answer_format)
         if not body.stream:
-            return await while_connected(request, whole(self._generator.stream(wanted), models, make))
+            return await while_connected(request, whole(self._generator.stream(wanted), services, make))
         after = received(request.headers)
         events = self._generator.stream(wanted, after=after)
-        answer = streamed(events, models, make, self._services.settings.ping, after, ids=ids)
-        return await while_connected(request, answer)
+        return await while_connected(request, streamed(events, services, make, after, ids=ids))
 
     async def _request(self, request: Request, body: CompletionBody | ChatBody) -> GenerationRequest:
         """Return the generation request of a body; its tool calls use the model's format."""

@@ -81,9 +81,8 @@ class _Routes:
         count = _parse("received", received, 0)
         after = cursor.received(request.headers, id) or ((count,) if count else ())
         stream = self._generator.resume(id, calling_tenant(user), after)
-        models, ping = self._services.models, self._services.settings.ping
         as_begun = partial(writer_for, answer_format=None)
-        return await while_connected(request, streamed(stream, models, as_begun, ping, after, ids=True))
+        return await while_connected(request, streamed(stream, self._services, as_begun, after, ids=True))
 
     async def cancel(self, id: str, user: Name = "") -> Response:
         """End a generation with what is committed."""

@@ -36,7 +36,7 @@ class _Routes:
         turn = Turn.named(turn_name(id), calling_tenant(user))
         asked = stored_body(await self._generator.answer_format(turn))
         events = self._generator.resume(turn.name, turn.tenant)
-        answer = whole(events, self._services.models, lambda started, _: ResponsesWriter(started, asked))
+        answer = whole(events, self._services, lambda started, _: ResponsesWriter(started, asked))
         return await while_connected(request, answer)
 
     async def delete(self, id: str, user: Name = "") -> Response:

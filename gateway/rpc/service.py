@@ -75,9 +75,10 @@ class GenerationServicer(pb_grpc.GenerationServiceServicer):
         wanted = replace(wanted, resumable=bool(wanted.idempotency_key or wanted.session))
         started, outputs = await collect(self._generator.stream(wanted, context.time_remaining()))
         await context.send_initial_metadata(tuple(started.limits.items()))
-        if described_tokens(started, outputs) <= _QUICK_TOKENS:
+        if (size := described_tokens(started, outputs)) <= _QUICK_TOKENS:
             return replies.whole(started, outputs)
-        return await asyncio.to_thread(replies.whole, started, outputs)
+        share = place_share(started.turn.tenant)
+        return await self._services.beside.run(share, partial(replies.whole, started, outputs), size)
 
     async def StreamGenerate(  # noqa: N802
         self, request: pb.StreamGenerateRequest, context: Context

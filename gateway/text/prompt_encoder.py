@@ -1,14 +1,12 @@
 """Tokenizes prompts of all callers. Prompts that cannot fit are refused first; long ones never delay short ones."""
 
-import asyncio
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
 
 from gateway.callers.caller import place_share
-from gateway.fair_queue import FairQueue
+from gateway.fair_queue import FairThreads
 from gateway.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt, TokenPrompt
 from gateway.text.tokenizer import ModelTokenizer
 from specdec.errors import ContextLengthExceeded
@@ -20,15 +18,14 @@ _ID_MEMORY = 36
 _Result = TypeVar("_Result")
 _SHORT = 16 * 1024
 """Largest memory of a short prompt, in bytes; tokenization takes at most about 0.1 s."""
-_SHORT_CAPACITY = 4 * 2**20
-_LONG_CAPACITY = 4 * 2**20
-"""Most memory, in bytes, of the prompts that wait in each lane."""
+_CAPACITY = 4 * 2**20
+"""Most memory, in bytes, of the prompts that wait for each of the two threads."""
 _BEFORE_OUTPUT = (0,)
 """Arbitrary token that stands for the tokens before the output."""
 _TOKEN_MEMORY = 8
 """Memory of a token id in a tuple, in bytes."""
-LEAST_SIZE = 512
-"""Least size, in bytes, counted per work item, which also bounds the number of items."""
+_LEAST_SIZE = 512
+"""Least size, in bytes, counted per waiting text, which also bounds the number of texts."""
 
 
 def check_fits(prompt: Prompt, room: int, longest_token: int) -> None:
@@ -103,42 +100,12 @@ def _check_bytes(size: int, room: int, longest_token: int, param: str) -> None:
         )
 
 
-class TokenizingLane:
-    """Thread with a bounded queue that serves tenants in rotation, so a flood from one does not delay the others.
-
-    Belongs to one event loop.
-    """
-
-    def __init__(self, name: str, capacity: int) -> None:
-        """Args: name: name for threads and errors; capacity: most bytes that wait. A lone item may be larger."""
-        self._threads = ThreadPoolExecutor(1, thread_name_prefix=name)
-        self._queue = FairQueue(name, 1, capacity)
-
-    async def run(self, tenant: str, size: int, work: Callable[[], _Result]) -> _Result:
-        """Run `work` on the thread and return its result. Cancelling the caller does not stop the work.
-
-        Args:
-            tenant: caller, for fair queueing.
-            size: memory of the waiting work, in bytes.
-            work: function to run.
-
-        Raises:
-            QueueFull: the queue, or the tenant's share of it, is full.
-        """
-        share = place_share(tenant)
-        await self._queue.enter(share, size=max(size, LEAST_SIZE))
-        done = asyncio.get_running_loop().run_in_executor(self._threads, work)
-        done.add_done_callback(lambda _: self._queue.leave(share))
-        return await asyncio.shield(done)
-
-
 class PromptEncoder:
     """Encodes and decodes on two threads, one for short and one for long texts."""
 
     def __init__(self, tokenizer: ModelTokenizer) -> None:
         self._tokenizer = tokenizer
-        self._short = TokenizingLane("short prompts", _SHORT_CAPACITY)
-        self._long = TokenizingLane("long prompts", _LONG_CAPACITY)
+        self._threads = FairThreads("prompts", _CAPACITY, _SHORT)
 
     def check(self, request: GenerationRequest, context_length: int) -> None:
         """Raise ContextLengthExceeded if an untruncated prompt cannot fit the context, even without a history."""
@@ -224,4 +191,4 @@ class PromptEncoder:
         return await self._run(tenant, _TOKEN_MEMORY * len(tokens), partial(self._tokenizer.written, tokens))
 
     async def _run(self, tenant: str, size: int, work: Callable[[], _Result]) -> _Result:
-        return await (self._short if size <= _SHORT else self._long).run(tenant, size, work)
+        return await self._threads.run(place_share(tenant), work, max(size, _LEAST_SIZE))

@@ -10,7 +10,7 @@ from functools import partial
 import structlog
 
 from gateway.admission import Places
-from gateway.callers.caller import key_tenant
+from gateway.callers.caller import key_tenant, place_share
 from gateway.request import GenerationRequest
 from gateway.store.values import Opened, SessionView, TurnView
 from gateway.tasks import Shared
@@ -284,7 +284,8 @@ class Generator:
             return history_of(last, model.tokenizer.decode), calls_of(last, models)
 
         length = sum(len(each.tokens) for each in last.rounds)
-        history, called = read() if length <= _QUICK_TOKENS else await asyncio.to_thread(read)
+        beside, share = self._services.beside, place_share(request.tenant)
+        history, called = read() if length <= _QUICK_TOKENS else await beside.run(share, read, length)
         return history, view.model_fingerprint, expect, called
 
     def _broadcast(self, turn: Turn, deadline: float, header: Header | None, resumable: bool) -> Broadcast:

@@ -1,10 +1,12 @@
 """The parts of the gateway that every generation uses, joined once per process."""
 
+import sys
 from dataclasses import dataclass, field
 
 from gateway.admission import Admission, Drain
 from gateway.callers.key_file import KeyFile
 from gateway.config import GatewaySettings
+from gateway.fair_queue import FairThreads
 from gateway.metrics import GatewayMetrics
 from gateway.models.served import ServedModels
 from gateway.store.limits import Limits
@@ -13,6 +15,9 @@ from gateway.text.grammar_checker import GrammarChecker
 from gateway.turns.broadcast import Broadcasts
 from gateway.turns.leases import Leases
 from gateway.verifiers.pass_loop import PassLoops
+
+SHORT = 64 * 1024
+"""Tokens that are described or read back in about 0.1 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,5 +44,7 @@ class Services:
     limits: Limits | None = None
     """Rate limits of the API keys; None if no key is required."""
     grammars: GrammarChecker = field(default_factory=GrammarChecker)
+    beside: FairThreads = field(default_factory=lambda: FairThreads("work", sys.maxsize, SHORT))
+    """Threads for work of admitted requests that would hold the event loop; its size is a number of tokens."""
     broadcasts: Broadcasts = field(default_factory=Broadcasts)
     """Generations that run in this process."""

@@ -18,13 +18,14 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.callers.caller import check_name, place_share
 from gateway.fair_queue import Share
+from gateway.http.replies.pieces import json_pieces
 from gateway.http.replies.problems import CLIENT_GONE
 from gateway.http.unread import note_share
-from gateway.models.served import ServedModels
 from gateway.request import MAX_CHOICES
 from gateway.tasks import cancel_and_wait
 from gateway.text.tokenizer import ModelTokenizer
 from gateway.turns.events import Event, Finished, Output, OutputRound, Started, collect, described_tokens
+from gateway.turns.services import Services
 from specdec.errors import FieldInvalid, InternalError, SpecdecError
 from specdec.serving.rpc.status import logged_error, status_of
 
@@ -34,6 +35,8 @@ _HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 _PING = b": ping\n"
 _QUICK_TOKENS = 2048
 """Most tokens described in a whole answer that is written on the event loop; a longer one is written on a thread."""
+_QUICK_BYTES = 4096
+"""Size of a chunk that is written in much less than a millisecond."""
 _log = structlog.get_logger()
 
 
@@ -121,6 +124,10 @@ class AnswerWriter(Protocol):
     def choices(self) -> int:
         """Number of generations of the request."""
 
+    @property
+    def repeats(self) -> int:
+        """Number of the prompt's tokens that the answer repeats."""
+
     def whole(self, outputs: Sequence[Output]) -> BaseModel:
         """Return the whole answer."""
 
@@ -141,35 +148,30 @@ WriterMaker = Callable[[Started, ModelTokenizer], AnswerWriter]
 """Creates the writer of a started request, with the tokenizer of its model."""
 
 
-async def whole(events: AsyncGenerator[Event], models: ServedModels, make: WriterMaker) -> Response:
-    """Return the whole answer as one response."""
+async def whole(events: AsyncGenerator[Event], services: Services, make: WriterMaker) -> Response:
+    """Return the whole answer as one response; a long one is written in pieces beside the event loop."""
     started, outputs = await collect(events)
-    writer = _writer(started, models, make)
-
-    def written() -> Response:
+    writer = _writer(started, services, make)
+    size = writer.repeats + described_tokens(started, outputs)
+    if size <= _QUICK_TOKENS:
         return json_response(writer.whole(outputs), exclude_unset=writer.sparse, headers=started.limits)
 
-    if described_tokens(started, outputs) <= _QUICK_TOKENS:
-        return written()
-    return await asyncio.to_thread(written)
+    def written() -> bytes:
+        return b"".join(json_pieces(writer.whole(outputs), writer.sparse))
+
+    content = await services.beside.run(place_share(started.turn.tenant), written, size)
+    return Response(content, media_type="application/json", headers=started.limits)
 
 
 async def streamed(
-    events: AsyncGenerator[Event],
-    models: ServedModels,
-    make: WriterMaker,
-    ping: float,
-    after: Sequence[int],
-    *,
-    ids: bool,
+    events: AsyncGenerator[Event], services: Services, make: WriterMaker, after: Sequence[int], *, ids: bool
 ) -> Response:
-    """Return the answer as a stream, begun after a first event or `ping` seconds: earlier errors have an HTTP status.
+    """Return the answer as a stream, begun after a first event or a ping: earlier errors have an HTTP status.
 
     Args:
         events: events of the request.
-        models: served models.
+        services: dependencies of the gateway.
         make: creates the writer of the answer.
-        ping: seconds of silence after which a comment is sent.
         after: number of output tokens that `events` omits, by choice; empty for none.
         ids: whether each event has an id, with which its reader can resume.
     """
@@ -178,9 +180,9 @@ async def streamed(
         started = await anext(events)
         if not isinstance(started, Started):
             raise InternalError("a generation did not begin with Started")
-        writer = _writer(started, models, make)
+        writer = _writer(started, services, make)
         first = asyncio.ensure_future(anext(events))
-        await asyncio.wait({first}, timeout=ping)
+        await asyncio.wait({first}, timeout=services.settings.ping)
         if first.done():
             first.result()  # which raises an error of the generation
     except BaseException:
@@ -188,7 +190,8 @@ async def streamed(
         raise
     name = started.turn.name if ids else ""
     share = place_share(started.turn.tenant)
-    return EventStream(events, first, _stream(events, first, writer, name, after), ping, started.limits, share)
+    content = _stream(events, first, writer, name, after)
+    return EventStream(events, first, content, services.settings.ping, started.limits, share)
 
 
 async def _close(events: AsyncGenerator[Event], first: asyncio.Task[Event] | None) -> None:
@@ -236,6 +239,8 @@ class EventStream(StreamingResponse):
             async for chunk in self.body_iterator:
                 self._written = time.monotonic()
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                if len(chunk) > _QUICK_BYTES:
+                    await asyncio.sleep(0)  # the next chunk may be long, too
         finally:
             await cancel_and_wait(pings)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -285,9 +290,9 @@ async def _stream(
         yield writer.failure(InternalError("internal error; the log knows more under this answer's x-request-id"))
 
 
-def _writer(started: Started, models: ServedModels, make: WriterMaker) -> AnswerWriter:
+def _writer(started: Started, services: Services, make: WriterMaker) -> AnswerWriter:
     """Create the writer of a generation, with the tokenizer of its model."""
-    return make(started, models.of_turn(started.header.model).tokenizer)
+    return make(started, services.models.of_turn(started.header.model).tokenizer)
 
 
 def _id(name: str, positions: Sequence[int]) -> bytes:

@@ -17,6 +17,7 @@ class NamedEventsWriter(ABC):
 
     sparse = False
     choices = 1
+    repeats = 0
     ending = b""
 
     def __init__(self, started: Started) -> None:

@@ -1,6 +1,6 @@
 """Log probabilities of a prompt's tokens: as vLLM writes them, and before those of an output that echoes the prompt."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from pydantic import BaseModel
 
@@ -36,13 +36,11 @@ def prompt_logprobs(prompt: Sequence[int], found: Sequence[TokenLogprobs], token
     return [None, *(_position(token, own, token_bytes) for token, own in positions)]
 
 
-def echoed(prompt: Sequence[int], found: Sequence[TokenLogprobs], decode: Decode) -> list[OutputToken]:
-    """Return the prompt as output tokens with their text; the first has no log probability."""
+def echoed(prompt: Sequence[int], found: Sequence[TokenLogprobs], decode: Decode) -> Iterator[OutputToken]:
+    """Yield the prompt as output tokens with their text; the first has no log probability."""
     text = Detokenizer(decode)
-    return [
-        OutputToken(token, text.push(token), Origin.PLAIN, own)
-        for token, own in zip(prompt, (None, *found), strict=True)
-    ]
+    for token, own in zip(prompt, (None, *found), strict=True):
+        yield OutputToken(token, text.push(token), Origin.PLAIN, own)
 
 
 def _position(token: int, own: TokenLogprobs, token_bytes: TokenBytes) -> dict[str, PromptLogprob]:

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import islice
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -36,6 +37,8 @@ from specdec.wire.report import RoundReport
 _TEXT = "\u241ftext\u241f"
 """Placeholder of the text in a prepared chunk."""
 _FORMAT = "openai"
+_ECHOED = 256
+"""Most tokens of an echoed prompt with log probabilities in one chunk."""
 
 _Part = TypeVar("_Part", OutputRound, Finished, OutputRound | Finished, Output)
 
@@ -105,6 +108,11 @@ class Writer(ABC):
     def choices(self) -> int:
         """Number of generations of the request."""
         return self._started.header.choices
+
+    @property
+    def repeats(self) -> int:
+        """Number of the prompt's tokens that the answer repeats."""
+        return self._started.prompt_tokens if self._format.echo or self._format.token_ids else 0
 
     @abstractmethod
     def whole(self, outputs: Sequence[Output]) -> Answer:
@@ -230,23 +238,26 @@ class CompletionWriter(Writer):
         outputs = [self._shortened(each) for each in outputs]
         self._take_rounds(outputs)
         parts = [
-            self._part(index, each.tokens, each.finished, self._echo(index, each.prompt_logprobs))
+            self._part(index, each.tokens, each.finished, list(self._echo(index, each.prompt_logprobs)))
             | self._prompt_logprobs(index, each.prompt_logprobs)
             for index, each in enumerate(outputs)
         ]
         for part in parts if self._format.echo and not self._scores_echo else ():
-            part["text"] = self._prompt_text(part["index"]) + part["text"]
+            part["text"] = "".join(self._prompt_text(part["index"])) + part["text"]
         head = self._head() | self._report([each.finished for each in outputs])
         return Completion(**head, object="text_completion", choices=[CompletionChoice(**part) for part in parts])
 
     def opening(self) -> Iterator[bytes]:
         """Yield the echoed prompt of each choice; with log probabilities, the first round carries it instead."""
         for index in range(self.choices) if self._format.echo and not self._scores_echo else ():
-            yield self._text_chunk(index, self._prompt_text(index))
+            for text in self._prompt_text(index):
+                yield self._text_chunk(index, text)
 
     def chunks(self, event: Event) -> Iterator[bytes]:
-        if isinstance(event, OutputRound) and (echo := self._echo(event.choice, event.prompt_logprobs)):
-            yield self._chunk(self._part(event.choice, (), None, echo))
+        if isinstance(event, OutputRound):
+            echo = self._echo(event.choice, event.prompt_logprobs)
+            while part := list(islice(echo, _ECHOED)):
+                yield self._chunk(self._part(event.choice, (), None, part))
         match event:
             case OutputRound() | Finished():
                 yield from super().chunks(self._shortened(event))
@@ -256,10 +267,10 @@ class CompletionWriter(Writer):
         """Whether the prompt is echoed with its log probabilities."""
         return self._format.echo and self._started.header.call.logprobs is not None
 
-    def _echo(self, choice: int, found: Sequence[TokenLogprobs] | None) -> Sequence[OutputToken]:
+    def _echo(self, choice: int, found: Sequence[TokenLogprobs] | None) -> Iterator[OutputToken]:
         """Return the echoed prompt tokens if their log probabilities are requested and available."""
         if found is None or not self._scores_echo:
-            return ()
+            return iter(())
         return echoed(self._started.prompt(choice), found, self._decode)
 
     def _shortened(self, part: _Part) -> _Part:
@@ -278,7 +289,7 @@ class CompletionWriter(Writer):
         decode = self._tokenizer.decode
         return decode.with_special if self._started.header.shows_special else decode
 
-    def _prompt_text(self, choice: int) -> str:
+    def _prompt_text(self, choice: int) -> Iterator[str]:
         return self._decode.settled(self._started.prompt(choice))
 
     def _part(

@@ -1,4 +1,4 @@
-"""A lane runs one piece of work at a time, alternates between tenants, and refuses work beyond its capacity."""
+"""A thread runs one piece of work at a time, alternates between callers, and refuses work beyond its capacity."""
 
 import asyncio
 import threading
@@ -6,8 +6,7 @@ from functools import partial
 
 import pytest
 
-from gateway.callers.caller import called_from
-from gateway.text.prompt_encoder import LEAST_SIZE, TokenizingLane
+from gateway.fair_queue import FairThread, FairThreads, Share
 from specdec.errors import QueueFull
 
 
@@ -24,15 +23,17 @@ class Gate:
         return name
 
 
-async def started(lane: TokenizingLane, tenant: str, gate: Gate, name: str, size: int = 1) -> "asyncio.Task[str]":
-    """Start work in the lane."""
-    task = asyncio.create_task(lane.run(tenant, size, partial(gate.work, name)))
+async def started(
+    lane: FairThread, tenant: str, gate: Gate, name: str, size: int = 1, client: str = ""
+) -> "asyncio.Task[str]":
+    """Start work on the thread."""
+    task = asyncio.create_task(lane.run(Share(client, tenant), partial(gate.work, name), size))
     await asyncio.sleep(0)
     return task
 
 
 async def test_a_tenants_flood_waits_behind_anothers_single_request() -> None:
-    lane, gate = TokenizingLane("test", 100 * LEAST_SIZE), Gate()
+    lane, gate = FairThread("test", 100), Gate()
     flood = [await started(lane, "loud", gate, f"loud {index}") for index in range(10)]
     quiet = await started(lane, "quiet", gate, "quiet")
     gate.opened.set()
@@ -42,34 +43,31 @@ async def test_a_tenants_flood_waits_behind_anothers_single_request() -> None:
 
 
 async def test_an_address_has_half_of_the_queue_and_a_user_half_of_that() -> None:
-    lane, gate = TokenizingLane("test", 10 * LEAST_SIZE), Gate()
-    called_from("192.0.2.1")
-    taken = [await started(lane, "loud", gate, "loud") for _ in range(3)]  # one runs, two wait
+    lane, gate = FairThread("test", 10), Gate()
+    taken = [await started(lane, "loud", gate, "loud", client="1") for _ in range(3)]  # one runs, two wait
     with pytest.raises(QueueFull):
-        await lane.run("loud", 1, partial(gate.work, "too much"))
-    taken += [await started(lane, tenant, gate, tenant) for tenant in "abc"]
+        await lane.run(Share("1", "loud"), partial(gate.work, "too much"))
+    taken += [await started(lane, tenant, gate, tenant, client="1") for tenant in "abc"]
     with pytest.raises(QueueFull):
-        await lane.run("made up", 1, partial(gate.work, "too much"))
-    called_from("192.0.2.2")
-    taken += [await started(lane, tenant, gate, tenant) for tenant in "abcde"]
-    called_from("192.0.2.3")
+        await lane.run(Share("1", "made up"), partial(gate.work, "too much"))
+    taken += [await started(lane, tenant, gate, tenant, client="2") for tenant in "abcde"]
     with pytest.raises(QueueFull):
-        await lane.run("f", 1, partial(gate.work, "too much"))
+        await lane.run(Share("3", "f"), partial(gate.work, "too much"))
     gate.opened.set()
     assert len(await asyncio.gather(*taken)) == 11
 
 
 async def test_work_larger_than_the_queue_waits_where_nothing_else_does() -> None:
-    lane, gate = TokenizingLane("test", 1000), Gate()
+    lane, gate = FairThread("test", 1000), Gate()
     taken = [await started(lane, "a", gate, "runs"), await started(lane, "a", gate, "waits", size=5000)]
     with pytest.raises(QueueFull):
-        await lane.run("b", 1, partial(gate.work, "too much"))
+        await lane.run(Share("", "b"), partial(gate.work, "too much"))
     gate.opened.set()
     assert await asyncio.gather(*taken) == ["runs", "waits"]
 
 
 async def test_a_caller_that_leaves_frees_its_place_but_not_the_thread_it_has() -> None:
-    lane, gate = TokenizingLane("test", 2 * LEAST_SIZE), Gate()
+    lane, gate = FairThread("test", 2), Gate()
     runs, waits = await started(lane, "a", gate, "runs"), await started(lane, "a", gate, "waits")
     runs.cancel()
     waits.cancel()
@@ -78,11 +76,20 @@ async def test_a_caller_that_leaves_frees_its_place_but_not_the_thread_it_has() 
     gate.opened.set()
     assert await later == "later"
     assert gate.order == ["runs", "later"]
-    assert await lane.run("a", 1, partial(gate.work, "next")) == "next"
+    assert await lane.run(Share("", "a"), partial(gate.work, "next")) == "next"
 
 
 async def test_a_failure_is_its_callers_and_frees_the_thread() -> None:
-    lane = TokenizingLane("test", 1000)
+    lane = FairThread("test", 1000)
     with pytest.raises(ZeroDivisionError):
-        await lane.run("a", 1, lambda: 1 // 0)
-    assert await lane.run("a", 1, lambda: 1) == 1
+        await lane.run(Share("a"), lambda: 1 // 0)
+    assert await lane.run(Share("a"), lambda: 1) == 1
+
+
+async def test_short_work_does_not_wait_for_long_work() -> None:
+    threads, gate = FairThreads("test", 100, 10), Gate()
+    long = asyncio.create_task(threads.run(Share("a"), partial(gate.work, "long"), 11))
+    await asyncio.sleep(0)
+    assert await threads.run(Share("a"), lambda: "short", 10) == "short"
+    gate.opened.set()
+    assert await long == "long"
