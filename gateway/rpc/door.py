@@ -3,44 +3,68 @@
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import grpc
 import structlog
 from google.protobuf import descriptor_pool
 
-from gateway.callers.caller import called_from, let_in
+from gateway.callers.caller import called_from, calling_tenant, let_in, place_share
 from gateway.callers.key_file import KeyFile
-from gateway.rpc.parts import MAX_PARTS, overfull_field
-from specdec.errors import FieldInvalid, KeyRefused
+from gateway.fair_queue import FairThread
+from gateway.rpc.parts import MAX_PARTS, QUICK_BYTES, overfull_field
+from specdec.errors import FieldInvalid, KeyRefused, QueueFull
 from specdec.serving.rpc.access import DoorInterceptor
 from specdec.serving.rpc.decoding import Context, Handler, HandlerInterceptor, rebuilt
 from specdec.serving.rpc.interceptors import abort, request_id_in
 from specdec.serving.rpc.status import rich_status
 
+_WAITING = 64 * 2**20
+"""Most bytes of large messages that wait to be parsed."""
 _log = structlog.get_logger()
 
 
 class CallerInterceptor(HandlerInterceptor):
-    """Sets the client address of each call in its task, and refuses messages of too many parts unparsed."""
+    """Sets the client address of each call in its task, and parses large messages on a thread, callers in turn.
+
+    A message of too many parts is refused unparsed.
+    """
+
+    def __init__(self) -> None:
+        self._thread = FairThread("large messages", _WAITING)
 
     def changed(self, handler: Handler, details: grpc.HandlerCallDetails) -> Handler:
-        decode = _bounded(handler.request_deserializer, details.method)
-        return rebuilt(handler, decode, handler.response_serializer, around=_called)
+        service, _, name = details.method.removeprefix("/").partition("/")
+        kind = descriptor_pool.Default().FindServiceByName(service).methods_by_name[name].input_type
+        decode = handler.request_deserializer
+
+        def decoded(raw: bytes) -> Any:
+            return decode(raw) if len(raw) <= QUICK_BYTES else _Large(raw)
+
+        async def parsed(message: Any) -> Any:
+            if not isinstance(message, _Large):
+                return message
+            try:
+                read = partial(_bounded, decode, message.raw, kind)
+                return await self._thread.run(place_share(calling_tenant()), read, len(message.raw))
+            except QueueFull as error:
+                return error  # in place of the message, as other errors of messages
+
+        return rebuilt(handler, decoded, handler.response_serializer, parse=parsed, around=_called)
 
 
-def _bounded(decode: Callable[[bytes], Any], method: str) -> Callable[[bytes], Any]:
-    """Return a deserializer that returns an error in place of a message of too many parts."""
-    service, _, name = method.removeprefix("/").partition("/")
-    kind = descriptor_pool.Default().FindServiceByName(service).methods_by_name[name].input_type
+class _Large(NamedTuple):
+    """Message that is not parsed yet."""
 
-    def decoded(raw: bytes) -> Any:
-        if (param := overfull_field(raw, kind)) is not None:
-            return FieldInvalid(f"{param}: the message has over {MAX_PARTS} parts", param)
-        return decode(raw)
+    raw: bytes
 
-    return decoded
+
+def _bounded(decode: Callable[[bytes], Any], raw: bytes, kind: Any) -> Any:
+    """Return a parsed message, or an error in place of one of too many parts."""
+    if (param := overfull_field(raw, kind)) is not None:
+        return FieldInvalid(f"{param}: the message has over {MAX_PARTS} parts", param)
+    return decode(raw)
 
 
 @asynccontextmanager

@@ -3,10 +3,10 @@
 from functools import cache
 from typing import Any
 
-MAX_PARTS = 32 * 1024
-"""Most fields of a message, those of its inner messages included."""
+MAX_PARTS = 64 * 1024
+"""Most fields of a message, those of its inner messages included; enough for the most messages and calls."""
 QUICK_BYTES = 64 * 1024
-"""Size of a message whose parts need no count."""
+"""Size of a message whose parts are few enough without a count."""
 _LENGTH = 2
 """Wire type of texts, bytes and messages."""
 _LAST = 0x7F
@@ -16,15 +16,13 @@ _LAST = 0x7F
 def overfull_field(raw: bytes, kind: Any) -> str | None:
     """Return the field with which a message has over MAX_PARTS parts; None if it has fewer, or is no message.
 
-    Messages of up to QUICK_BYTES are not counted. The name is that of the innermost repeated field; it is empty for a
+    The name is that of the innermost repeated field; it is empty for a
     field that the type does not have.
 
     Args:
         raw: bytes of the message.
         kind: descriptor of its type.
     """
-    if len(raw) <= QUICK_BYTES:
-        return None
     try:
         return _overfull_field(raw, kind)
     except IndexError:

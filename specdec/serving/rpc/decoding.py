@@ -73,21 +73,27 @@ def rebuilt(
     decode: Callable[[bytes], Any],
     encode: Callable[[Any], bytes],
     *,
+    parse: Callable[[Any], Awaitable[Any]] | None = None,
     check: Callable[[Any], Any] = lambda request: request,
     around: Callable[[Context], AbstractAsyncContextManager[Any]] = nullcontext,
 ) -> Handler:
-    """Return a handler of the same kind that applies `check` to each request and runs calls inside `around`."""
+    """Return a handler of the same kind that applies `check` to each request and runs calls inside `around`.
+
+    `parse` finishes what `decode` returned, in the task of the call; only for calls with a single request.
+    """
     ways = (handler.request_streaming, handler.response_streaming)
     kind = "_".join("stream" if streams else "unary" for streams in ways)
     inner, make = getattr(handler, kind), getattr(grpc, f"{kind}_rpc_method_handler")
 
     async def unary(request: Any, context: Context) -> Any:
         async with around(context):
-            return await inner(check(request), context)
+            parsed = await parse(request) if parse else request
+            return await inner(check(parsed), context)
 
     async def stream(request: Any, context: Context) -> AsyncIterator[Any]:
         async with around(context):
-            async for response in inner(check(request), context):
+            parsed = await parse(request) if parse else request
+            async for response in inner(check(parsed), context):
                 yield response
 
     return make(stream if handler.response_streaming else unary, decode, encode)

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.http import routes
 from gateway.http.replies.writers import CompletionWriter
-from gateway.rpc import replies
+from gateway.rpc import door, replies
 from specdec.protos.gateway.v1 import gateway_pb2 as pb
 from specdec.protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from tests.integration.gateway.stage import Stage, stage
@@ -25,7 +25,7 @@ LONG = {"max_tokens": LENGTH, "logprobs": 20}
 @pytest.fixture
 async def here() -> AsyncIterator[Stage]:
     verifier = ScriptedVerifier(script=Script(tokens=(97,) * 1000), info=facts(context_length=65536))
-    async with stage(verifier) as made:
+    async with stage(verifier, max_body_bytes=2**20) as made:
         yield made
 
 
@@ -77,6 +77,20 @@ async def test_a_long_answer_over_grpc_is_written_beside_the_loop(here: Stage, m
             request = pb.GenerateRequest(text="a", stop=pb.StopOptions(max_tokens=LENGTH), logprobs=count)
             assert len((await stub.Generate(request)).tokens) == LENGTH
     assert [thread == threading.get_ident() for thread in threads] == [True, False]
+
+
+async def test_a_large_grpc_message_is_parsed_beside_the_loop(here: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = threads_of(monkeypatch, door, "overfull_field")
+    async with grpc.aio.insecure_channel(here.gateway.grpc) as channel:
+        stub: Any = pb_grpc.GenerationServiceStub(channel)
+        for size in (10, 60_000):
+            request = pb.GenerateRequest(text="a" * 10_000, prediction="a" * size, stop=pb.StopOptions(max_tokens=2))
+            assert len((await stub.Generate(request)).tokens) == 2
+        messages = [pb.ChatMessage()] * 70_000
+        with pytest.raises(grpc.aio.AioRpcError, match="messages: the message has over 65536 parts"):
+            await stub.Generate(pb.GenerateRequest(chat=pb.ChatPrompt(messages=messages)))
+    assert len(threads) == 2
+    assert threading.get_ident() not in threads
 
 
 @pytest.mark.parametrize(("size", "on_loop"), [(100, True), (40_000, False)])
