@@ -1,7 +1,6 @@
 """Tokenizer of a model: encodes prompts and decodes token ids."""
 
 import inspect
-import json
 import secrets
 import sys
 from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ from gateway.tools.arguments import HugeNumbers
 from gateway.tools.formats import format_of, knows_tools
 from gateway.tools.template import Turn, described
 from gateway.tools.thinking import AUTO
-from gateway.tools.turns import turns_of
+from gateway.tools.turns import PLAIN, CallStyle, turns_of
 from gateway.tools.values import Message
 from specdec.errors import ConfigError, ContextLengthExceeded, FieldInvalid, UnsupportedParameter
 from specdec.sampling.vocabulary import fingerprint
@@ -29,9 +28,6 @@ _SPELLED = 65_536
 """Most tokens whose bytes are kept."""
 _PROBE = "a"
 """Text that reveals the tokens which a tokenizer adds to every text."""
-_PROBE_CALL = "specdec_probe"
-_PROBE_ARGUMENTS = {"specdec_argument": None}
-"""Call that reveals how a chat template renders calls."""
 _ONLY_IDS = {"return_attention_mask": False, "return_token_type_ids": False}
 """Options without which a tokenizer also writes lists as long as that of the ids, which takes the interpreter lock."""
 _MARK = "\u241fanswer\u241f"
@@ -60,8 +56,7 @@ class ModelTokenizer:
         self._opening = _opening(tokenizer)
         self._token_bytes = lru_cache(_SPELLED)(partial(token_bytes, tokenizer))
         templates = _templates(tokenizer).values()
-        self._with_text_arguments = frozenset(each for each in templates if _takes_text_arguments(tokenizer, each))
-        """Chat templates that read the arguments of calls as JSON texts."""
+        self._call_styles = {template: _call_style(tokenizer, template) for template in templates}
         self.tool_format = format_of("\n".join(templates), self.decode.special.values(), reasoning_parser)
         """Format of the model's tool calls, detected from its chat template."""
 
@@ -216,8 +211,7 @@ class ModelTokenizer:
         for name in arguments.keys() & inspect.signature(apply).parameters.keys():
             raise FieldInvalid(f"chat_template_kwargs: {name} is not the template's", "chat_template_kwargs")
         huge = HugeNumbers(secrets.token_hex(8))
-        as_text = template in self._with_text_arguments
-        turns: Sequence[Turn] = turns_of(prompt.messages, self.tool_format.name, huge, text_arguments=as_text)
+        turns: Sequence[Turn] = turns_of(prompt.messages, self.tool_format.name, huge, self._call_styles[template])
         tools, mark = prompt.tools, self._names.mark_for(turns, prompt.tools) if self._names else ""
         if self._names and mark:
             turns = self._names.hidden(turns, mark)
@@ -253,23 +247,16 @@ def _templates(tokenizer: Any) -> dict[str, str]:
     return {name: str(template) for name, template in named.items()}
 
 
-def _takes_text_arguments(tokenizer: Any, template: str) -> bool:
-    """Whether a template renders arguments of calls as JSON only if they are a text, as DeepSeek's templates do."""
+def _call_style(tokenizer: Any, template: str) -> CallStyle:
+    """Return the form of calls that a template accepts."""
 
-    def shown(arguments: object) -> str:
-        function = {"name": _PROBE_CALL, "arguments": arguments}
-        call = {"id": "123456789", "type": "function", "function": function}  # an id that Mistral's templates accept
-        turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    def render(turns: Sequence[Turn]) -> str:
         try:
-            return str(tokenizer.apply_chat_template(turns, chat_template=template, tokenize=False))
+            return str(tokenizer.apply_chat_template(list(turns), chat_template=template, tokenize=False))
         except Exception:  # noqa: BLE001 - a template is code from the model's folder and may raise anything
             return ""
 
-    if not knows_tools(template):
-        return False
-    as_object = shown(_PROBE_ARGUMENTS)
-    good = _PROBE_CALL in as_object and str(_PROBE_ARGUMENTS) not in as_object
-    return not good and _PROBE_CALL in shown(json.dumps(_PROBE_ARGUMENTS))
+    return CallStyle.of(render) if knows_tools(template) else PLAIN
 
 
 def _opening(tokenizer: Any) -> tuple[int, ...]:

@@ -1,33 +1,73 @@
 """Converts messages to the turns that chat templates read, with ids of calls in the form that a format requires."""
 
 import hashlib
+import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gateway.tools.arguments import HugeNumbers, arguments_object
 from gateway.tools.template import Turn
 from gateway.tools.values import Message, ToolCall
 
+_NAME = "specdec_probe"
+_ARGUMENTS = {"specdec_argument": None}
+"""Call that reveals the style of a template."""
 _MISTRAL_ID = re.compile(r"[a-zA-Z0-9]{9}")
 """Mistral's chat templates refuse other ids."""
 _KIMI_ID = re.compile(r"functions\.[^:]+:\d+")
 """Kimi's chat templates render this id in place of the name."""
 
 
-def turns_of(
-    messages: Sequence[Message], tool_format: str, huge: HugeNumbers, *, text_arguments: bool = False
-) -> list[Turn]:
+@dataclass(frozen=True, slots=True)
+class CallStyle:
+    """Form of calls that a chat template accepts."""
+
+    text_arguments: bool = False
+    """Whether arguments are JSON texts, as for DeepSeek's templates; otherwise objects."""
+    one_call: bool = False
+    """Whether only one call of a message is rendered, as by Llama's templates, which refuse several."""
+
+    @classmethod
+    def of(cls, render: Callable[[Sequence[Turn]], str]) -> "CallStyle":
+        """Find the style of a template. `render` returns an empty text for turns that the template refuses."""
+
+        def shown(arguments: object, count: int = 1) -> str:
+            function = {"name": _NAME, "arguments": arguments}
+            call = {"id": "123456789", "type": "function", "function": function}  # Mistral's templates accept this id
+            answer: Turn = {"role": "assistant", "content": "", "tool_calls": [call] * count}
+            return render([{"role": "user", "content": "?"}, answer])
+
+        as_object, as_text = shown(_ARGUMENTS), json.dumps(_ARGUMENTS)
+        good = _NAME in as_object and str(_ARGUMENTS) not in as_object
+        text_arguments = not good and _NAME in shown(as_text)
+        one, two = (shown(as_text if text_arguments else _ARGUMENTS, count).count(_NAME) for count in (1, 2))
+        return cls(text_arguments, two < 2 * one)
+
+
+PLAIN = CallStyle()
+
+
+def turns_of(messages: Sequence[Message], tool_format: str, huge: HugeNumbers, style: CallStyle = PLAIN) -> list[Turn]:
     """Return the turns of a conversation.
 
     Args:
         messages: messages of the conversation.
         tool_format: name of the model's format of calls.
         huge: passes numbers beyond the range of floats through the template.
-        text_arguments: whether arguments are JSON texts instead of objects.
+        style: form of calls that the template accepts.
     """
-    ids, keep = _CallIds(tool_format), None if text_arguments else huge.keep
-    return [_turn(message, ids, keep) for message in messages]
+    ids, keep = _CallIds(tool_format), None if style.text_arguments else huge.keep
+    parts = (part for message in messages for part in (_with_one_call(message) if style.one_call else [message]))
+    return [_turn(part, ids, keep) for part in parts]
+
+
+def _with_one_call(message: Message) -> Iterator[Message]:
+    """Yield a message as messages of at most one call, the first with the content and the thinking."""
+    yield replace(message, tool_calls=message.tool_calls[:1])
+    for call in message.tool_calls[1:]:
+        yield Message(message.role, "", (call,), name=message.name)
 
 
 def _turn(message: Message, ids: "_CallIds", keep: Callable[[str], str] | None) -> Turn:

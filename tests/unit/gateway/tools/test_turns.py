@@ -29,6 +29,13 @@ JOINED = (
     "{{ '<' + c['function']['name'] + '\n' + c['function']['arguments'] + '>' }}{{ c.function.arguments }}"
     "{% endfor %}{{ m.content }}{% endfor %}"
 )
+LLAMA = (
+    "{% for m in messages %}{% if m.tool_calls %}{% if not m.tool_calls | length == 1 %}"
+    '{{ raise_exception("This model only supports single tool-calls at once!") }}{% endif %}'
+    "{{ m.content }}({{ m.tool_calls[0].function | tojson }})"
+    "{% else %}{{ m.role }}:{{ m.content }}{% endif %}{% endfor %}"
+)
+
 PRINTED = "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function }}{% endfor %}{% endfor %}"
 EITHER = (
     "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.name }}"
@@ -93,3 +100,16 @@ def test_arguments_are_objects_wherever_a_template_takes_them() -> None:
     assert rendered(MISTRAL, *talk, result("1")).startswith('[TOOL_CALLS][{"name": "f", "arguments": {"a": 1}}]')
     assert rendered(TALK, *talk) == "user:xassistant:CALLS"
     assert "'arguments': " in rendered(PRINTED, *talk)
+
+
+@pytest.mark.parametrize("template", [LLAMA, LLAMA.replace("length == 1", "length")])
+def test_several_calls_are_messages_of_one_call_where_a_template_takes_one(template: str) -> None:
+    calls = (ToolCall("f", "{}", "1"), ToolCall("g", '{"a": 1}', "2"))
+    said = Message("assistant", "Well.", calls, reasoning="so")
+    text = rendered(template, Message("user", "x"), said, result("1"), result("2"))
+    one, other = '({"name": "f", "arguments": {}})', '({"name": "g", "arguments": {"a": 1}})'
+    assert text == f"user:xWell.{one}{other}tool:oktool:ok"
+    made = tokenizer(template)
+    turn = ChatPrompt((result("1"), result("2")), called=calls, opens_answer=False)
+    assert made.decode(made.encode_after(turn, (5,))) == "tool:oktool:ok"
+    assert rendered(MISTRAL, Message("user", "x"), said).count("[TOOL_CALLS]") == 2
