@@ -20,7 +20,12 @@ def python() -> str:
 @pytest.fixture(scope="module")
 def gave(python: str, served: System) -> dict[str, Any]:
     """Return the answers of the client, by the way of asking."""
-    asked = [python, str(Path(__file__).with_name("ask.py")), f"{served.http}/v1"]
+    return _run(python, "ask.py", served)
+
+
+def _run(python: str, script: str, served: System) -> dict[str, Any]:
+    """Return the JSON that a script prints."""
+    asked = [python, str(Path(__file__).with_name(script)), f"{served.http}/v1"]
     done = subprocess.run(asked, env=client_environment(), capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 0, done.stderr
     told: dict[str, Any] = json.loads(done.stdout)
@@ -43,3 +48,10 @@ def test_bound_tools_are_called_whole_and_in_pieces(gave: dict[str, Any]) -> Non
         assert {"a", "b"} <= arguments.keys()
     assert gave["bind_tools pieces"] > 1
     assert gave["bind_tools after"] == "AIMessage"
+
+
+def test_sessions_of_ten_turns_go_on_after_cut_calls(python: str, served: System) -> None:
+    sessions = _run(python, "sessions.py", served)
+    assert len(sessions) == 5
+    for name, counts in sessions.items():
+        assert (counts["turns"], counts["calls"] >= 5) == (10, True), (name, counts)
