@@ -126,6 +126,16 @@ BeamPasses = Generator[None, None, Sequence[ProposedBeam]]
 memory."""
 
 
+def run_beams(passes: BeamPasses) -> Sequence[ProposedBeam]:
+    """Run all passes of a computation one after the other, and return its beams."""
+    while True:
+        try:
+            next(passes)
+        except StopIteration as done:
+            beams: Sequence[ProposedBeam] = done.value
+            return beams
+
+
 @runtime_checkable
 class BeamProposer(Protocol):
     """A drafter that can also propose the beams of a target's search."""
