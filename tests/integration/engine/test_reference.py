@@ -11,6 +11,7 @@ from specdec.engine.native import NativeEngine
 from specdec.engine.reference import ReferenceEngine
 from specdec.errors import InternalError, ModelRefused
 from tests.support.seq2seq_models import SHAPES, make_seq2seq_model
+from tests.support.tiny_models import ARCHITECTURES as TINY
 from tests.support.tiny_models import make_tiny_model
 
 TOKENS = [5, 9, 3, 7, 11, 2, 8, 40, 41, 42, 43, 44]
@@ -50,6 +51,25 @@ def test_pieces_and_rollbacks_give_the_logits_of_one_plain_pass(
     again = engine.forward([Chunk("a", TOKENS[3:], logits=len(TOKENS) - PROMPT + 1)])
     assert torch.allclose(again, plain, atol=1e-4)
     assert engine.length("b") == 3
+
+
+@pytest.mark.parametrize("architecture", sorted(TINY))
+def test_the_native_engine_has_the_logits_of_the_reference(
+    load: Callable[[str], ReferenceEngine], architecture: str, tmp_path: Path
+) -> None:
+    reference = load(architecture)
+    folder = make_tiny_model(tmp_path / architecture, architecture, seed=1)
+    native = NativeEngine.load(folder, dtype="float32", device="cpu", kv_bytes=2**22, threads=1)
+    rows = []
+    for engine in (reference, native):
+        assert engine.admit("s", 64, TOKENS)
+        assert engine.reserve("s", 64)
+        first = engine.forward([Chunk("s", TOKENS[:PROMPT], logits=1)])
+        draft = engine.forward([Chunk("s", [*TOKENS[PROMPT : PROMPT + 2], 77, 78], logits=4)])
+        engine.truncate("s", PROMPT + 2)
+        rest = engine.forward([Chunk("s", TOKENS[PROMPT + 2 :], logits=len(TOKENS) - PROMPT - 2)])
+        rows.append(torch.cat([first, draft, rest]))
+    assert torch.allclose(*rows, atol=1e-4)
 
 
 @pytest.mark.parametrize("architecture", ["t5", "gpt2"])
