@@ -1,11 +1,16 @@
-"""Beam search over both APIs: its fields, what excludes it, and its answer in one piece."""
+"""Beam search over both APIs: its fields, what excludes it, its answer in one piece, and its queue."""
 
+import asyncio
+import threading
+from pathlib import Path
 from typing import Any
 
 import grpc
 import openai
 import pytest
 
+from gateway.config import TokenizerSettings
+from gateway.text.tokenizer import ModelTokenizer
 from specdec.beams.options import BeamOptions, EarlyStopping
 from specdec.errors import NoVerifier
 from specdec.protos.common.v1 import common_pb2 as common
@@ -14,6 +19,10 @@ from specdec.protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from specdec.sampling.params import SamplingParams
 from tests.integration.gateway.stage import Stage, stage
 from tests.support.gateway_fakes import EOS, Script, ScriptedVerifier, facts
+from tests.support.tiny_models import make_tiny_model
+from verifier_service.app import verifier
+from verifier_service.beams.target_beams import TargetBeams
+from verifier_service.config import VerifierSettings
 
 TEXT = Script().text
 BEAMS: dict[str, Any] = {"use_beam_search": True, "beam_width": 4}
@@ -105,3 +114,37 @@ async def test_verifiers_that_search_no_beams_are_not_asked() -> None:
         with pytest.raises(openai.BadRequestError, match="search no beams") as refused:
             await apart.client.completions.create(model="bytes", prompt="Say it", extra_body=BEAMS)
     assert refused.value.param == "use_beam_search"
+
+
+async def test_a_search_is_refused_with_429_while_too_many_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first pass of the first search is held, so that the second one waits, and the third is one too many."""
+    begun, go = threading.Event(), threading.Event()
+    advance = TargetBeams.advance
+
+    def held(*arguments: Any) -> Any:
+        begun.set()
+        assert go.wait(timeout=60)
+        return advance(*arguments)
+
+    monkeypatch.setattr(TargetBeams, "advance", held)
+    folder = make_tiny_model(tmp_path / "tiny")
+    settings = {"model": {"path": folder, "device": "cpu"}, "max_waiting": 1, "address": "127.0.0.1:0"}
+    model = TokenizerSettings(path=folder)
+    async with (
+        verifier(VerifierSettings.load(None, settings | {"http": "127.0.0.1:0"})) as running,
+        stage(tokenizer=ModelTokenizer.load(folder), model=model, verifiers=(running.address,)) as here,
+    ):
+        asked: dict[str, Any] = {"model": model.served_name, "prompt": "Say it", "max_tokens": 3, "extra_body": BEAMS}
+        first = asyncio.create_task(here.client.completions.create(**asked))
+        assert await asyncio.to_thread(begun.wait, 60)
+        others = [asyncio.create_task(here.client.completions.create(**asked)) for _ in range(2)]
+        (refused,), (waiting,) = await asyncio.wait(others, return_when=asyncio.FIRST_COMPLETED)
+        go.set()
+        error = refused.exception()
+        assert isinstance(error, openai.RateLimitError)
+        assert (error.status_code, error.code) == (429, "queue_full")
+        assert error.response.headers["retry-after"]
+        for answer in await asyncio.gather(first, waiting):
+            assert answer.speculation["beam_search"]["num_steps"] == 3  # type: ignore[attr-defined]
