@@ -107,13 +107,13 @@ const scenes = {
 
 };
 
-/** The words for a speed-up, a script that is not the page's own, and the command under the outputs. */
+/** The words for a speed-up, the card of a draft whose length its entropy chose, a script that is not the page's own, and the command under the outputs. */
 async function told(page) {
   await fill(page, { text: "it's \"so\"", tokens: 4 });
   await page.click("#copy");
   await page.waitForFunction(() => document.querySelector("#copied").textContent);
   return page.evaluate(async () => {
-    const { verdict } = await import("/page/verdict.js");
+    const [{ verdict }, { card }] = await Promise.all([import("/page/verdict.js"), import("/page/card.js")]);
     const side = (rate, drafts, rounds) => ({ rate, drafts, rounds, tokens: 100, first: 20, text: "x", fallbacks: new Map([["not_worth_it", 3]]) });
     const plain = side(1, 0, 100);
     const runs = [
@@ -126,11 +126,16 @@ async function told(page) {
       verdict(run.map((numbers) => ({ drafted: side(...numbers), plain })));
       return document.querySelector("#verdict").textContent;
     });
+    const step = { text: "a", accepted: true, source: "model", p: 0.5, q: 0.25, u: 0.125, threshold: 1, h_norm: 0.25, gamma: 6 };
+    const times = { draft_seconds: 0, network_seconds: 0, queue_seconds: 0, pass_seconds: 0 };
+    const report = { base_len: 3, drafter: "model", accepted: 1, drafted: [step], gamma: 6, gamma_reason: "egag", alpha: 0.75, ...times };
+    const texts = (name) => [...card(report, 1).querySelectorAll(name)].map((each) => each.textContent);
+    const entropic = { head: texts("th"), cells: texts("td"), lines: texts("p") };
     const script = document.createElement("script");
     script.textContent = "window.injected = true";
     document.head.append(script);
     const curl = document.querySelector("#curl").textContent;
-    return { verdicts, injected: window.injected === true, curl, copied: getSelection().toString() };
+    return { verdicts, entropic, injected: window.injected === true, curl, copied: getSelection().toString() };
   });
 }
 

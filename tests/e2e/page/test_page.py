@@ -61,6 +61,13 @@ def test_both_ways_stand_side_by_side_and_their_speeds_are_compared(scenes: dict
     assert "no drafts were used, because the server expects no gain" in plain
 
 
+def test_a_card_shows_the_entropy_of_each_step_of_egag(scenes: dict[str, Any]) -> None:
+    seen = scenes["keys"]["entropic"]
+    cells = dict(zip(seen["head"], seen["cells"], strict=True))
+    assert (cells["H_norm"], cells["γ"]) == ("0.2500", "6")
+    assert seen["lines"][1].startswith("γ = 6: chosen by the drafter, by the entropy of its distributions (EGAG)")
+
+
 def test_tokens_show_their_origin_and_rejected_ones_precede_corrections(scenes: dict[str, Any]) -> None:
     pieces = scenes["prompt"]["pieces"]
     assert 0 < sum(piece["kind"] != "rejected" for piece in pieces) <= TOKENS
