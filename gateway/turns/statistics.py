@@ -118,7 +118,7 @@ class Summary:
 
     @property
     def draft_acceptance_rate(self) -> float:
-        """Accepted tokens / drafted tokens; 0 without drafts."""
+        """Accepted tokens / drafted tokens, under vLLM's name; lower than α. 0 without drafts."""
         return self.num_accepted_draft_tokens / self.num_draft_tokens if self.num_draft_tokens else 0.0
 
     @property

@@ -26,7 +26,7 @@ _HARDLY = 1.05
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """Statistics of the runs with drafts, or without: medians of the runs, except for the acceptance."""
+    """Statistics of the runs with drafts, or without: medians of the runs, except for the share of accepted drafts."""
 
     tokens_per_second: float
     """Output tokens per second after the first tokens."""
@@ -34,7 +34,7 @@ class Side:
     """Output tokens per round."""
     first_token_seconds: float
     """Seconds to the first token."""
-    acceptance: float | None
+    accepted_share: float | None
     """Accepted share of the draft tokens of all runs together; None without drafts."""
 
 
@@ -70,7 +70,7 @@ class Comparison:
     @property
     def difference(self) -> Literal["faster", "slower", "none"]:
         """Effect of drafts on speed; "none" unless every pair of runs agrees and drafts were accepted."""
-        if side(self.speculative).acceptance is None or not self.ratios:
+        if side(self.speculative).accepted_share is None or not self.ratios:
             return "none"
         if min(self.ratios) > 1.0 and side(self.speculative).tokens_per_round > _HARDLY:
             return "faster"
@@ -182,13 +182,13 @@ _REASONS = {
 def _why_no_drafts(found: Comparison) -> Iterator[str]:
     """Reason why the speculative runs had no drafts or hardly any; empty if they had drafts."""
     numbers = side(found.speculative)
-    if numbers.acceptance is not None and numbers.tokens_per_round > _HARDLY:
+    if numbers.accepted_share is not None and numbers.tokens_per_round > _HARDLY:
         return
     counts: dict[str, int] = {}
     for result in found.speculative:
         for reason, count in result.finished.fallbacks.items():
             counts[reason] = counts.get(reason, 0) + count
-    used = "no drafts were used" if numbers.acceptance is None else "hardly any draft was accepted"
+    used = "no drafts were used" if numbers.accepted_share is None else "hardly any draft was accepted"
     if not counts:
         yield used
         return
@@ -211,7 +211,7 @@ def _table(found: Comparison) -> Table:
     table = Table("", "tokens/s", "first token", "tokens/round", "accepted")
     for name, results in (("without drafts", found.plain), ("with drafts", found.speculative)):
         numbers = side(results)
-        accepted = "-" if numbers.acceptance is None else f"{numbers.acceptance:.0%}"
+        accepted = "-" if numbers.accepted_share is None else f"{numbers.accepted_share:.0%}"
         first = f"{numbers.first_token_seconds * 1000:.0f} ms"
         table.add_row(name, f"{numbers.tokens_per_second:.1f}", first, f"{numbers.tokens_per_round:.2f}", accepted)
     return table

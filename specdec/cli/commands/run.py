@@ -76,7 +76,7 @@ def report(result: GenerationResult) -> dict[str, Any]:
         "speculation": {
             "drafted": finished.drafted,
             "accepted": finished.accepted,
-            "acceptance": result.accepted_share,
+            "accepted_share": result.accepted_share,
             "rounds": finished.rounds,
             "tokens_per_round": result.tokens_per_round,
             "fallbacks": dict(finished.fallbacks),

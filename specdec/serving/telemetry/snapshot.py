@@ -37,7 +37,7 @@ class MetricsSnapshot:
     drafters: int = 0
     """Number of drafters that responded."""
     alpha: float | None = None
-    """Acceptance rate, accepted / (accepted + recovered). Drafts after a rejection are never verified."""
+    """Acceptance rate α, accepted / (accepted + recovered). Drafts after a rejection are never verified."""
     gamma: float | None = None
     """Mean number of requested drafts, over rounds that wait for drafts."""
     starvation: float | None = None

@@ -128,15 +128,15 @@ def test_json_is_one_document(gateway: tuple[StandIn, Callable[..., int]], capsy
     found = json.loads(capsys.readouterr().out)
     assert [token["id"] for token in found["tokens"]] == [1, 2, 3]
     assert found["finish_reason"] == "length"
-    assert found["speculation"]["acceptance"] == 0.5
+    assert found["speculation"]["accepted_share"] == 0.5
 
 
 def test_compare_reports_both_ways(gateway: tuple[StandIn, Callable[..., int]], capsys: Capture) -> None:
     assert gateway[1]("compare", "hello", "--json", "--runs", "2") == ExitCode.OK
     found = json.loads(capsys.readouterr().out)
     assert found["identical"] is True
-    assert found["plain"]["acceptance"] is None
-    assert found["speculative"]["acceptance"] == 0.5
+    assert found["plain"]["accepted_share"] is None
+    assert found["speculative"]["accepted_share"] == 0.5
 
 
 def test_compare_shows_a_table(gateway: tuple[StandIn, Callable[..., int]], capsys: Capture) -> None:

@@ -58,7 +58,7 @@ def test_the_report_holds_tokens_origins_and_counts() -> None:
     assert [token["origin"] for token in found["tokens"]] == ["accepted", "recovered", "plain"]
     assert found["usage"] == {"prompt_tokens": 3, "completion_tokens": 3}
     assert (found["seed"], found["model"], found["finish_reason"]) == (7, "demo", "length")
-    assert found["speculation"]["acceptance"] == 0.25
+    assert found["speculation"]["accepted_share"] == 0.25
 
 
 REPORT = RoundReport(
