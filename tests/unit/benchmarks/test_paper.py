@@ -10,6 +10,7 @@ from benchmarks.paper import closed, page, published, worked
 from benchmarks.paper.measured import Approximation, Speed, _judged, _served
 from benchmarks.reports.statistics import Ratio
 from benchmarks.theory import divergence
+from specdec.planning.gamma import expected_tokens, speedup
 
 TEXT = page.PAGE.read_text(encoding="utf-8")
 
@@ -34,6 +35,12 @@ def test_table_1_is_the_papers_to_the_last_digit() -> None:
     rows = closed.operations().splitlines()[2:]
     assert len(rows) == len(published.OPERATIONS)
     assert all(row.count("yes") == 2 for row in rows)
+
+
+def test_table_4_is_the_papers_within_a_tenth() -> None:
+    assert len(published.WALLTIME) == 12
+    for each in published.WALLTIME:
+        assert speedup(each.alpha, each.gamma, each.c) == pytest.approx(each.expected, abs=0.1)
 
 
 def test_the_best_gamma_grows_with_alpha_and_falls_with_c() -> None:
@@ -61,6 +68,18 @@ def test_skipping_the_residual_is_off_by_what_the_page_says() -> None:
 def test_the_greedy_processor_and_the_returned_rejection_err_as_documented() -> None:
     assert worked.greedy_by_ratio() == pytest.approx(0.6)
     assert worked.with_rejected() == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("alpha", [0.5, 0.7, 0.9])
+def test_the_expected_drafts_are_the_sum_over_how_many_are_kept(alpha: float) -> None:
+    some = sum(kept * alpha**kept * (1 - alpha) for kept in range(4))
+    (row,) = (row for row in worked.accepted_drafts().splitlines() if row.startswith(f"| {alpha:g} |"))
+    assert float(row.split("|")[2]) == pytest.approx(some + 4 * alpha**4, abs=0.006)
+    assert worked.printed_drafts(alpha) == pytest.approx(some + 4 * alpha**4 * (2 - alpha))
+
+
+def test_the_footnote_s_sum_is_below_the_expected_length() -> None:
+    assert worked.footnote_length(0.8, 10) == pytest.approx(expected_tokens(0.8, 10) - 11 * 0.8**11, abs=1e-9)
 
 
 def test_the_oracle_s_figure_is_computed_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,18 +110,37 @@ def test_the_divergence_of_the_paper_is_one_less_alpha() -> None:
 PLACES = re.findall(r"`([\w./-]+\.(?:py|js|cpp))(?:::(\w+))?`", page.block(TEXT, "places"))
 
 
-def test_every_numbered_item_of_the_documents_has_a_place() -> None:
-    rows = page.block(TEXT, "places").splitlines()
-    items = [row.split("|")[2] for row in rows if row.startswith("|")]
-    wanted = [
+NUMBERED = {
+    "Leviathan et al.": [
         *(f"Theorem {number}" for number in ("3.5", "3.8", "3.11")),
         *(f"Corollary {number}" for number in ("3.4", "3.6", "3.9")),
         *(f"Definition {number}" for number in ("3.1", "3.2", "3.7", "3.10")),
         *(f"Table {number}" for number in range(1, 6)),
         *(f"Figure {number}" for number in range(1, 6)),
         *("Equation (1)", "Lemma 3.3", "Algorithm 1", "Appendix A.1", "A.2", "A.3", "A.4", "A.5"),
+    ],
+    "Stratos": [
+        *("§1, equation (1)", "§1, algorithm", "§1.1, algorithm", "§1.1.1", "§2, iterative sampling"),
+        *("§2.1, algorithm", "§2.1, figure", "§3", "Appendix A, greedy chain", "Appendix A, greedy tree"),
+    ],
+    "n-gram chapter": ["acceptance logic", "speed-up analysis", "predict() trace", "buffer capacity guard"],
+    "implementation notes": [
+        *("§2", *(f"§3.3.{number}" for number in range(1, 7)), "§3.2", "§4.2", "§4.3", "§4.4", "§5", "§6", "§7"),
+    ],
+    "blog": ["the algorithm and its n"],
+}
+"""Equations, theorems, tables, figures and algorithms of each document; of unnumbered ones, their sections."""
+
+
+@pytest.mark.parametrize("document", NUMBERED)
+def test_every_numbered_item_of_the_documents_has_a_place(document: str) -> None:
+    rows = [row.split("|") for row in page.block(TEXT, "places").splitlines() if row.startswith(f"| {document} ")]
+    items = [row[2] for row in rows]
+    assert not [
+        item
+        for item in NUMBERED[document]
+        if not any(re.search(rf"{re.escape(item)}(?!\d|\.\d)", each) for each in items)
     ]
-    assert not [item for item in wanted if not any(re.search(rf"{re.escape(item)}(?![\d.])", each) for each in items)]
 
 
 @pytest.mark.parametrize(("path", "name"), PLACES)
