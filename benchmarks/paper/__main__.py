@@ -10,7 +10,7 @@ import torch
 import typer
 from transformers.utils import logging
 
-from benchmarks import machine
+from benchmarks import beams, machine
 from benchmarks.pair import Pair
 from benchmarks.paper import measured, page
 
@@ -21,6 +21,7 @@ _GAMMAS = (7, 3)
 _TRACED = 40
 _FULL = measured.Size(rows=32, tokens=160, asks=3, repeats=2)
 _QUICK = measured.Size(rows=4, tokens=16, asks=1, repeats=1)
+_BEAMS, _FEW_BEAMS = beams.Size(prompts=24, prompt=16, tokens=32), beams.Size(prompts=2, prompt=16, tokens=6)
 
 
 def main(
@@ -33,7 +34,8 @@ def main(
         raise typer.BadParameter("--quick writes figures that mean nothing: name a folder with --out")
     logging.disable_progress_bar()
     torch.set_num_threads(1)
-    size, pair = (_QUICK if quick else _FULL), Pair(_DEMO / "target", _DEMO / "drafter")
+    size, searches = (_QUICK, _FEW_BEAMS) if quick else (_FULL, _BEAMS)
+    pair = Pair(_DEMO / "target", _DEMO / "drafter")
     found = {each: measured.approximations(pair, size, each, seed) for each in _TEMPERATURES}
     speeds = {each: measured.walltime(pair, size, each) for each in _TEMPERATURES}
     folder = (out or page.PAGE.parent).resolve()
@@ -45,6 +47,7 @@ def main(
         "alpha": page.alphas(found),
         "lenience": page.leniences(found),
         "walltime": page.speeds(speeds),
+        "beams": beams.render(list(beams.measure(pair, searches)), searches),
     }
     template = Path(__file__).with_name("paper.md").read_text(encoding="utf-8")
     page.write(template, parts, folder / page.PAGE.name)

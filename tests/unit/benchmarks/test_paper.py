@@ -20,7 +20,7 @@ def test_the_page_says_what_the_formulas_give(name: str) -> None:
     assert page.block(TEXT, name) == page.closed_parts()[name]
 
 
-@pytest.mark.parametrize("name", ["conditions", "walltime", "alpha", "lenience"])
+@pytest.mark.parametrize("name", ["conditions", "walltime", "alpha", "lenience", "beams"])
 def test_the_page_has_what_was_measured(name: str) -> None:
     assert page.block(TEXT, name)
 
