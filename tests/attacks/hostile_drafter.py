@@ -3,7 +3,7 @@
 Each lie is a script of `ScriptedDrafter`, so that it is sent over real gRPC with a correct checksum.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, nan
 from struct import pack
@@ -63,11 +63,21 @@ def field(**values: object) -> Script:
 
     def change(message: pb.DraftTokens) -> None:
         for name, value in values.items():
-            if name == "support_sizes":
-                del message.support_sizes[:]
-                message.support_sizes.extend(value)  # type: ignore[arg-type]
+            if name in ("support_sizes", "parents"):
+                getattr(message, name)[:] = value
             else:
                 setattr(message, name, value)
+
+    return changed(change)
+
+
+def parents(make: Callable[[int], Iterable[int]]) -> Script:
+    """Return a script that sends a tree with these parents, made from the number of its tokens."""
+
+    def change(message: pb.DraftTokens) -> None:
+        count = len(message.support_sizes)
+        message.parents[:] = make(count)
+        message.support_sizes.append(0)
 
     return changed(change)
 
@@ -161,6 +171,19 @@ LIES: Mapping[str, Script] = {
     "tokens: negative": changed(lambda _: None, [-1]),
     "tokens: the largest": changed(lambda _: None, [2**31 - 1]),
     "tokens: a chain of 20,000": changed(lambda _: None, [LIKELY] * 20_000),
+    "parents: of one token": field(parents=[-1]),
+    "parents: of more tokens": field(parents=[-1] * 1000),
+    "parents: themselves": parents(range),
+    "parents: later tokens": parents(lambda count: range(1, count + 1)),
+    "parents: below the root": parents(lambda count: [-2] * count),
+    "parents: the largest": parents(lambda count: [2**31 - 1] * count),
+    "parents: all children of the root": parents(lambda count: [-1] * count),
+    "entropies: not whole": field(entropies=b"\1"),
+    "entropies: unasked": field(entropies=pack("<f", nan)),
+    "gammas: not whole": field(gammas=b"\1"),
+    "gammas: unasked": field(gammas=b"\xff\xff"),
+    "uniform: over more ids than there are": field(uniform_ids=2**20),
+    "uniform: without end": field(uniform_ids=2**32 - 1, support_sizes=[0], support_ids=b"", support_weights=b""),
     "prefix: length 0": field(base_len=0),
     "prefix: the largest length": field(base_len=2**32 - 1),
     "prefix: another hash": field(prefix_hash=2**64 - 1),

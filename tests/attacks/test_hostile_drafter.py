@@ -16,7 +16,7 @@ from dataclasses import replace
 
 import pytest
 
-from specdec.rules.speculation import Mode
+from specdec.rules.speculation import Mode, TreeOptions
 from specdec.sampling.params import SamplingParams
 from specdec.sampling.vocabulary import fingerprint
 from tests.attacks.hostile_drafter import EVEN, HONEST, LIES, LIKELY, RARE, Claim
@@ -33,6 +33,7 @@ LENGTH = 10
 SESSIONS = 400
 P_VALUE = 1e-6
 LOSSY = 1e-12
+TREE = TreeOptions(8, 2, 3)
 GREEDY = SamplingParams(temperature=0.0)
 HASTY = {"timeout": 0.05, "probe": 0.3}
 NO_END = -1
@@ -83,6 +84,18 @@ async def test_no_lie_changes_a_greedy_or_a_coupled_token_or_ends_the_verifier(l
             sampled = tokens(await generate(client, asks(mode, SamplingParams(), gammas), len(gammas)))
             assert {len(answer) for answer in sampled} == {LENGTH}
             assert {token for answer in sampled for token in answer} <= set(range(VOCAB_SIZE))
+        assert await client.info()
+
+
+@pytest.mark.parametrize("lie", [lie for lie in LIES if lie.startswith(("q̂", "tokens", "parents"))])
+async def test_no_lie_changes_a_token_of_a_session_that_drafts_trees(lie: str) -> None:
+    async with lied_to(LIES[lie], drafting=HASTY) as (client, liar):
+        for mode, params in ((Mode.REJECTION, GREEDY), (Mode.COUPLED, SamplingParams())):
+            told = liar.handled
+            plain = await generate(client, asks(Mode.OFF, params, [None] * 2), 2)
+            trees = [replace(each, tree=TREE) for each in asks(mode, params, [None] * 2)]
+            assert tokens(await generate(client, trees, 2)) == tokens(plain), mode
+            assert liar.handled > told, "it was asked for drafts"
         assert await client.info()
 
 
