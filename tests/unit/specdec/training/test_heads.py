@@ -89,13 +89,13 @@ def test_a_step_takes_each_text_once_in_an_epoch() -> None:
 
 
 def test_alpha_is_that_of_drafts_after_accepted_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Draft ids are 3, 5 and 9. Chains guess 5, 9, 3; the text goes on 5 9 3 after one position and 5 3 3 after another.
+    # Draft ids are 3, 5 and 9. Chains guess 5, 9, 3; texts go on 5 9 3 and 5 3 9.
     ids = torch.tensor([3, 5, 9])
     logits = [torch.full((2, 3), -50.0).index_fill_(1, torch.tensor([place]), 50.0) for place in (1, 2, 0)]
     monkeypatch.setattr(rollouts, "rollout", lambda head, batch: iter(logits))
     monkeypatch.setattr(rollouts, "batch_of", lambda texts, device: replace(made, likely=likely))
     made = batch_of([text_of(list(range(12)), 1)], CPU)
-    chains = torch.tensor([[5, 9, 3], [5, 3, 3]], dtype=torch.int32)
+    chains = torch.tensor([[5, 9, 3], [5, 3, 9]], dtype=torch.int32)
     likely = [(chains[:, step, None], torch.tensor([[0.5], [0.5]]).log()) for step in range(STEPS)]
 
     class Sized:
