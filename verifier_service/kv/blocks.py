@@ -5,6 +5,7 @@ same cache salt finds them.
 """
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from typing_extensions import override
 
 from specdec.engine import NativeEngine
 from specdec.engine.kv.frame import Flaw, frame, frame_bytes, unframe
+from specdec.engine.kv.layout import KvLayout
 from specdec.rules import blocks
 from specdec.wire.kv import KvSpan
 
@@ -41,6 +43,11 @@ class Restored:
 class KvMover:
     """Exports and restores the KV blocks of a target. The base class is for targets that cannot export blocks."""
 
+    fingerprint = ""
+    """Fingerprint of the blocks; empty if it is the model's."""
+    block_tokens = 0
+    """Blocks begin and end at multiples of this number of tokens; 0 if any block can be exchanged."""
+
     async def find(self, tokens: Sequence[int], cache_salt: str) -> int:
         """Return how many of `tokens`, from the first, have KV."""
         return 0
@@ -58,23 +65,22 @@ class KvMover:
         return 0
 
 
-class KvBlocks(KvMover):
-    """KV blocks of the native engine. It is accessed only on its own thread; other threads frame and check values."""
+class FramedBlocks(KvMover, ABC):
+    """KV blocks in frames, which are made and checked on other threads than the target's."""
 
-    def __init__(self, engine: NativeEngine, thread: Executor) -> None:
-        """Create a mover; `thread` has one worker, which owns `engine`."""
-        self._engine = engine
-        self._layout = engine.kv_layout
-        self._thread = thread
-        self._numbers = count()
+    def __init__(self, layout: KvLayout, root: str) -> None:
+        """Create a mover.
 
-    @override
-    async def find(self, tokens: Sequence[int], cache_salt: str) -> int:
-        return await self._on_thread(partial(self._engine.held, tokens, cache_salt))
+        Args:
+            layout: layout of a token in a value.
+            root: fingerprint that the chained hashes of the blocks begin with.
+        """
+        self._layout = layout
+        self._root = root
 
     @override
     async def export(self, start: int, tokens: Sequence[int], cache_salt: str) -> bytes:
-        kv = await self._on_thread(partial(self._engine.export_known, start, tokens, cache_salt))
+        kv = await self._read(start, tokens, cache_salt)
         if kv is None:
             return b""
         return await asyncio.to_thread(frame, self._layout, self._hashes(tokens, cache_salt)[-1], kv)
@@ -92,14 +98,49 @@ class KvBlocks(KvMover):
                 miss = found.value
                 break
             taken.append(found)
-        restored = await self._on_thread(partial(self._write, span, taken))
+        restored = await self._write(span, taken)
         return restored if restored.miss else Restored(restored.held, miss)
 
     @override
     def longest_value(self, block_tokens: int) -> int:
         return frame_bytes(self._layout, block_tokens)
 
-    def _write(self, span: KvSpan, values: Sequence[Tensor]) -> Restored:
+    @abstractmethod
+    async def _read(self, start: int, tokens: Sequence[int], cache_salt: str) -> Tensor | None:
+        """Return the KV of tokens[start:], in the layout; None if they have none."""
+
+    @abstractmethod
+    async def _write(self, span: KvSpan, values: Sequence[Tensor]) -> Restored:
+        """Store the checked KV of the first blocks of a span."""
+
+    def _hashes(self, tokens: Sequence[int], cache_salt: str) -> list[bytes]:
+        """Return the chained hash of every `specdec.rules.blocks.BLOCK_TOKENS` tokens."""
+        return blocks.chain(blocks.root(self._root, cache_salt), tokens)
+
+
+class KvBlocks(FramedBlocks):
+    """KV blocks of the native engine. It is accessed only on its own thread; other threads frame and check values."""
+
+    def __init__(self, engine: NativeEngine, thread: Executor) -> None:
+        """Create a mover; `thread` has one worker, which owns `engine`."""
+        super().__init__(engine.kv_layout, engine.facts.fingerprint)
+        self._engine = engine
+        self._thread = thread
+        self._numbers = count()
+
+    @override
+    async def find(self, tokens: Sequence[int], cache_salt: str) -> int:
+        return await self._on_thread(partial(self._engine.held, tokens, cache_salt))
+
+    @override
+    async def _read(self, start: int, tokens: Sequence[int], cache_salt: str) -> Tensor | None:
+        return await self._on_thread(partial(self._engine.export_known, start, tokens, cache_salt))
+
+    @override
+    async def _write(self, span: KvSpan, values: Sequence[Tensor]) -> Restored:
+        return await self._on_thread(partial(self._restore, span, values))
+
+    def _restore(self, span: KvSpan, values: Sequence[Tensor]) -> Restored:
         engine, stop = self._engine, span.start + len(values) * span.block_tokens
         tokens, kv_name = span.tokens[:stop], f"kv#{next(self._numbers)}"
         if not values:
@@ -117,10 +158,6 @@ class KvBlocks(KvMover):
             return Restored(engine.length(kv_name), "")
         finally:
             engine.release(kv_name)
-
-    def _hashes(self, tokens: Sequence[int], cache_salt: str) -> list[bytes]:
-        """Return the chained hash of each engine block of `tokens`."""
-        return blocks.chain(blocks.root(self._engine.facts.fingerprint, cache_salt), tokens)
 
     async def _on_thread(self, work: Callable[[], _T]) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
