@@ -102,9 +102,9 @@ class KvReader:
         if not values:
             return first, "absent"
         tokens = call.tokens[: wanted[len(values) - 1].stop]
-        span = KvSpan(tokens, call.cache_salt, wanted[0].start, self._settings.block_tokens)
+        span = KvSpan(tokens, call.cache_salt, wanted[0].start, wanted[0].stop - wanted[0].start)
         reached, miss = await verifier.restore_kv(span, values)
-        self._count(values, reached - held, time.perf_counter() - started)
+        self._count(values, reached - held, span.block_tokens, time.perf_counter() - started)
         if miss not in _FLAWS:
             return first + len(values), miss
         spoiled = max(reached - span.start, 0) // span.block_tokens
@@ -122,11 +122,11 @@ class KvReader:
                 values.append(value)
         return values
 
-    def _count(self, values: Sequence[bytes], tokens: int, seconds: float) -> None:
+    def _count(self, values: Sequence[bytes], tokens: int, block_tokens: int, seconds: float) -> None:
         size = sum(map(len, values))
         self._bandwidth.observe(size, seconds)
         self._metrics.bytes.labels("out").inc(size)
-        self._metrics.hits.inc(max(tokens, 0) // self._settings.block_tokens)
+        self._metrics.hits.inc(max(tokens, 0) // block_tokens)
         self._metrics.tokens.inc(max(tokens, 0))
         if self._rate:
             self._metrics.saved.inc(max(tokens / self._rate - seconds, 0.0))

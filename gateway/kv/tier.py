@@ -1,5 +1,6 @@
 """Verifier client of the KV tier: restores the stored blocks of a call, and stores new blocks."""
 
+import math
 from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry
@@ -37,7 +38,8 @@ class KvVerifierClient(VerifierClient):
     async def begin(self, call: GenerationCall, timeout: float) -> Progress:
         """Restore the stored blocks of a call; return a callback that offers newly filled blocks to the store."""
         info = self._info or await self.info(timeout)
-        sequence = SequenceBlocks(info.system_fingerprint, call.cache_salt, self._tier.block_tokens)
+        block_tokens = math.lcm(self._tier.block_tokens, info.kv_block_tokens or 1)
+        sequence = SequenceBlocks(info.kv_fingerprint or info.system_fingerprint, call.cache_salt, block_tokens)
         # The verifier always computes the last token, because its logits begin the output.
         blocks = sequence.grow(call.tokens, len(call.tokens) - 1)
         if blocks:

@@ -252,6 +252,10 @@ class VerifierInfo:
     """Whether beams are searched. A verifier without support would ignore the request."""
     adapters: tuple[Adapter, ...] = ()
     """Adapters that requests may choose. A verifier without support would ignore the choice."""
+    kv_fingerprint: str = ""
+    """Fingerprint of the KV blocks that the verifier exchanges; empty if it is `system_fingerprint`."""
+    kv_block_tokens: int = 0
+    """Exchanged KV blocks begin and end at multiples of this number of tokens; 0 if any block can be exchanged."""
 
     @property
     def adapter(self) -> str:

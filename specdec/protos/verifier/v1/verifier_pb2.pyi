@@ -826,6 +826,8 @@ class GetVerifierInfoResponse(_message.Message):
     BAD_WORDS_FIELD_NUMBER: _builtins.int
     BEAMS_FIELD_NUMBER: _builtins.int
     ADAPTERS_FIELD_NUMBER: _builtins.int
+    KV_FINGERPRINT_FIELD_NUMBER: _builtins.int
+    KV_BLOCK_TOKENS_FIELD_NUMBER: _builtins.int
     CHECKSUM_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Name of the target model."""
@@ -857,6 +859,10 @@ class GetVerifierInfoResponse(_message.Message):
     """Whether bad words are supported. A verifier that leaves this unset ignores them."""
     beams: _builtins.bool
     """Whether beams are searched; a verifier that does not say so would ignore the wish."""
+    kv_fingerprint: _builtins.str
+    """Fingerprint of the blocks of KV that the verifier exchanges; empty is system_fingerprint."""
+    kv_block_tokens: _builtins.int
+    """Exchanged blocks of KV begin and end at multiples of this many tokens; 0 is no such limit."""
     checksum: _builtins.int
     """CRC-32 of the bytes before this field, the last; sent where the call declares it."""
     @_builtins.property
@@ -902,11 +908,13 @@ class GetVerifierInfoResponse(_message.Message):
         bad_words: _builtins.bool = ...,
         beams: _builtins.bool = ...,
         adapters: _abc.Iterable[Global___Adapter] | None = ...,
+        kv_fingerprint: _builtins.str = ...,
+        kv_block_tokens: _builtins.int = ...,
         checksum: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_lenience", b"_lenience", "lenience", b"lenience", "tree", b"tree"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_lenience", b"_lenience", "adapters", b"adapters", "bad_words", b"bad_words", "beams", b"beams", "checksum", b"checksum", "context_length", b"context_length", "drafter_names", b"drafter_names", "drafters", b"drafters", "end_token_ids", b"end_token_ids", "gamma_max", b"gamma_max", "grammars", b"grammars", "heartbeats", b"heartbeats", "lenience", b"lenience", "model", b"model", "passes", b"passes", "prefill_rate", b"prefill_rate", "prompt_logprobs", b"prompt_logprobs", "system_fingerprint", b"system_fingerprint", "tokenizer_hash", b"tokenizer_hash", "tree", b"tree", "trees", b"trees", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_lenience", b"_lenience", "adapters", b"adapters", "bad_words", b"bad_words", "beams", b"beams", "checksum", b"checksum", "context_length", b"context_length", "drafter_names", b"drafter_names", "drafters", b"drafters", "end_token_ids", b"end_token_ids", "gamma_max", b"gamma_max", "grammars", b"grammars", "heartbeats", b"heartbeats", "kv_block_tokens", b"kv_block_tokens", "kv_fingerprint", b"kv_fingerprint", "lenience", b"lenience", "model", b"model", "passes", b"passes", "prefill_rate", b"prefill_rate", "prompt_logprobs", b"prompt_logprobs", "system_fingerprint", b"system_fingerprint", "tokenizer_hash", b"tokenizer_hash", "tree", b"tree", "trees", b"trees", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__lenience: _TypeAlias = _typing.Literal["lenience"]  # noqa: Y015
     _WhichOneofArgType__lenience: _TypeAlias = _typing.Literal["_lenience", b"_lenience"]  # noqa: Y015
