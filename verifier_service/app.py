@@ -206,6 +206,8 @@ def _info(settings: VerifierSettings, target: Target) -> VerifierInfo:
         bad_words=True,
         beams=target.engine is not None,
         adapters=target.adapters,
+        kv_fingerprint=target.kv.fingerprint,
+        kv_block_tokens=target.kv.block_tokens,
     )
 
 
@@ -239,9 +241,9 @@ def load_target(settings: VerifierSettings, thread: Executor) -> Target:
         from verifier_service.vllm.adapters import adapters_of
         from verifier_service.vllm.remote import open_target
 
-        facts, remote = open_target(settings)
+        facts, remote, kv = open_target(settings)
         adapters = adapters_of(settings, facts.fingerprint)
-        return Target(facts, remote, KvMover(), "vllm", trees=False, prompt_logprobs=False, adapters=adapters)
+        return Target(facts, remote, kv, "vllm", trees=False, prompt_logprobs=False, adapters=adapters)
     if settings.backend == "transformers":
         reference = load_reference(settings)
         model = ModelThread(reference, settings)

@@ -5,34 +5,17 @@ answers.
 """
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import grpc.aio
 import pytest
 
-from specdec.rules.speculation import Mode
-from specdec.sampling.params import SamplingParams
-from specdec.wire.tokens import tokens_from_bytes
-from tests.conformance.served_pair import Ask, Done, call, generate, running_drafter, running_verifier
-from tests.integration.verifier.client import Client
-from tests.vllm.server import HAS_VLLM, ROOT, vllm_verifier
+from tests.conformance.served_pair import Done, generate, running_drafter, running_verifier
+from tests.vllm.moved_sessions import BLOCK, COUNT, DEMO, KINDS, TOKENS, asks_of, beginnings
+from tests.vllm.server import HAS_VLLM, vllm_verifier
 
 pytestmark = [HAS_VLLM, pytest.mark.integration, pytest.mark.timeout(1800)]
-
-DEMO = ROOT / "models" / "demo"
-BLOCK = 128
-"""Tokens of a block of vLLM on a CPU."""
-PROMPT_LEN = 2 * BLOCK + 20
-TOKENS = 48
-COUNT = 3
-KINDS = {
-    "greedy": (Mode.REJECTION, SamplingParams(temperature=0.0)),
-    "coupled": (Mode.COUPLED, SamplingParams()),
-}
 
 
 @dataclass(frozen=True)
@@ -58,16 +41,16 @@ async def _seen(folder: Path) -> Seen:
     store.mkdir()
     async with running_drafter(DEMO / "drafter") as drafts:
         async with running_verifier(DEMO / "target", drafts.address, kv_bytes=2**27) as client:
-            native = {name: await generate(client, _asks(name), COUNT) for name in KINDS}
+            native = {name: await generate(client, asks_of(name), COUNT) for name in KINDS}
             fingerprints = [(await client.info()).system_fingerprint]
         begun = dict[str, list[tuple[int, ...]]]()
         async with vllm_verifier(DEMO / "target", folder, drafts.address, **_settings(store)) as first:
             fingerprints.append((await first.client.info()).system_fingerprint)
             for name in KINDS:
-                begun[name] = await _beginnings(first.client, _asks(name))
+                begun[name] = await beginnings(first.client, asks_of(name))
             first.kill()
         async with vllm_verifier(DEMO / "target", folder, drafts.address, **_settings(store)) as second:
-            rest = {name: await generate(second.client, _asks(name, begun[name]), COUNT) for name in KINDS}
+            rest = {name: await generate(second.client, asks_of(name, begun[name]), COUNT) for name in KINDS}
             fingerprints.append((await second.client.info()).system_fingerprint)
     return Seen(native, begun, rest, (fingerprints[1], fingerprints[2], fingerprints[0]))
 
@@ -79,32 +62,6 @@ def _settings(store: Path) -> dict[str, Any]:
         "kv_connector_extra_config": {"shared_storage_path": str(store)},
     }
     return {"kv_bytes": 2**27, "vllm": {"engine_args": {"kv_transfer_config": connector}}}
-
-
-def _asks(name: str, begun: Sequence[tuple[int, ...]] = ()) -> list[Ask]:
-    mode, params = KINDS[name]
-    own = list(KINDS).index(name) * COUNT
-    prompts = [tuple(5 + (at * 31 + place * 7) % 200 for place in range(PROMPT_LEN)) for at in range(own, own + COUNT)]
-    committed = begun or [()] * COUNT
-    return [
-        Ask(mode, replace(params, seed=at), 4, prompt, TOKENS, committed=tokens)
-        for at, (prompt, tokens) in enumerate(zip(prompts, committed, strict=True))
-    ]
-
-
-async def _beginnings(client: Client, asks: Sequence[Ask]) -> list[tuple[int, ...]]:
-    """Return the first tokens of each answer, whose reader then leaves."""
-
-    async def read(at: int) -> tuple[int, ...]:
-        had: list[int] = []
-        with suppress(grpc.aio.AioRpcError):
-            async for response in client.call(**call(asks[at]), session=f"b{at}"):
-                had += tokens_from_bytes(response.tokens)
-                if len(had) >= TOKENS // 3:
-                    break
-        return tuple(had)
-
-    return list(await asyncio.gather(*(read(at) for at in range(len(asks)))))
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -1,6 +1,6 @@
-"""Process of a target on vLLM: `python -m verifier_service.vllm.child CONNECTION MEMORY`.
+"""Process of a target on vLLM: `python -m verifier_service.vllm.child CONNECTION BLOCKS MEMORY`.
 
-Both arguments are file descriptors inherited from the verifier. The process ends when the verifier ends.
+The arguments are file descriptors inherited from the verifier. The process ends when the verifier ends.
 """
 
 import os
@@ -8,8 +8,9 @@ import pickle
 import select
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Connection
 from threading import Thread
 from typing import Any, cast
@@ -24,6 +25,7 @@ from verifier_service.backends.batch_plan import Row
 from verifier_service.backends.model_step import Changes, ModelStep, PendingChanges
 from verifier_service.backends.model_thread import SteppedModel
 from verifier_service.config import VerifierSettings
+from verifier_service.vllm.kv.port import KvPort
 from verifier_service.vllm.messages import Order, Report, SentRow, draft_of
 from verifier_service.vllm.shared_flags import SharedFlags
 from verifier_service.vllm.target import load_target
@@ -59,17 +61,20 @@ class Sequences:
 class SentChanges(PendingChanges):
     """Changes and orders received from the verifier over one connection."""
 
-    def __init__(self, connection: "Connection[Any, Any]", sequences: Sequences) -> None:
+    def __init__(self, connection: "Connection[Any, Any]", sequences: Sequences, idle: Callable[[], object]) -> None:
         super().__init__()
         self._connection = connection
         self._sequences = sequences
+        self._idle = idle
         self.last = Changes()
         """Changes returned by the last `take`."""
 
     def order(self) -> tuple[Sequence[str], Sequence[Row]]:
         """Wait for the next order; return ended sequences and rows. Raises EOFError when the verifier has ended."""
+        self._idle()
         while (order := self._received()).joins:
             self.add(order.ended, self._sequences.rows(order))
+            self._idle()
         return order.ended, self._sequences.rows(order)
 
     @override
@@ -85,9 +90,14 @@ class SentChanges(PendingChanges):
         return order
 
 
-def serve(connection: "Connection[Any, Any]", model: SteppedModel, flags: SharedFlags) -> None:
-    """Run the ordered steps until the verifier ends."""
-    changes = SentChanges(connection, Sequences(flags))
+def serve(
+    connection: "Connection[Any, Any]",
+    model: SteppedModel,
+    flags: SharedFlags,
+    idle: Callable[[], object] = lambda: None,
+) -> None:
+    """Run the ordered steps until the verifier ends. `idle` is called before each wait for an order."""
+    changes = SentChanges(connection, Sequences(flags), idle)
     model.flags, model.pending = flags, changes
     with suppress(EOFError):
         while True:
@@ -100,7 +110,7 @@ def _send(connection: "Connection[Any, Any]", step: ModelStep, changes: Changes 
     connection.send_bytes(pickle.dumps(Report.of(step, changes)))
 
 
-def main(connection: "Connection[Any, Any]", flags: SharedFlags) -> None:
+def main(connection: "Connection[Any, Any]", questions: "Connection[Any, Any]", flags: SharedFlags) -> None:
     """Load the target, report the result, and serve."""
     Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     for number in (signal.SIGINT, signal.SIGTERM):  # a terminal signals this process too, but the verifier drains first
@@ -108,12 +118,16 @@ def main(connection: "Connection[Any, Any]", flags: SharedFlags) -> None:
     settings = VerifierSettings.model_construct(**pickle.loads(connection.recv_bytes()))
     configure("verifier", settings.log)
     try:
-        facts, model = load_target(settings)
+        facts, model, shared = load_target(settings)
     except ConfigError as error:
-        connection.send_bytes(pickle.dumps(error))
-        return
-    connection.send_bytes(pickle.dumps((facts, model.most_tokens)))
-    serve(connection, model, flags)
+        return connection.send_bytes(pickle.dumps(error))
+    if shared is None or model.blocks is None:
+        connection.send_bytes(pickle.dumps((facts, model.most_tokens, None)))
+        return serve(connection, model, flags)
+    port = KvPort(questions, model.blocks.ask)
+    model.blocks.open(shared.fingerprint, port.answer)
+    connection.send_bytes(pickle.dumps((facts, model.most_tokens, shared)))
+    return serve(connection, model, flags, partial(port.await_order, connection, model.copy_blocks))
 
 
 def _end_with(parent: int) -> None:
@@ -123,4 +137,4 @@ def _end_with(parent: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Connection(int(sys.argv[1])), SharedFlags(int(sys.argv[2])))
+    main(Connection(int(sys.argv[1])), Connection(int(sys.argv[2])), SharedFlags(int(sys.argv[3])))

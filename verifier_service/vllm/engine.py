@@ -44,9 +44,14 @@ def engine_arguments(settings: VerifierSettings, *, on_cpu: bool) -> dict[str, A
         "scheduling_policy": "priority",
         "worker_cls": "verifier_service.vllm.worker.JudgingWorker",
         "scheduler_cls": "verifier_service.vllm.row_scheduler.RowScheduler",
+        "kv_transfer_config": {
+            "kv_connector": "BlockConnector",
+            "kv_connector_module_path": "verifier_service.vllm.kv_connector",
+            "kv_role": "kv_both",
+        },
         "speculative_config": {
             "method": "custom_class",
-            "model": "verifier_service.vllm.proposer.NoProposals",
+            "model": "verifier_service.vllm.worker.NoProposals",
             "num_speculative_tokens": max(settings.gamma_max, 1),
         },
     }

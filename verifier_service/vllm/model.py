@@ -13,6 +13,12 @@ from verifier_service.backends.batch_plan import Outcome, Row, ScheduledChunk
 from verifier_service.backends.model_step import ModelStep, TargetLost
 from verifier_service.backends.model_thread import SteppedModel
 from verifier_service.vllm.batch import ComputedPiece, Judged
+from verifier_service.vllm.kv.blocks import SharedBlocks
+
+_LOAD_SECONDS = 0.25
+"""Seconds that a pass without any other work waits for KV. Rows that come meanwhile join the next one."""
+_LOOK_SECONDS = 0.001
+"""Seconds between two looks at loads."""
 
 _log = structlog.get_logger()
 
@@ -42,6 +48,8 @@ class VllmModel(SteppedModel):
         self.most_tokens = int(cache.num_gpu_blocks * self._scheduler.block_size)
         """Number of tokens that fit an empty engine."""
         self._budget = sum(tensor.size for tensor in self._scheduler.kv_cache_config.kv_cache_tensors)
+        self.blocks: SharedBlocks | None = self._scheduler.blocks
+        """Blocks of KV exchanged with the verifier, if our connector is installed."""
         self._requests: dict[str, str] = {}
         """vLLM's request id of each admitted sequence, by KV name."""
 
@@ -60,6 +68,20 @@ class VllmModel(SteppedModel):
         seconds, lost = time.perf_counter() - started, self._scheduler.preempted - preempted
         running = len(self._scheduler.running)
         return ModelStep(results, chunks, started, seconds, running, lost, queried, found, self._memory)
+
+    def copy_blocks(self) -> bool:
+        """Answer questions about blocks, and run their copies while no row waits; return whether any is under way.
+
+        Raises:
+            TargetLost: vLLM failed.
+        """
+        if self.blocks is None or not self.blocks.busy:
+            return False
+        try:
+            self._engine.engine_core.get_output()
+        except Exception as error:
+            raise TargetLost("vllm failed to copy blocks") from error
+        return self.blocks.busy
 
     @property
     def _memory(self) -> KvMemory:
@@ -116,13 +138,13 @@ class VllmModel(SteppedModel):
         return ready
 
     def _pass(self, ready: Mapping[str, Row], results: Results, started: float) -> list[ScheduledChunk]:
-        """Run a pass, and another one as long as a pass only preempts requests."""
+        """Run a pass, and another one as long as a pass only preempts requests, or waits for KV alone."""
         scheduler = self._scheduler
         scheduler.rows = ready
         preempted = scheduler.preempted
         compute = self._engine.engine_core.get_output  # `step` would also process outputs, which are unused
         compute()
-        while not scheduler.pieces and scheduler.preempted > preempted:
+        while not scheduler.pieces and (scheduler.preempted > preempted or self._loads(started)):
             preempted = scheduler.preempted
             compute()
         scheduler.rows = {}
@@ -130,6 +152,13 @@ class VllmModel(SteppedModel):
         results |= {ready[request]: outcome(judged) for request, judged in scheduler.judged.items()}
         judged, pieces = scheduler.judged, scheduler.pieces
         return [_chunk(ready[request], piece, judged.get(request)) for request, piece in pieces.items()]
+
+    def _loads(self, started: float) -> bool:
+        """Wait a little for KV that the rows load, if they load any and nothing else has come meanwhile."""
+        if not self._scheduler.loads or self.flags.stopped or time.perf_counter() - started > _LOAD_SECONDS:
+            return False
+        time.sleep(_LOOK_SECONDS)
+        return True
 
 
 def _outcome(judged: Judged, started: float, seconds: float) -> Outcome | InternalError:

@@ -25,6 +25,10 @@ from verifier_service.backends.batch_plan import Row
 from verifier_service.backends.model_step import Changes, ModelStep, Passed, TargetLost
 from verifier_service.backends.model_thread import following
 from verifier_service.config import VerifierSettings
+from verifier_service.kv.blocks import KvMover
+from verifier_service.vllm.kv.messages import SharedKv
+from verifier_service.vllm.kv.mover import VllmBlocks
+from verifier_service.vllm.kv.port import KvAsker
 from verifier_service.vllm.messages import Order, Report, SentRow, WrittenMasks, sent_draft
 from verifier_service.vllm.shared_flags import SharedFlags, shared_memory
 
@@ -147,18 +151,19 @@ def _masks(row: Row) -> WrittenMasks | None:
         return WrittenMasks(None)
 
 
-def open_target(settings: VerifierSettings) -> tuple[ModelFacts, RemoteModel]:
+def open_target(settings: VerifierSettings) -> tuple[ModelFacts, RemoteModel, KvMover]:
     """Load the target in a process of its own.
 
     Raises:
         ConfigError: see `target.load_target`.
     """
-    ours, theirs = Pipe()
-    memory = shared_memory()
+    (ours, theirs), (questions, answers) = Pipe(), Pipe()
+    memory, numbers = shared_memory(), (theirs.fileno(), answers.fileno())
     safe = ["-P"] if sys.flags.safe_path else []
-    command = [sys.executable, *safe, "-m", "verifier_service.vllm.child", str(theirs.fileno()), str(memory)]
-    process = subprocess.Popen(command, pass_fds=(theirs.fileno(), memory))
+    command = [sys.executable, *safe, "-m", "verifier_service.vllm.child", *map(str, (*numbers, memory))]
+    process = subprocess.Popen(command, pass_fds=(*numbers, memory))
     theirs.close()
+    answers.close()
     flags = SharedFlags(memory)
     os.close(memory)
     try:
@@ -170,8 +175,17 @@ def open_target(settings: VerifierSettings) -> tuple[ModelFacts, RemoteModel]:
         process.wait()
         raise answer
     _leave_a_processor()
-    facts, most_tokens = answer
-    return facts, RemoteModel(process, ours, flags, most_tokens)
+    facts, most_tokens, shared = answer
+    kv = _mover(shared, questions)
+    return facts, RemoteModel(process, ours, flags, most_tokens), kv
+
+
+def _mover(shared: SharedKv | None, questions: "Connection[Any, Any]") -> KvMover:
+    if shared is None:
+        _log.info("kv_not_exchanged", reason="the settings name another connector, or layers attend in a window")
+        return KvMover()
+    _log.info("kv_exchanged", among="vllm only, not native", kv_fingerprint=shared.fingerprint)
+    return VllmBlocks(KvAsker(questions), shared)
 
 
 def _leave_a_processor() -> None:

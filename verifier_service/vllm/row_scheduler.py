@@ -9,10 +9,13 @@ from typing import Any
 from typing_extensions import override
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import DraftTokenIds
+from vllm.v1.request import RequestStatus
 
 from specdec.rules.draft import NO_DRAFT
 from verifier_service.backends.batch_plan import Row
 from verifier_service.vllm.batch import ROWS, VERDICTS, ComputedPiece, Judged, PassRows
+from verifier_service.vllm.kv.blocks import SharedBlocks
+from verifier_service.vllm.kv_connector import BlockConnector
 
 
 class RowScheduler(Scheduler):
@@ -24,6 +27,8 @@ class RowScheduler(Scheduler):
 
     running: list[Any]
     waiting: Any
+    kv_holding_waiting: Any
+    finished_recving_kv_req_ids: set[str]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -36,6 +41,8 @@ class RowScheduler(Scheduler):
         """Verdicts of the last pass, by request id."""
         self.preempted = 0
         """Number of preemptions."""
+        self.blocks: SharedBlocks | None = self.connector.blocks if isinstance(self.connector, BlockConnector) else None
+        """Blocks of KV exchanged with the verifier, if our connector is installed."""
         self._drafted = False
         """Whether rows of the last pass had drafts. Requests that were left out still hold theirs."""
 
@@ -52,14 +59,20 @@ class RowScheduler(Scheduler):
         whole = [request for request, piece in self.pieces.items() if self._completes(request, piece)]
         rows = {each: self.rows[each] if each in given else replace(self.rows[each], draft=NO_DRAFT) for each in whole}
         setattr(output, ROWS, PassRows(rows, self.vocab_size))
-        if held and self.rows and not self.pieces:
+        if held and self.rows and not self.pieces and not self.loads:
             self._give_up(max(held, key=lambda request: request.priority))
         return output
 
     @override
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
         self.judged = getattr(model_runner_output, VERDICTS, {})
-        return super().update_from_output(scheduler_output, model_runner_output)
+        outputs = super().update_from_output(scheduler_output, model_runner_output)
+        if self.blocks is not None:
+            for request in filter(None, map(self.requests.get, self.pieces)):
+                # vLLM would cache blocks that drafts have filled in the next pass only, or never.
+                self.kv_cache_manager.cache_blocks(request, request.num_computed_tokens)
+                self.blocks.computed(request)
+        return outputs
 
     @override
     def _preempt_request(self, request: Any, *args: Any, **kwargs: Any) -> None:
@@ -70,6 +83,16 @@ class RowScheduler(Scheduler):
     def free_tokens(self) -> int:
         """Number of tokens that fit the KV blocks not held by running requests."""
         return int(self.kv_cache_manager.block_pool.get_num_free_blocks() * self.block_size)
+
+    @property
+    def loads(self) -> bool:
+        """Whether a request with a row waits for KV that a connector loads. It keeps its memory until then."""
+        return any(
+            request.request_id in self.rows
+            and request.status == RequestStatus.WAITING_FOR_REMOTE_KVS
+            and request.request_id not in self.finished_recving_kv_req_ids
+            for request in self.kv_holding_waiting
+        )
 
     def cached(self, request: str) -> int:
         """Return the tokens found in the prefix cache and by the connector for a request that has not run."""
@@ -100,18 +123,20 @@ class RowScheduler(Scheduler):
     def _only_rows(self) -> Iterator[list[Any]]:
         """Hide the requests without a row inside the context; yield those of them that hold KV."""
         held = [request for request in self.running if request.request_id not in self.rows]
-        waiting = [request for request in self.waiting if request.request_id not in self.rows]
+        queues = self.waiting, self.kv_holding_waiting
+        waiting = [[request for request in queue if request.request_id not in self.rows] for queue in queues]
         self.running = [request for request in self.running if request.request_id in self.rows]
-        if waiting:
-            self.waiting.remove_requests(waiting)
+        for queue, hidden in zip(queues, waiting, strict=True):
+            if hidden:
+                queue.remove_requests(hidden)
         self.max_num_running_reqs -= len(held)
         try:
             yield held
         finally:
             self.max_num_running_reqs += len(held)
             self.running += held
-            for request in waiting:
-                self.waiting.add_request(request)
+            for queue, hidden in zip(queues, waiting, strict=True):
+                queue.prepend_requests(hidden)
 
     def _piece(self, request: str, count: int, drafts: int) -> ComputedPiece:
         return ComputedPiece(self.requests[request].num_computed_tokens - count, count - drafts, drafts)

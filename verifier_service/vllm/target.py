@@ -1,8 +1,11 @@
 """Loads the target on vLLM: the facts of the model, and the model that runs steps."""
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from importlib import metadata
 from typing import Any
 
 from specdec.engine.loader import ModelFacts, read_folder_facts
@@ -11,14 +14,15 @@ from verifier_service.config import VerifierSettings
 from verifier_service.vllm.adapters import load_adapters
 from verifier_service.vllm.engine import fingerprint, open_engine
 from verifier_service.vllm.interfaces import check_interfaces
+from verifier_service.vllm.kv.messages import SharedKv
 from verifier_service.vllm.model import VllmModel
 
 _PRIORITIES = 1000
 """Number of vLLM priorities in one second of rank. vLLM's priorities are integers."""
 
 
-def load_target(settings: VerifierSettings) -> tuple[ModelFacts, VllmModel]:
-    """Load the target. The calling thread owns it.
+def load_target(settings: VerifierSettings) -> tuple[ModelFacts, VllmModel, SharedKv | None]:
+    """Load the target, and describe the blocks of KV that it exchanges, if any. The calling thread owns it.
 
     Raises:
         ConfigError: the supported version of vLLM is not installed, or an argument is unknown.
@@ -30,7 +34,20 @@ def load_target(settings: VerifierSettings) -> tuple[ModelFacts, VllmModel]:
     context_length = min(facts.context_length, engine.vllm_config.model_config.max_model_len)
     facts = replace(facts, context_length=context_length, fingerprint=fingerprint(facts, settings))
     add = partial(_add, engine, load_adapters(engine, settings), context_length)
-    return facts, VllmModel(engine, facts.vocab_size, add)
+    return facts, VllmModel(engine, facts.vocab_size, add), _shared_kv(engine, facts.fingerprint)
+
+
+def _shared_kv(engine: Any, fingerprint: str) -> SharedKv | None:
+    """Return the facts of the exchanged blocks; None if the connector is not ours, or there is none.
+
+    Everything that the bytes of a block depend on is in the fingerprint.
+    """
+    layouts = engine.collective_rpc("kv_layout")
+    if layouts[0] is None:
+        return None
+    tokens, sizes = engine.engine_core.engine_core.scheduler.block_size, [size for size, _ in layouts]
+    text = json.dumps([fingerprint, metadata.version("vllm"), tokens, layouts])
+    return SharedKv(hashlib.sha256(text.encode()).hexdigest(), tokens, sum(sizes) // tokens)
 
 
 def _add(engine: Any, adapters: Mapping[str, Any], context_length: int, row: Row) -> str:

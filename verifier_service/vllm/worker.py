@@ -1,9 +1,12 @@
 """Subclass of vLLM's workers that replaces their sampler by our judge. vLLM itself is not patched."""
 
+import platform
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from typing_extensions import override
+from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
 from vllm.distributed.parallel_state import get_tp_group
 from vllm.platforms import current_platform
 from vllm.v1.outputs import SamplerOutput
@@ -13,6 +16,7 @@ from specdec.engine.cpu.draw import draw_by_operator
 from verifier_service.vllm.batch import ROWS, VERDICTS, Judged, PassRows
 from verifier_service.vllm.interfaces import check_interfaces
 from verifier_service.vllm.judge import Lines, judge, tokens_of
+from verifier_service.vllm.kv_connector import BlockConnector
 from verifier_service.vllm.packed_products import register
 
 _Base: Any = Worker
@@ -20,6 +24,20 @@ if current_platform.is_cpu():
     from vllm.v1.worker.cpu_worker import CPUWorker
 
     _Base = CPUWorker
+
+
+class NoProposals:
+    """Proposer that proposes nothing: the scheduler takes drafts from the rows. vLLM drafts only if one is named."""
+
+    def __init__(self, vllm_config: Any) -> None:
+        """Accept vLLM's configuration, which is not used."""
+
+    def load_model(self, target: Any) -> None:
+        """Ignore the target's parts, which vLLM offers to every proposer."""
+
+    def propose(self, sampled: Sequence[Sequence[int]], *_: Any, **__: Any) -> list[list[int]]:
+        """Return an empty draft for each row."""
+        return [[] for _ in sampled]
 
 
 class JudgingWorker(_Base):
@@ -35,6 +53,17 @@ class JudgingWorker(_Base):
         self._judged: dict[str, Judged] = {}
         self.model_runner._sample = self._sample
         self._speculative = self.model_runner.speculative_config
+
+    def kv_layout(self) -> tuple[int, str] | None:
+        """Return the bytes of an exchanged block in this rank, and what their meaning depends on; None without such."""
+        connector = get_kv_transfer_group() if has_kv_transfer_group() else None
+        if not isinstance(connector, BlockConnector) or connector.copies is None:
+            return None
+        on = current_platform.device_type
+        if current_platform.is_cpu():  # its attention packs keys for the instructions of the processor
+            amx = torch.cpu._is_amx_tile_supported()
+            on = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()} {amx}"
+        return connector.copies.block_bytes, f"{connector.copies.layout} {on}"
 
     @override
     def execute_model(self, scheduler_output: Any) -> Any:

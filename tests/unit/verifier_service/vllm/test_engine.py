@@ -31,6 +31,14 @@ def test_the_budget_of_kv_is_the_verifiers_unless_a_share_is_given() -> None:
     assert "kv_cache_memory_bytes" not in engine.engine_arguments(settings(gpu_memory_utilization=0.8), on_cpu=False)
 
 
+def test_a_connector_of_the_settings_replaces_ours() -> None:
+    ours = engine.engine_arguments(settings(), on_cpu=True)["kv_transfer_config"]
+    assert ours["kv_connector_module_path"] == "verifier_service.vllm.kv_connector"
+    given = {"kv_connector": "ExampleConnector", "kv_role": "kv_both"}
+    made = engine.engine_arguments(settings(kv_transfer_config=given), on_cpu=True)
+    assert made["kv_transfer_config"] == given
+
+
 @pytest.mark.parametrize("name", ["worker_cls", "speculative_config", "model", "pipeline_parallel_size"])
 def test_an_argument_that_is_the_verifiers_own_is_refused_by_name(name: str) -> None:
     with pytest.raises(ConfigError, match=f"vllm.engine_args: '{name}' cannot be given here"):

@@ -34,6 +34,8 @@ class WrittenScheduler:
     kv_cache_config: Any = field(default_factory=lambda: SimpleNamespace(kv_cache_tensors=[SimpleNamespace(size=1000)]))
     kv_cache_manager: Any = field(default_factory=lambda: SimpleNamespace(usage=0.25))
     vocab_size: int = 0
+    blocks: Any = None
+    loads: bool = False
 
     def cached(self, request: str) -> int:
         return BLOCK
@@ -49,6 +51,8 @@ class WrittenEngine:
         self.aborted: list[str] = []
         self.steps = 0
         self.makes_room = False
+        self.loading = 0
+        """Number of passes for which the rows wait for KV that is loaded."""
         self.error: Exception | None = None
         self.result: Verdict | InternalError = Verdict((7,), 0, 0)
 
@@ -62,6 +66,11 @@ class WrittenEngine:
         if self.makes_room:
             self.makes_room = False
             self.scheduler.preempted += 1
+            self.scheduler.pieces, self.scheduler.judged = {}, {}
+            return
+        self.scheduler.loads = self.loading > 0
+        if self.loading:
+            self.loading -= 1
             self.scheduler.pieces, self.scheduler.judged = {}, {}
             return
         rows = self.scheduler.rows
@@ -150,3 +159,36 @@ def test_a_failed_step_ends_the_target() -> None:
 
 def test_what_fits_into_an_empty_engine_is_known_beforehand() -> None:
     assert made(WrittenEngine()).most_tokens == BLOCK * BLOCKS
+
+
+def test_a_pass_waits_for_kv_that_is_loaded_alone() -> None:
+    engine = WrittenEngine()
+    model, row = made(engine), make_row("a")
+    model.step([], [make_row("a", goal=0)])
+    engine.loading = 3
+    assert isinstance(model.step([], [row]).results[row], Outcome)
+    assert (engine.steps, engine.scheduler.preempted) == (4, 0)
+
+
+def test_other_work_ends_the_wait_for_kv() -> None:
+    engine = WrittenEngine()
+    model, row = made(engine), make_row("a")
+    model.step([], [make_row("a", goal=0)])
+    engine.loading = 10**9
+    model.flags.stop()
+    assert not model.step([], [row]).results
+    assert engine.steps == 1
+
+
+def test_blocks_are_copied_while_no_row_waits() -> None:
+    engine = WrittenEngine()
+    engine.scheduler.blocks = SimpleNamespace(busy=False)
+    model = made(engine)
+    assert not model.copy_blocks()
+    assert engine.steps == 0
+    engine.scheduler.blocks.busy = True
+    assert model.copy_blocks()
+    assert engine.steps == 1
+    engine.error = RuntimeError("out of memory")
+    with pytest.raises(TargetLost):
+        model.copy_blocks()
