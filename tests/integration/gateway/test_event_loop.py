@@ -104,7 +104,7 @@ async def test_a_large_request_is_stored_beside_the_loop(
 
 
 async def test_a_long_prompt_is_echoed_in_several_chunks(here: Stage) -> None:
-    prompt = "abcdefgh" * 500
+    prompt = "abcdefgh" * 3000
     body = {"model": "bytes", "prompt": prompt, "max_tokens": 2, "echo": True, "stream": True}
     async with httpx2.AsyncClient(base_url=here.url, timeout=60) as client:
         for scored in ({}, {"logprobs": 1}):
