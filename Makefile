@@ -168,7 +168,7 @@ tool-clients: ## Install agents' clients and lm-evaluation-harness, each apart, 
 	$(PYTHON) -m venv build/agent-clients
 	build/agent-clients/bin/pip install --quiet litellm==1.110.2 'pydantic-ai-slim[anthropic,openai]==2.68.0'
 	$(PYTHON) -m venv build/eval-clients
-	build/eval-clients/bin/pip install --quiet 'lm_eval[api]==0.4.13'
+	build/eval-clients/bin/pip install --quiet 'lm_eval[api]==0.4.13' transformers==5.23.0
 
 # Without them the chart's tests skip what needs them, with the reason.
 chart-tools: ## Fetch promtool and the schemas of the operators' resources, for the chart's tests (needs apt-get and npm).
