@@ -1,7 +1,5 @@
 """Location in the code of each numbered part of the source documents, and the test that covers it."""
 
-from benchmarks.paper.closed import markdown
-
 _ACCEPTANCE = "specdec/rules/acceptance.py"
 _VERIFY = "specdec/rules/verification.py::verify"
 _GAMMA = "specdec/planning/gamma.py"
@@ -33,16 +31,15 @@ _PASSES = "tests/unit/verifier_service/passes"
 _BACKENDS = "tests/unit/verifier_service/backends"
 _ROLLBACK = "tests/integration/engine/test_engine.py::test_a_rejected_position_is_never_read_again"
 
-_LEVIATHAN = "Leviathan et al."
+_LEVIATHAN = "Leviathan"
 _STRATOS = "Stratos"
-_NGRAM = "n-gram chapter"
-_NOTES = "implementation notes"
+_NGRAM = "n-grams"
+_NOTES = "notes"
 _BLOG = "blog"
 
 PLACES: tuple[tuple[str, str, str, str], ...] = (
     (_LEVIATHAN, "§2.2 standardized sampling", "specdec/sampling/distribution.py::probabilities",
      f"{_CONFORMANCE}/test_exact_chain.py::test_the_joint_law_is_the_targets_under_each_sampling_parameter"),
-    (_LEVIATHAN, "§2.3 speculative sampling", f"{_ACCEPTANCE}::rejection", _EXACT),
     (_LEVIATHAN, "Algorithm 1, the drafts", _DRAFTS, _EXACT),
     (_LEVIATHAN, "Algorithm 1, the verdict", _VERIFY, _EXACT),
     (_LEVIATHAN, "Figure 1, drafts in colour", "specdec/cli/commands/render.py",
@@ -120,7 +117,6 @@ PLACES: tuple[tuple[str, str, str, str], ...] = (
      f"{_RULES}/test_verification.py::test_greedy_is_the_argmax_whatever_was_drafted"),
     (_STRATOS, "Appendix A, greedy tree", f"{_TREES}::walk",
      "tests/unit/specdec/trees/test_verification.py::test_greedy_keeps_the_longest_agreeing_path"),
-    (_NGRAM, "the round of the example", _VERIFY, _ROUND),
     (_NGRAM, "predictor and fallback of orders", "specdec/sources/ngram.py::Ngram", f"{_SOURCES}::TestNgram"),
     (_NGRAM, "predict() trace", f"{_WORKED}::ngram_trace",
      f"{_PAPER}::test_the_ngram_source_goes_on_after_a_phrase_it_has_seen"),
@@ -171,8 +167,6 @@ PLACES: tuple[tuple[str, str, str, str], ...] = (
 
 def render() -> str:
     """Return the table."""
-    rows = [
-        [document, part, f"`{place}`" if place.endswith(".py") or "::" in place else place, f"`{test}`"]
-        for document, part, place, test in PLACES
-    ]
-    return markdown(("document", "part", "code", "test"), rows)
+    rows = [("document", "part", "code", "test"), ("---",) * 4]
+    rows += [(document, part, f"`{place}`", f"`{test}`") for document, part, place, test in PLACES]
+    return "\n".join(" | ".join(row) for row in rows)
