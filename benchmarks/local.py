@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmarks.run import Ask, Run, gaps_of
 from drafter_service.sessions.draft_session import DraftSession
-from drafter_service.sessions.drafter import DraftedToken, Drafter, ScheduledSession
+from drafter_service.sessions.drafter import DraftedRun, DraftedToken, Drafter, ScheduledSession
 from specdec.engine import NativeEngine
 from specdec.errors import InternalError
 from specdec.rules.draft import NO_DRAFT, Draft, Verdict
@@ -130,11 +130,16 @@ def draft_together(drafter: Drafter, generations: Sequence[Drafting]) -> list[Dr
     waiting = [session for session in drawn if session.verifier_waits]
     while waiting:
         batch = [ScheduledSession(each, len(each) - drafter.sequences.length(each.key)) for each in waiting]
-        proposed = [result for result in drafter.step(batch) if isinstance(result, DraftedToken)]
-        for each in proposed:
-            each.session.extend(each.token)
-            drawn[each.session].append(each)
-        waiting = [each.session for each in proposed if each.session.verifier_waits]
+        runs = [
+            (result.session, result.tokens if isinstance(result, DraftedRun) else [result])
+            for result in drafter.step(batch)
+            if isinstance(result, DraftedToken | DraftedRun)
+        ]
+        for session, tokens in runs:
+            for each in tokens:
+                session.extend(each.token)
+                drawn[session].append(each)
+        waiting = [session for session, _ in runs if session.verifier_waits]
     return [
         Draft(tuple(one.token for one in tokens), tuple(one.probs for one in tokens if one.probs is not None))
         for tokens in drawn.values()
