@@ -87,7 +87,7 @@ def measure(pair: Pair, size: Size) -> Iterator[Found]:
         pairs = []
         for prompt in prompts:
             both = tuple(search(target, each, prompt, width, size.tokens, size.gamma) for each in (None, drafter))
-            tokens, score = _generated(plain, prompt, width, size.tokens, target.facts.end_token_ids)
+            tokens, score = _generated(plain, prompt, width, size.tokens, sorted(target.facts.end_token_ids))
             if any(run.tokens != tokens or not math.isclose(run.score, score, abs_tol=_SAME) for run in both):
                 raise InternalError(f"width {width}: another result than generate()")
             pairs.append(both)
@@ -116,13 +116,13 @@ def search(
 
 
 def _generated(
-    model: Any, prompt: Sequence[int], width: int, length: int, ends: Sequence[int]
+    model: Any, prompt: Sequence[int], width: int, length: int, ends: list[int]
 ) -> tuple[tuple[int, ...], float]:
     """Return the tokens and the score that transformers finds."""
     ids = torch.tensor([prompt])
     made = model.generate(
         ids, attention_mask=torch.ones_like(ids), num_beams=width, do_sample=False, max_new_tokens=length,
-        eos_token_id=list(ends), pad_token_id=0, output_scores=True, return_dict_in_generate=True,
+        eos_token_id=ends, pad_token_id=0, output_scores=True, return_dict_in_generate=True,
     )  # fmt: skip
     return tuple(made.sequences[0, len(prompt) :].tolist()), float(made.sequences_scores[0])
 
