@@ -14,7 +14,7 @@ from tests.chaos.cluster import Cluster, Setup
 from tests.chaos.faults import Fault
 from tests.chaos.injector import FaultInjector
 from tests.chaos.near_ties import Judge
-from tests.chaos.observer import CommitLatency, stored_logs
+from tests.chaos.observer import CommitLatency, stored_logs, stored_moves
 from tests.chaos.report import Report, Timing
 from tests.chaos.scenarios import PROMPT, scenario, with_stop
 from tests.chaos.stream import Answer, Scenario, Stream
@@ -34,6 +34,8 @@ class Load:
     """Tokens of one answer."""
     vocabulary: int = 300
     """Prompts contain ids below this."""
+    prompt: int = PROMPT
+    """Number of tokens in every prompt."""
 
 
 async def chaos(
@@ -57,10 +59,11 @@ async def chaos(
             for task in (watching, *asking):
                 task.cancel()
         generations = dict.fromkeys(name for stream in streams for name in stream.shown)
-        logs = await stored_logs(running.redis_url, generations, PROMPT)
+        logs = await stored_logs(running.redis_url, generations, load.prompt)
+        moves = await stored_moves(running.redis_url, generations)
         checked = tuple(check(streams, expected, logs))
         timing = Timing(latency.quantile(0.5), latency.quantile(0.99), setup.lease)
-        return Report(seed, checked, tuple(injector.injected), len(injector.skipped), timing)
+        return Report(seed, checked, tuple(injector.injected), len(injector.skipped), timing, moves)
 
 
 async def undisturbed(
@@ -71,7 +74,7 @@ async def undisturbed(
     plain: list[Scenario] = []
     expected: dict[str, Answer] = {}
     while len(plain) < load.scenarios:
-        asked = scenario(rng, len(plain), load.tokens, load.vocabulary)
+        asked = scenario(rng, len(plain), load.tokens, load.vocabulary, load.prompt)
         answer = await _answer(client, asked)
         if not judge.has_near_tie(asked.body["prompt"], answer.tokens, asked.body.get("seed")):
             plain.append(asked)
