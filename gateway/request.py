@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from gateway.bounds import check_bad_words, check_stops, unique_ids
 from gateway.callers.caller import ApiKey, PriorityClass, check_name, tenant_of
-from gateway.lists import check_bad_words, check_stops, unique_ids
 from gateway.tools.choice import ToolChoice
 from gateway.tools.formats import ToolFormat
 from gateway.tools.reading import Reading

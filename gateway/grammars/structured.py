@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from gateway.grammars.json_bounds import check_nesting
+from gateway.bounds import check_nesting
 from gateway.grammars.schemas import check_length, simplified
 from specdec.errors import FieldInvalid
 from specdec.sampling.grammar import MAX_GRAMMAR_BYTES, Grammar, GrammarKind

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator
 
-from gateway.grammars.json_bounds import MAX_BRACKETS, MAX_COMMAS
-from gateway.lists import MAX_BAD_WORDS, MAX_MESSAGES
+from gateway.bounds import MAX_BAD_WORDS, MAX_BRACKETS, MAX_COMMAS, MAX_MESSAGES
 from specdec.errors import ContextLengthExceeded, FieldInvalid
 from specdec.protos.gateway.v1 import gateway_pb2 as pb
 from specdec.rules.speculation import MAX_DRAFTERS

@@ -3,9 +3,8 @@
 import json
 from typing import Any
 
+from gateway.bounds import check_arguments, check_nesting
 from gateway.grammars import structured
-from gateway.grammars.json_bounds import check_nesting
-from gateway.lists import check_arguments
 from gateway.request import ChatPrompt
 from gateway.tools.choice import ToolChoice
 from gateway.tools.message_reader import ReadMessage

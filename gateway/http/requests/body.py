@@ -12,8 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 from starlette.requests import Request
 
-from gateway.grammars.json_bounds import MAX_BRACKETS, MAX_COMMAS, check_nesting
-from gateway.lists import MAX_IDS
+from gateway.bounds import MAX_BRACKETS, MAX_COMMAS, MAX_IDS, check_nesting
 from specdec.errors import (
     ContextLengthExceeded,
     EncodingUnsupported,

@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, WithJsonSchema
 
+from gateway.bounds import MAX_IDS
 from gateway.callers.caller import MAX_NAME, PriorityClass
 from gateway.http.requests.body import Body
 from gateway.http.requests.fields import (
@@ -40,7 +41,6 @@ from gateway.http.requests.fields import (
 from gateway.http.requests.messages import Messages, PrefillBody, chat_prompt
 from gateway.http.requests.structured import StructuredBody
 from gateway.http.requests.tools import ToolsBody
-from gateway.lists import MAX_IDS
 from gateway.request import GenerationRequest, Prompt, TextPrompt, is_seeded, named_options, sampling_params
 from gateway.tools.formats import DEFAULT, ToolFormat
 from gateway.tools.thinking import template_arguments

@@ -5,8 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, PlainValidator, ValidationInfo, WithJsonSchema
 
-from gateway.callers.caller import MAX_NAME
-from gateway.lists import (
+from gateway.bounds import (
     MAX_BAD_WORD_CHARS,
     MAX_BAD_WORDS,
     MAX_IDS,
@@ -15,6 +14,7 @@ from gateway.lists import (
     check_arguments,
     unique_stops,
 )
+from gateway.callers.caller import MAX_NAME
 from gateway.request import MAX_CHOICES, Prompt, TextPrompt, TokenPrompt
 from specdec.beams.options import MAX_WIDTH
 from specdec.errors import FieldInvalid, UnsupportedParameter

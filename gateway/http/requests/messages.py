@@ -4,10 +4,10 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
+from gateway.bounds import MAX_MESSAGES
 from gateway.http.requests.body import Body
 from gateway.http.requests.fields import ContentField, Role
 from gateway.http.requests.tools import ToolCallBody
-from gateway.lists import MAX_MESSAGES
 from gateway.request import ChatPrompt
 from gateway.tools.values import MAX_TOOLS, Message
 from specdec.errors import FieldRequired

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.grammars.json_bounds import MAX_BRACKETS, MAX_COMMAS, MAX_NESTING
+from gateway.bounds import MAX_BRACKETS, MAX_COMMAS, MAX_NESTING
 from gateway.rpc.service import _wanted
 from gateway.rpc.shape import MAX_MESSAGES, check_chat, is_quick
 from specdec.errors import ContextLengthExceeded, FieldInvalid, RequestError

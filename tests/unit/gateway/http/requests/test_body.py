@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from gateway.bounds import MAX_IDS
 from gateway.http.requests.body import parse_json, read_body
 from gateway.http.requests.completions import CompletionBody
-from gateway.lists import MAX_IDS
 from specdec.errors import FieldInvalid, MessageTooLarge
 
 

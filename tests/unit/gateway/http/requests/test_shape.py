@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from gateway.grammars.json_bounds import MAX_BRACKETS, MAX_COMMAS, MAX_NESTING
+from gateway.bounds import MAX_BRACKETS, MAX_COMMAS, MAX_MESSAGES, MAX_NESTING
 from gateway.http.requests.bodies import BodyReader
 from gateway.http.requests.body import is_quick, parse_json
 from gateway.http.requests.completions import ChatBody, CompletionBody
-from gateway.lists import MAX_MESSAGES
 from gateway.request import TextPrompt
 from specdec.errors import FieldInvalid, MessageTooLarge, RequestError, TokenOutOfRange
 

@@ -1,10 +1,16 @@
-"""Validates lists and objects in requests: checks their bounds and removes duplicates."""
+"""Bounds of lists, objects and JSON in requests, over HTTP and over gRPC; duplicates in lists are removed."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from specdec.errors import FieldInvalid
 
+MAX_NESTING = 100
+"""Deepest nesting of objects and lists in a field."""
+MAX_BRACKETS = 64 * 1024
+"""Most opening brackets of a request, including those in its texts, because some texts are parsed as JSON."""
+MAX_COMMAS = 256 * 1024
+"""Most commas of a request, including those in its texts; also bounds the number of token ids."""
 MAX_STOPS = 16
 MAX_STOP_CHARS = 256
 MAX_BAD_WORDS = 256
@@ -70,3 +76,21 @@ def check_arguments(value: Mapping[str, Any] | None) -> Mapping[str, Any] | None
         if chars > MAX_ARGUMENT_CHARS:
             raise ValueError(f"there are over {MAX_ARGUMENT_CHARS} characters")
     return value
+
+
+def check_nesting(value: Any, param: str) -> None:
+    """Raise FieldInvalid if a field is nested too deep."""
+    if depth(value) >= MAX_NESTING:
+        raise FieldInvalid(f"{param} is nested over {MAX_NESTING} deep", param)
+
+
+def depth(value: Any) -> int:
+    """Return the nesting depth of objects and lists, counted up to MAX_NESTING."""
+    level, deep = [value], 0
+    while deep < MAX_NESTING:
+        level = [each for each in level if isinstance(each, dict | list)]
+        if not level:
+            break
+        deep += 1
+        level = [inner for each in level for inner in (each.values() if isinstance(each, dict) else each)]
+    return deep
