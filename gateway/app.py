@@ -33,7 +33,7 @@ from gateway.store.sessions import SessionStore
 from gateway.tasks import cancel_and_wait
 from gateway.text.tokenizer import ModelTokenizer
 from gateway.turns.adopter import Adopter
-from gateway.turns.leases import Leases
+from gateway.turns.broadcast import Leases
 from gateway.turns.services import Services
 from gateway.verifiers.pass_loop import PassLoops
 from specdec.errors import ConfigError, SessionStoreDown

@@ -4,15 +4,19 @@ Verifiers alone count what happens inside a round (token origins, phases). The g
 acceptance counters that vLLM's tools read.
 """
 
+import collections
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
-from gateway.vllm_metrics import SpeculationCounts
 from specdec.serving.telemetry.loop_metrics import LoopCounter, LoopHistogram
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _SHORT = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
+_VLLM = "vllm:spec_decode_"
 
 
 class GatewayMetrics:
@@ -92,3 +96,58 @@ class KvMetrics:
             "specdec_kv_saved_seconds", "What computing restored tokens would have taken, less what restoring took."
         )
         self.dropped = counter("specdec_kv_blocks_dropped", "Blocks that were not stored, by why.", ("reason",))
+
+
+class SpeculationCounts(Collector):
+    """Speculation counters under vLLM's names, without `_created` samples, which vLLM's tools misread.
+
+    The values are sums over the rounds committed by this gateway.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._drafted: dict[str, collections.Counter[int]] = {}
+        """Number of rounds by draft length, for each model."""
+        self._accepted: dict[str, collections.Counter[int]] = {}
+        """Number of rounds with a draft by accepted tokens, for each model."""
+        registry.register(self)
+
+    def add_model(self, name: str) -> None:
+        """Export the counts of a model from now on; `name` is its served name."""
+        self._drafted[name], self._accepted[name] = collections.Counter(), collections.Counter()
+
+    def count(self, model: str, drafted: int, accepted: int) -> None:
+        """Count a round; one without a draft is none of vLLM's drafts.
+
+        Args:
+            model: the name of a model that was added.
+            accepted: tokens of it that are part of the output.
+        """
+        if drafted and model in self._drafted:
+            self._drafted[model][drafted] += 1
+            self._accepted[model][accepted] += 1
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """The counters as they are now."""
+        rounds = {model: drafted.total() for model, drafted in self._drafted.items()}
+        yield self._family("num_drafts", "Rounds with a draft.", rounds)
+        yield self._family("num_draft_tokens", "Drafted tokens.", _tokens(self._drafted))
+        text = "Drafted tokens that are part of the output."
+        yield self._family("num_accepted_tokens", text, _tokens(self._accepted))
+        name, text = "num_accepted_tokens_per_pos", "Accepted tokens by their position in the draft, from 0."
+        by_position = CounterMetricFamily(_VLLM + name, text, labels=("model_name", "position"))
+        for model, accepted in self._accepted.items():
+            for position in range(max(self._drafted[model], default=0)):
+                count = sum(count for length, count in accepted.items() if length > position)
+                by_position.add_metric((model, str(position)), count)
+        yield by_position
+
+    def _family(self, name: str, help_text: str, values: Mapping[str, int]) -> CounterMetricFamily:
+        family = CounterMetricFamily(_VLLM + name, help_text, labels=("model_name",))
+        for model, value in values.items():
+            family.add_metric((model,), value)
+        return family
+
+
+def _tokens(rounds: Mapping[str, collections.Counter[int]]) -> dict[str, int]:
+    """The tokens of all rounds of each model."""
+    return {model: sum(length * count for length, count in lengths.items()) for model, lengths in rounds.items()}

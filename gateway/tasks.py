@@ -1,9 +1,17 @@
-"""Reliable cancellation of asyncio tasks, and results that several tasks share."""
+"""Cancellation of asyncio tasks, results that several tasks share, and retries of the session store."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
+from specdec.errors import SessionStoreDown
+
+PAUSE = 0.2
+"""Seconds between two attempts, in addition to the retries of the Redis client."""
+ONE_TRY = 5.0
+"""Least overall timeout, in seconds, so that the first attempt can complete."""
+
+_Answer = TypeVar("_Answer")
 _Result = TypeVar("_Result")
 
 CANCEL_AGAIN = 2.0
@@ -32,3 +40,27 @@ class Shared(Generic[_Result]):
         if self._task is None:
             self._task = asyncio.create_task(work())
         return await asyncio.shield(self._task)
+
+
+async def retry(step: Callable[[], Awaitable[_Answer]], seconds: float) -> _Answer:
+    """Return the result of `step`; retry it for `seconds` while the store does not answer, then cancel it.
+
+    The step must be safe to repeat: it may have succeeded although its answer was lost.
+
+    Raises:
+        SessionStoreDown: the store did not answer in time.
+    """
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    try:
+        async with asyncio.timeout_at(began + max(seconds, ONE_TRY)):
+            while True:
+                try:
+                    return await step()
+                except SessionStoreDown:
+                    if loop.time() + PAUSE > began + seconds:
+                        raise
+                await asyncio.sleep(PAUSE)
+    except TimeoutError as error:
+        message = f"the session store did not answer within {loop.time() - began:.0f} s"
+        raise SessionStoreDown(message) from error

@@ -17,9 +17,8 @@ from gateway.store.redis_client import connect
 from gateway.store.redis_memory import MemoryGuard
 from gateway.store.redis_replies import understood
 from gateway.store.redis_scripts import Scripts, guarded
-from gateway.store.retry import retry
 from gateway.store.values import LapsedTurn, Lease, Opened, RoundCommit, SessionView, TurnView
-from gateway.tasks import cancel_and_wait
+from gateway.tasks import cancel_and_wait, retry
 from specdec.errors import FieldRequired, SpecdecError
 from specdec.wire.tokens import tokens_to_bytes
 

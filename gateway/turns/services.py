@@ -12,8 +12,7 @@ from gateway.models.served import ServedModels
 from gateway.store.limits import Limits
 from gateway.store.sessions import SessionStore
 from gateway.text.grammar_checker import GrammarChecker
-from gateway.turns.broadcast import Broadcasts
-from gateway.turns.leases import Leases
+from gateway.turns.broadcast import Broadcasts, Leases
 from gateway.verifiers.pass_loop import PassLoops
 
 SHORT = 64 * 1024

@@ -11,9 +11,9 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 
 from gateway.callers.caller import key_tenant
-from gateway.store.retry import retry
 from gateway.store.sessions import SessionStore
 from gateway.store.values import Lease, RoundCommit
+from gateway.tasks import retry
 from gateway.turns.events import OutputRound
 from gateway.turns.services import Services
 from gateway.turns.transcript import Transcript
@@ -283,7 +283,7 @@ class TurnRunner:
 
 
 class OwnedSession:
-    """Session of an opened turn, writable by its owner only; implements `gateway.turns.leases.Owned`."""
+    """Session of an opened turn, writable by its owner only; implements `gateway.turns.broadcast.Owned`."""
 
     def __init__(self, services: Services, turn: Turn, on_cancel: Callable[[], None]) -> None:
         """Args: on_cancel: called once, when the caller cancels the turn."""

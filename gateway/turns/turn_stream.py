@@ -8,8 +8,8 @@ from enum import StrEnum
 
 import structlog
 
-from gateway.store.retry import retry
 from gateway.store.values import TurnView
+from gateway.tasks import retry
 from gateway.turns.events import Event, OutputRound, Started
 from gateway.turns.services import Services
 from gateway.turns.transcript import Transcript

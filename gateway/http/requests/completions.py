@@ -34,12 +34,12 @@ from gateway.http.requests.fields import (
     Prompts,
     SessionId,
     StopField,
+    StructuredBody,
     TemplateArguments,
     Truncation,
     Unread,
 )
 from gateway.http.requests.messages import Messages, PrefillBody, chat_prompt
-from gateway.http.requests.structured import StructuredBody
 from gateway.http.requests.tools import ToolsBody
 from gateway.request import GenerationRequest, Prompt, TextPrompt, is_seeded, named_options, sampling_params
 from gateway.tools.formats import DEFAULT, ToolFormat

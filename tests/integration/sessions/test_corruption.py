@@ -11,8 +11,8 @@ from gateway.store import lua
 from gateway.store.checked_scripts import arguments_of, checked, digest_of
 from gateway.store.redis_client import connect
 from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
-from gateway.store.retry import retry
 from gateway.store.values import RoundCommit
+from gateway.tasks import retry
 from tests.chaos.proxy import Flips, Proxy
 from tests.contracts.session_store import commit, log_of
 from tests.integration.sessions.server import Server

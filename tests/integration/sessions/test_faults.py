@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gateway.store import retry
+from gateway import tasks
 from gateway.store.redis_client import connect
 from gateway.store.redis_sessions import RedisSessionStore, StorePolicy
 from gateway.store.values import RoundCommit
@@ -151,7 +151,7 @@ async def test_a_commit_waits_out_a_server_that_restarts(server: Server, sid: st
 async def test_a_commit_to_a_stalled_server_times_out_and_may_be_repeated(
     server: Server, sid: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retry, "ONE_TRY", 0.5)
+    monkeypatch.setattr(tasks, "ONE_TRY", 0.5)
     brief = RedisSessionStore.at(server.url, StorePolicy(patience=0.2))
     lease = await brief.acquire(sid, "a")
     written = RoundCommit(sid, lease.epoch, 3, [10])

@@ -13,9 +13,8 @@ from gateway.metrics import GatewayMetrics
 from gateway.models.served import ServedModel, ServedModels
 from gateway.tasks import cancel_and_wait
 from gateway.text.prompt_encoder import PromptEncoder
-from gateway.turns.broadcast import Generated
+from gateway.turns.broadcast import Generated, Leases
 from gateway.turns.events import Event
-from gateway.turns.leases import Leases
 from gateway.turns.services import Services
 from gateway.turns.turn import Header, Turn, header_to_bytes
 from gateway.verifiers.balancer import VerifierPool

@@ -4,15 +4,15 @@ import asyncio
 
 import pytest
 
-from gateway.store import retry as module
-from gateway.store.retry import retry
+from gateway import tasks
+from gateway.tasks import retry
 from specdec.errors import Fenced, SessionStoreDown
 
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PAUSE", 0.001)
-    monkeypatch.setattr(module, "ONE_TRY", 0.02)
+    monkeypatch.setattr(tasks, "PAUSE", 0.001)
+    monkeypatch.setattr(tasks, "ONE_TRY", 0.02)
 
 
 class Store:
