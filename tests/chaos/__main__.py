@@ -14,7 +14,6 @@ from tests.chaos.cluster import Setup
 from tests.chaos.faults import PROCESSES, Kind, schedule
 from tests.chaos.report import Report, quantile
 from tests.chaos.run import Load, chaos
-from tests.chaos.scenarios import PROMPT
 from tests.support.tiny_models import make_tiny_model
 
 BEYOND_LEASE = 2.0
@@ -33,14 +32,11 @@ def main(write: Callable[[str], object] = sys.stdout.write) -> int:
         sys.stdout.flush()
 
     say(f"seed {options.seed}, {options.seconds:.0f} s, logs in {folder}")
-    target, drafter = options.pair or (
-        make_tiny_model(folder / "target", "llama", seed=0, context=1024, head_dim=HEAD_DIM),
-        make_tiny_model(folder / "drafter", "llama", seed=0, context=1024, noise=0.02, head_dim=HEAD_DIM),
-    )
+    target = make_tiny_model(folder / "target", "llama", seed=0, context=1024, head_dim=HEAD_DIM)
+    drafter = make_tiny_model(folder / "drafter", "llama", seed=0, context=1024, noise=0.02, head_dim=HEAD_DIM)
     faults = tuple(schedule(options.seed, options.seconds, options.every, options.kinds, options.roles))
-    load = Load(options.clients, options.scenarios, options.tokens, prompt=options.prompt)
-    vllm = {"vllm_python": options.vllm_python, "vllm_verifiers": options.vllm_verifiers}
-    setup = Setup(target, drafter, kv_bytes=options.kv_bytes, **vllm)
+    load = Load(options.clients, options.scenarios, options.tokens)
+    setup = Setup(target, drafter, vllm_python=options.vllm_python)
     report = asyncio.run(chaos(setup, load, faults, options.seed, folder, say))
     for line in report.lines():
         say(line)
@@ -64,11 +60,7 @@ def _options() -> argparse.Namespace:
         "--scenarios", type=int, default=12, help="requests, an even number, each also with a stop string"
     )
     parser.add_argument("--tokens", type=int, default=400, help="of one answer")
-    parser.add_argument("--prompt", type=int, default=PROMPT, help="tokens of every prompt")
-    parser.add_argument("--pair", type=Path, nargs=2, metavar=("TARGET", "DRAFTER"), help="instead of tiny models")
-    parser.add_argument("--kv-bytes", type=int, default=0, help="memory of a store of KV blocks")
-    parser.add_argument("--vllm-python", type=Path, help="of an environment with vLLM, on which verifiers then run")
-    parser.add_argument("--vllm-verifiers", type=int, default=1, help="of the two, on vLLM if there is an environment")
+    parser.add_argument("--vllm-python", type=Path, help="of an environment with vLLM, on which one verifier then runs")
     parser.add_argument("--json", type=Path, help="where to write the report")
     return parser.parse_args()
 

@@ -35,11 +35,7 @@ class Setup:
     modules: Mapping[str, str] = field(default_factory=lambda: dict(plan.MODULES))
     """Python module that runs for each role."""
     vllm_python: Path | None = None
-    """Interpreter of an environment with vLLM, which runs the last verifiers. If None, all verifiers are native."""
-    vllm_verifiers: int = 1
-    """Number of verifiers that run on vLLM if there is an interpreter."""
-    kv_bytes: int = 0
-    """Memory of the store of KV blocks, which gets no faults; 0 starts none."""
+    """Interpreter of an environment with vLLM, which runs the last verifier. If None, all verifiers are native."""
 
 
 @dataclass(slots=True)
@@ -107,7 +103,7 @@ async def running(setup: Setup, folder: Path) -> AsyncIterator[Cluster]:
     with Children(grace=5.0) as children:
         async with AsyncExitStack() as stack:
             cluster = await _built(setup, folder, children, stack)
-            for role in ("redis", "redis-kv", "drafter", "verifier", "gateway"):
+            for role in ("redis", "drafter", "verifier", "gateway"):
                 for member in cluster.of(role):
                     member.start()
                 await asyncio.gather(*(member.up() for member in cluster.of(role)))
@@ -138,12 +134,7 @@ async def _built(setup: Setup, folder: Path, children: Children, stack: AsyncExi
     proxies = {address: await proxy(address) for address in (*addresses.drafter, *addresses.verifier)}
     password = store.url.removeprefix("unix://:").rpartition("@")[0]
     dialled = f"redis://:{password}@{members[0].proxy.address}"
-    kv = valkey.embed_kv(valkey.resolve(), folder, setup.kv_bytes) if setup.kv_bytes else None
-    if kv is not None:
-        command = ChildCommand(kv.name, "redis-kv", kv.argv, folder / f"{kv.name}.log", "")
-        kv_answers = partial(valkey.answers, kv.url)
-        members.append(Member(command, kv_answers, await proxy(_socket(kv)), children))
-    for service in plan.services(settings, addresses, dialled, kv.url if kv else ""):
+    for service in plan.services(settings, addresses, dialled):
         own = proxies.get(service.grpc) or await proxy(service.http)
         check = partial(health.healthy, service.role, service.http, service.grpc)
         placed = _on_vllm(_dialling_proxies(service, proxies, setup.lease), setup)
@@ -181,9 +172,8 @@ def _dialling_proxies(service: Service, proxies: Mapping[str, Proxy], lease: flo
 
 
 def _on_vllm(service: Service, setup: Setup) -> Service:
-    """Return the service, on vLLM if it is one of the last verifiers and an environment for vLLM is given."""
-    last = [f"verifier-{setup.replicas - each}" for each in range(setup.vllm_verifiers)]
-    if setup.vllm_python is None or service.name not in last:
+    """Return the service, on vLLM if it is the last verifier and an environment for vLLM is given."""
+    if setup.vllm_python is None or service.name != f"verifier-{setup.replicas}":
         return service
     return replace(service, config={**service.config, "backend": "vllm"}, python=setup.vllm_python)
 

@@ -3,7 +3,6 @@
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import httpx2
 from prometheus_client.parser import text_string_to_metric_families
@@ -68,27 +67,6 @@ async def stored_logs(redis_url: str, generations: Iterable[str], prompt: int) -
     return {
         name: tokens_from_bytes(value)[prompt:] for name, value in zip(names, values, strict=True) if value is not None
     }
-
-
-@dataclass(frozen=True, slots=True)
-class Moves:
-    """Generations that went on at a verifier on vLLM, counted once for each time."""
-
-    moved: int = 0
-    restored: int = 0
-    """Number of those that found KV of their prompt, most often because it was restored."""
-
-
-async def stored_moves(redis_url: str, generations: Iterable[str]) -> Moves:
-    """Return the moves in the stored rounds of generations. vLLM marks the first round after each move."""
-    moves = Moves()
-    async with Redis.from_url(redis_url) as redis:
-        for name in generations:
-            rounds = [b"".join(fields.values()) for _, fields in await redis.xrange(lua.keys(_session(name))[2])]
-            firsts = [each for each in rounds if b'"first_round"' in each][1:]
-            restored = sum(b'"cached_tokens"' in each for each in firsts)
-            moves = Moves(moves.moved + len(firsts), moves.restored + restored)
-    return moves
 
 
 def _session(generation: str) -> str:

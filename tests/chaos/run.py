@@ -14,7 +14,7 @@ from tests.chaos.cluster import Cluster, Setup
 from tests.chaos.faults import Fault
 from tests.chaos.injector import FaultInjector
 from tests.chaos.near_ties import Judge
-from tests.chaos.observer import CommitLatency, stored_logs, stored_moves
+from tests.chaos.observer import CommitLatency, stored_logs
 from tests.chaos.report import Report, Timing
 from tests.chaos.scenarios import PROMPT, scenario, with_stop
 from tests.chaos.stream import Answer, Scenario, Stream
@@ -34,8 +34,6 @@ class Load:
     """Tokens of one answer."""
     vocabulary: int = 300
     """Prompts contain ids below this."""
-    prompt: int = PROMPT
-    """Number of tokens in every prompt."""
 
 
 async def chaos(
@@ -59,11 +57,10 @@ async def chaos(
             for task in (watching, *asking):
                 task.cancel()
         generations = dict.fromkeys(name for stream in streams for name in stream.shown)
-        logs = await stored_logs(running.redis_url, generations, load.prompt)
-        moves = await stored_moves(running.redis_url, generations)
+        logs = await stored_logs(running.redis_url, generations, PROMPT)
         checked = tuple(check(streams, expected, logs))
         timing = Timing(latency.quantile(0.5), latency.quantile(0.99), setup.lease)
-        return Report(seed, checked, tuple(injector.injected), len(injector.skipped), timing, moves)
+        return Report(seed, checked, tuple(injector.injected), len(injector.skipped), timing)
 
 
 async def undisturbed(
@@ -74,7 +71,7 @@ async def undisturbed(
     plain: list[Scenario] = []
     expected: dict[str, Answer] = {}
     while len(plain) < load.scenarios:
-        asked = scenario(rng, len(plain), load.tokens, load.vocabulary, load.prompt)
+        asked = scenario(rng, len(plain), load.tokens, load.vocabulary)
         answer = await _answer(client, asked)
         if not judge.has_near_tie(asked.body["prompt"], answer.tokens, asked.body.get("seed")):
             plain.append(asked)
