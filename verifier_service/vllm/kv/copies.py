@@ -72,7 +72,7 @@ class BlockCopies:
                 values = part.contiguous().view(cache.dtype).view(len(ids), *cache.shape[1:])
                 cache[ids.to(cache.device)] = values.to(cache.device)
         self._synchronize()
-        return partial(self._loaded.add, load.request) if load.last else _nothing
+        return partial(self._add_loaded, load.request) if load.last else _nothing
 
     def _copy(self, copy: BlockCopy) -> _Done:
         ids = torch.tensor(copy.block_ids)
@@ -80,7 +80,13 @@ class BlockCopies:
             layers = [cache[ids.to(cache.device)].reshape(len(ids), -1).view(torch.uint8) for cache in self._caches]
             rows: Any = torch.cat(layers, dim=1).cpu().numpy()
         self._synchronize()
-        return partial(self._parts.__setitem__, copy.number, {self._rank: rows})
+        return partial(self._add_copy, copy.number, rows)
+
+    def _add_loaded(self, request: str) -> None:
+        self._loaded.add(request)
+
+    def _add_copy(self, number: int, rows: Bytes) -> None:
+        self._parts[number] = {self._rank: rows}
 
     def _synchronize(self) -> None:
         if self._stream is not None:
