@@ -89,6 +89,7 @@ class _Api:
         self._bodies = bodies
         self._generator = Generator(services)
         self._sessions = UserSessions(services)
+        self._responses = stored_responses.StoredResponses(services)
         self._created = int(time.time())
 
     def mount(self, app: FastAPI) -> None:
@@ -114,7 +115,7 @@ class _Api:
 
     async def responses(self, request: Request) -> Response:
         """Answer an input, or continue an earlier response."""
-        body = await self._bodies.read(request, ResponsesBody)
+        body = await self._responses.with_items(await self._bodies.read(request, ResponsesBody))
         chat = await self._bodies.convert(request, body.chat)
         kept = await self._bodies.convert(request, partial(stored, body))
         return await self._generate(request, chat, lambda started, _: ResponsesWriter(started, body), kept)

@@ -46,11 +46,11 @@ async function anthropic() {
   return TURNS;
 }
 
-async function vercel(model, providerOptions = {}) {
+async function vercel(model) {
   const tools = { write: tool({ description: "Write a file.", inputSchema: jsonSchema(schema) }) };
   const messages = [{ role: "user", content: "go" }];
   for (let turn = 0; turn < TURNS; turn++) {
-    const asked = { model, messages: [...messages], tools, maxOutputTokens: limit(turn), maxRetries: 0, providerOptions };
+    const asked = { model, messages: [...messages], tools, maxOutputTokens: limit(turn), maxRetries: 0 };
     let failed = null;
     let response;
     if (turn % 2) {
@@ -81,7 +81,7 @@ const agents = {
   anthropic,
   "ai chat": () => vercel(compatible("bytes")),
   "ai openai chat": () => vercel(own.chat("bytes")),
-  "ai openai responses": () => vercel(own.responses("bytes"), { openai: { store: false } }), // else it sends references alone
+  "ai openai responses": () => vercel(own.responses("bytes")), // which refers to earlier items by their ids
 };
 const told = {};
 for (const [name, agent] of Object.entries(agents)) {

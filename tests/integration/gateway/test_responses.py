@@ -142,10 +142,35 @@ async def test_the_next_response_continues_the_session_of_the_one_before(here: S
         await here.client.responses.create(model="bytes", input="three", previous_response_id=first.id)
 
 
+async def test_a_reference_to_an_item_is_the_item(here: Stage) -> None:
+    here.verifier.script = Script(text=f"Well. {CALL}")
+    first = await here.client.responses.create(**AS_CODEX | {"store": True}, input="go")
+    items = [item.model_dump(exclude_unset=True) for item in first.output]
+    assert [item["type"] for item in items] == ["message", "function_call"]
+    result = {"type": "function_call_output", "call_id": items[1]["call_id"], "output": "ok"}
+    references = [{"type": "item_reference", "id": items[0]["id"]}, {"id": items[1]["id"]}]
+    seen = []
+    for said in (items, references):
+        given: Any = [{"role": "user", "content": "go"}, *said, result]
+        await here.client.responses.create(**AS_CODEX, input=given)
+        seen.append(here.verifier.calls[-1].tokens)
+    assert seen[0] == seen[1]
+
+
+async def test_an_item_of_another_user_or_of_no_store_does_not_exist(here: Stage) -> None:
+    for fields in ({"user": "a", "store": True}, {"user": "b", "store": False}):
+        first = await here.client.responses.create(**AS_CODEX | fields, input="go")
+        given: Any = [{"type": "item_reference", "id": first.output[0].id}]
+        with pytest.raises(openai.NotFoundError, match=r"input\[0\]: no such item"):
+            await here.client.responses.create(**AS_CODEX, input=given, user="b")
+
+
 @pytest.mark.parametrize(
     ("fields", "status", "param"),
     [
-        ({"input": [{"type": "item_reference", "id": "x"}]}, 400, "input[0]"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, 404, "input[0]"),
+        ({"input": [{"role": "user", "content": "a"}, {"id": f"msg_{'0' * 32}-1_0"}]}, 404, "input[1]"),
+        ({"input": [{"id": f"msg_{at:032x}-1_0"} for at in range(129)]}, 400, "input"),
         ({"input": [{}]}, 400, "input[0]"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, 400, "input[0]"),
         ({"tools": [{"type": "computer"}]}, 400, "tools[0].type"),
