@@ -1,7 +1,8 @@
 """A verifier on vLLM serves the same as the native one: law, tokens, sessions that move, and refusals.
 
-One verifier on vLLM, one native one and one drafter run for the whole file, on tiny models whose law is computed
-exactly. KV is scarce on vLLM, so that sequences are preempted and recomputed among the others.
+One verifier on vLLM, one native one, one on the reference backend, and one drafter run for the whole file, on tiny
+models whose law is computed exactly. KV is scarce on vLLM, so that sequences are preempted and recomputed among the
+others.
 """
 
 import asyncio
@@ -73,6 +74,7 @@ class Seen:
     cells: dict[tuple[Mode, str], list[Done]]
     vllm: dict[str, list[Done]]
     native: dict[str, list[Done]]
+    reference: dict[str, list[Done]]
     to_vllm: dict[str, list[Done]]
     """The rest of the answers that the native verifier began."""
     to_native: dict[str, list[Done]]
@@ -129,6 +131,7 @@ async def _seen(folder: Path) -> Seen:
         running_drafter(_model("drafter", 0.1), support=3, ahead=2) as drafts,
         vllm_verifier(target(), folder, drafts.address, kv_bytes=KV_BYTES, http=http) as verifier,
         running_verifier(target(), drafts.address) as native,
+        running_verifier(target(), drafts.address, backend="transformers") as reference,
     ):
         cells = {cell: await generate(verifier.client, _cell(at, *cell), AT_ONCE) for at, cell in enumerate(CELLS)}
         on_vllm = {name: await generate(verifier.client, compared(name), COUNT) for name in COMPARED}
@@ -137,6 +140,7 @@ async def _seen(folder: Path) -> Seen:
             cells,
             on_vllm,
             on_native,
+            {name: await generate(reference, compared(name), COUNT) for name in COMPARED},
             {name: await generate(verifier.client, compared(name, on_native[name]), COUNT) for name in COMPARED},
             {name: await generate(native, compared(name, on_vllm[name]), COUNT) for name in COMPARED},
             (await generate(verifier.client, edge(), 6), await generate(native, edge(), 6)),
@@ -226,8 +230,11 @@ def test_drafts_are_judged_and_every_kind_of_token_occurs(mode: Mode, seen: Seen
 
 
 @pytest.mark.parametrize("name", COMPARED)
-def test_the_tokens_are_those_of_the_native_engine(name: str, seen: Seen) -> None:
-    assert [done.tokens for done in seen.vllm[name]] == [done.tokens for done in seen.native[name]]
+def test_the_tokens_are_those_of_the_native_engine_and_the_reference(name: str, seen: Seen) -> None:
+    vllm, native, reference = (
+        [done.tokens for done in each[name]] for each in (seen.vllm, seen.native, seen.reference)
+    )
+    assert vllm == native == reference
 
 
 @pytest.mark.parametrize("name", COMPARED)
