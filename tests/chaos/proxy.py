@@ -82,16 +82,30 @@ class Proxy:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open.add(writer)
-        with suppress(OSError):
-            up_reader, up_writer = await self._dial()
-            requests = asyncio.create_task(self._pass(reader, up_writer, None))
+        try:
+            with suppress(OSError):
+                up_reader, up_writer = await self._dial()
+                await self._forward(reader, writer, up_reader, up_writer)
+        finally:
+            self._open.discard(writer)
+            self._cut.discard(writer)
+            writer.transport.abort()
+
+    async def _forward(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        up_reader: asyncio.StreamReader,
+        up_writer: asyncio.StreamWriter,
+    ) -> None:
+        """Forward in both directions until one side closes, then close both."""
+        requests = asyncio.create_task(self._pass(reader, up_writer, None))
+        try:
             await self._pass(up_reader, writer, writer)
+        finally:
             writer.transport.abort()
             up_writer.transport.abort()
-            await requests
-        self._open.discard(writer)
-        self._cut.discard(writer)
-        writer.transport.abort()
+        await requests
 
     async def _dial(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if self._server.startswith("/"):
