@@ -22,7 +22,7 @@ from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 if __name__ == "__main__":
     model = {"path": sys.argv[1], "products": sys.argv[2]}
     settings = VerifierSettings.load(overrides={"model": model, "backend": "vllm", "kv_bytes": 2**26})
-    _, target = load_target(settings)
+    _, target, *_ = load_target(settings)
     runner = target._engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
     layers = [each for each in runner.model.modules() if isinstance(each, (LinearBase, ParallelLMHead))]
     print("packed", sum(hasattr(each, "packed") for each in layers), "of", len(layers))
