@@ -28,6 +28,8 @@ _OF_CONTEXT = ("prompt", "tokens", "messages")
 _QUICK_BYTES = 32 * 1024
 _QUICK_BRACKETS = 400
 _READABLE = ("gzip", "x-gzip", "deflate")
+_MEMBERS = 256
+"""Most members of a compressed body. Empty ones add nothing to its size, and each takes microseconds."""
 _PIECE = 64 * 1024
 """Most bytes that are decompressed at once, so that little is read of a body that grows too large."""
 _MISTAKES = ("int_type", "greater_than_equal")
@@ -244,12 +246,14 @@ def decoded(chunks: AsyncIterator[bytes], encoding: str) -> AsyncIterator[bytes]
 
 
 async def _inflated(chunks: AsyncIterator[bytes], encoding: str) -> AsyncIterator[bytes]:
-    inflating = None
+    inflating, members = None, 0
     try:
         async for chunk in chunks:
             rest = chunk
             while rest:
                 if inflating is None or inflating.eof:  # a gzip body may have several members
+                    if (members := members + 1) > _MEMBERS:
+                        raise FieldInvalid(f"the body has over {_MEMBERS} compressed members")
                     inflating = zlib.decompressobj(_window_bits(encoding, rest[0]))
                 yield inflating.decompress(rest, _PIECE)
                 rest = inflating.unused_data or inflating.unconsumed_tail

@@ -135,6 +135,8 @@ async def test_a_byte_order_mark_is_read(here: Stage) -> None:
     [
         (gzip.compress(BODY, mtime=0), "gzip", 200, None),
         (gzip.compress(BODY[:9], mtime=0) + gzip.compress(BODY[9:], mtime=0), "gzip", 200, None),
+        (gzip.compress(b"", mtime=0) * 255 + gzip.compress(BODY, mtime=0), "gzip", 200, None),
+        (gzip.compress(b"", mtime=0) * 256 + gzip.compress(BODY, mtime=0), "gzip", 400, "invalid_value"),
         (gzip.compress(BODY, mtime=0) + b"x", "gzip", 400, "invalid_value"),
         (zlib.compress(BODY), "deflate", 200, None),
         (zlib.compress(BODY)[2:-4], "deflate", 200, None),
