@@ -115,7 +115,9 @@ class _Api:
 
     async def responses(self, request: Request) -> Response:
         """Answer an input, or continue an earlier response."""
-        body = await self._responses.with_items(await self._bodies.read(request, ResponsesBody))
+        read = await self._bodies.read(request, ResponsesBody)
+        body = await self._responses.with_items(read)
+        request.state.large_body |= body is not read  # the items may be large
         chat = await self._bodies.convert(request, body.chat)
         kept = await self._bodies.convert(request, partial(stored, body))
         return await self._generate(request, chat, lambda started, _: ResponsesWriter(started, body), kept)

@@ -58,7 +58,7 @@ class StoredResponses:
 
         Raises:
             GenerationNotFound: an item does not exist; `param` is its place.
-            FieldInvalid: the input refers to too many responses.
+            FieldInvalid: the input refers to too many responses, or to more text than a body may have.
         """
         referred = _references(body.input)
         if not referred:
@@ -77,6 +77,9 @@ class StoredResponses:
         for index, id in referred.items():
             if id not in items:
                 raise GenerationNotFound(f"input[{index}]: no such item", f"input[{index}]")
+        sizes = {id: len(json.dumps(item)) for id, item in items.items()}
+        if sum(sizes[id] for id in referred.values()) > (most := self._services.settings.max_body_bytes):
+            raise FieldInvalid(f"input refers to items of over {most} bytes", "input")
         whole_input = [items[referred[at]] if at in referred else item for at, item in enumerate(body.input)]
         return body.model_copy(update={"input": whole_input})
 

@@ -157,6 +157,14 @@ async def test_a_reference_to_an_item_is_the_item(here: Stage) -> None:
     assert seen[0] == seen[1]
 
 
+async def test_references_add_up_to_one_body_at_most() -> None:
+    async with stage(ScriptedVerifier(script=Script(text="long " * 40)), max_body_bytes=2000) as here:
+        first = await here.client.responses.create(model="bytes", input="go")
+        given: Any = [{"id": first.output[0].id}] * 8
+        with pytest.raises(openai.BadRequestError, match="input refers to items of over 2000 bytes"):
+            await here.client.responses.create(model="bytes", input=given)
+
+
 async def test_an_item_of_another_user_or_of_no_store_does_not_exist(here: Stage) -> None:
     for fields in ({"user": "a", "store": True}, {"user": "b", "store": False}):
         first = await here.client.responses.create(**AS_CODEX | fields, input="go")
