@@ -16,8 +16,7 @@ _LAST = 0x7F
 def overfull_field(raw: bytes, kind: Any) -> str | None:
     """Return the field with which a message has over MAX_PARTS parts; None if it has fewer, or is no message.
 
-    The name is that of the innermost repeated field; it is empty for a
-    field that the type does not have.
+    The name is that of the innermost repeated field; it is empty for a field that the type does not have.
 
     Args:
         raw: bytes of the message.

@@ -25,7 +25,7 @@ _LATE = 3
 _BUDGET = 15.0
 """Seconds of slow compilation per caller and period."""
 _CLIENT_BUDGET = 2 * _BUDGET
-"""The same for an address and all users that it names."""
+"""Seconds of slow compilation per address, with all users that it names, and period."""
 _REMEMBERED = 512
 """Most grammars in the cache of outcomes."""
 _WAITING = 256

@@ -105,6 +105,8 @@ class TextWriter:
             )
             if sampled and greedy:
                 found[name] = sampled, greedy
+        if not found:
+            raise ConfigError(f"--questions: the target ends every answer within {STEPS} tokens")
         return found
 
     def _stored(self, path: Path, make: Callable[[], list[TargetText]]) -> list[TargetText]:
