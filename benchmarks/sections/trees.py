@@ -36,8 +36,8 @@ def measure(lab: Lab) -> Report:
     """Measure every way at every temperature."""
     scale = lab.scale
     target = load(scale.pair.target, compiled=scale.compiled)
-    settings = DrafterSettings.load(None, {"model": {"path": scale.pair.drafter, "device": "cpu"}})
-    forester = TreeDecoder(target, load_drafter(settings))
+    model = {"path": scale.pair.drafter, "device": "cpu", "compile": scale.compiled}
+    forester = TreeDecoder(target, load_drafter(DrafterSettings.load(None, {"model": model})))
     rows, figures = list[list[str]](), list[Figure]()
     temperatures = TEMPERATURES if scale.repeats > 1 else TEMPERATURES[-1:]
     for temperature in temperatures:
