@@ -9,8 +9,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import IPv6Address, ip_address, ip_network
+from typing import NamedTuple
 
-from gateway.fair_queue import Share
 from specdec.errors import FieldInvalid, PriorityNotAllowed
 
 MAX_NAME = 256
@@ -34,6 +34,14 @@ class PriorityClass(StrEnum):
     def level(self) -> int:
         """Priority in a verifier's queue; lower goes first. A long wait raises a generation above later ones."""
         return {PriorityClass.FLEX: 1, PriorityClass.DEFAULT: 0, PriorityClass.PRIORITY: -1}[self]
+
+
+class Share(NamedTuple):
+    """Holder of places: a client, or one of its users."""
+
+    client: str
+    user: str = ""
+    """User of the client; users get places in rotation. Empty if the client's users are not distinguished."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,20 +1,32 @@
-"""HTTP connection with bounds on the arrival time of a request and on the size of everything but its body."""
+"""HTTP connection with bounds on arrival times, on the size of everything but the body, and on unread answers.
+
+An unread answer is aborted after a timeout, which is shorter if its caller has many.
+"""
 
 import asyncio
 import math
 import socket
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from gateway.fair_queue import Share
+from gateway.callers.caller import Share
+from gateway.http.replies.answers import answered_share
 from gateway.http.replies.problems import error_body
-from gateway.http.unread import UnreadAnswers, answered_share
 from specdec.errors import DeadlineExceeded, FieldInvalid, MessageTooLarge, QueueFull, SpecdecError
 from specdec.serving.addresses import without_mapping
 
+UNREAD_SECONDS = 30.0
+"""Seconds that a client may leave an answer unread before its connection is closed and its work ends."""
+CROWDED_SECONDS = 3.0
+"""Timeout in seconds if the client's address or user already has the most unread answers."""
+MOST_OF_ADDRESS = 32
+"""Most unread answers of one address, all its users together, with the long timeout."""
+MOST_OF_USER = 16
+"""Most unread answers of one user, or of one key's tenant, with the long timeout."""
 _DELAYS = (0.4, 4.0, 40.0, 400.0)
 """Seconds before each probe of a half-closed connection; few, because some clients count interim answers."""
 _ANSWERED = 0.1
@@ -38,6 +50,30 @@ MAX_PIPELINED = 16
 """Most pipelined requests that wait for the current answer; today's clients do not pipeline."""
 _BUSY = 0.1
 """Delay of the event loop, in seconds, above which a late request may have arrived without being read."""
+
+
+class UnreadAnswers:
+    """Number of unread answers of each caller, over all connections of a server."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[Share | str] = Counter()
+
+    def add(self, share: Share) -> float:
+        """Count an answer that its client stopped reading; return its timeout in seconds."""
+        self._counts.update(_keys(share))
+        crowded = self._counts[share.client] > MOST_OF_ADDRESS or self._counts[share] > MOST_OF_USER
+        return CROWDED_SECONDS if crowded else UNREAD_SECONDS
+
+    def remove(self, share: Share) -> None:
+        """Remove an answer that is read again or whose connection has ended."""
+        self._counts.subtract(_keys(share))
+        for key in _keys(share):
+            if self._counts[key] <= 0:
+                del self._counts[key]
+
+
+def _keys(share: Share) -> Iterable[Share | str]:
+    return (share.client, share)
 
 
 class BoundedConnection(HttpToolsProtocol):

@@ -14,7 +14,7 @@ from starlette.middleware.cors import CORSMiddleware
 from gateway.callers.caller import allowed_priority, calling_key, calling_tenant
 from gateway.config import GatewaySettings
 from gateway.http import openapi, page, probes, sessions, stored_responses
-from gateway.http.door import BrowserGuard, Door
+from gateway.http.edge import BrowserGuard, Door, Edge
 from gateway.http.messages_api.body import CountBody, MessagesBody
 from gateway.http.messages_api.replies import MessageReply, MessagesWriter, TokenCount
 from gateway.http.replies.answers import (
@@ -29,7 +29,7 @@ from gateway.http.replies.answers import (
     whole,
 )
 from gateway.http.replies.objects import ChatCompletion, Completion, Model, ModelList, Text, Tokens, known_drafter
-from gateway.http.replies.problems import Edge, on_error, on_http_error
+from gateway.http.replies.problems import on_error, on_http_error
 from gateway.http.replies.tool_writer import writer_for
 from gateway.http.replies.writers import AnswerFormat
 from gateway.http.requests.bodies import BodyReader

@@ -11,8 +11,7 @@ import structlog
 import uvicorn
 from starlette.types import ASGIApp
 
-from gateway.http.connection import BoundedConnection
-from gateway.http.unread import UnreadAnswers
+from gateway.http.connection import BoundedConnection, UnreadAnswers
 from gateway.tasks import cancel_and_wait
 from specdec.errors import ConfigError
 from specdec.serving.addresses import listen

@@ -10,9 +10,9 @@ import grpc
 import structlog
 from google.protobuf import descriptor_pool
 
+from gateway.admission import FairThread
 from gateway.callers.caller import called_from, calling_tenant, let_in, place_share
 from gateway.callers.key_file import KeyFile
-from gateway.fair_queue import FairThread
 from gateway.rpc.parts import MAX_PARTS, QUICK_BYTES, overfull_field
 from specdec.errors import FieldInvalid, KeyRefused, QueueFull
 from specdec.serving.rpc.access import DoorInterceptor

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 import grpc.aio
 
+from gateway.admission import FairQueue
 from gateway.bounds import unique_ids, unique_stops
 from gateway.callers.caller import PriorityClass, allowed_priority, calling_key, calling_tenant, place_share
-from gateway.fair_queue import FairQueue
 from gateway.models.served import ServedModel
 from gateway.request import (
     ChatPrompt,

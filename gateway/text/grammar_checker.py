@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from gateway.callers.caller import place_share
-from gateway.fair_queue import FairQueue, Share
+from gateway.admission import FairQueue
+from gateway.callers.caller import Share, place_share
 from gateway.workers.process import WorkerLost, WorkerProcess
 from specdec.errors import FieldInvalid, QueueFull
 from specdec.sampling.grammar import Grammar

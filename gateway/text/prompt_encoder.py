@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TypeVar
 
+from gateway.admission import FairThreads
 from gateway.callers.caller import place_share
-from gateway.fair_queue import FairThreads
 from gateway.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt, TokenPrompt
 from gateway.text.tokenizer import ModelTokenizer
 from specdec.errors import ContextLengthExceeded

@@ -3,10 +3,9 @@
 import sys
 from dataclasses import dataclass, field
 
-from gateway.admission import Admission, Drain
+from gateway.admission import Admission, Drain, FairThreads
 from gateway.callers.key_file import KeyFile
 from gateway.config import GatewaySettings
-from gateway.fair_queue import FairThreads
 from gateway.metrics import GatewayMetrics
 from gateway.models.served import ServedModels
 from gateway.store.limits import Limits

@@ -16,11 +16,9 @@ from pydantic import BaseModel
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from gateway.callers.caller import check_name, place_share
-from gateway.fair_queue import Share
+from gateway.callers.caller import Share, check_name, place_share
 from gateway.http.replies.pieces import json_pieces
 from gateway.http.replies.problems import CLIENT_GONE
-from gateway.http.unread import note_share
 from gateway.request import MAX_CHOICES
 from gateway.tasks import cancel_and_wait
 from gateway.text.tokenizer import ModelTokenizer
@@ -33,6 +31,7 @@ _DIGITS = 10
 _CURSOR = re.compile(rf"([^.]+)((?:\.[0-9]{{1,9}}){{1,{MAX_CHOICES}}})")
 _HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 _PING = b": ping\n"
+_SHARE = "share"
 _QUICK_TOKENS = 2048
 """Most tokens described in a whole answer that is written on the event loop; a longer one is written on a thread."""
 _QUICK_BYTES = 4096
@@ -297,3 +296,14 @@ def _writer(started: Started, services: Services, make: WriterMaker) -> AnswerWr
 
 def _id(name: str, positions: Sequence[int]) -> bytes:
     return f"id: {cursor(name, positions)}\n".encode() if name else b""
+
+
+def note_share(scope: Scope, share: Share) -> None:
+    """Record the owner of a request's answer when its user is known."""
+    scope.setdefault("state", {})[_SHARE] = share
+
+
+def answered_share(scope: Mapping[str, Any]) -> Share:
+    """Return the recorded owner of a request's answer, or its address."""
+    noted: Share | None = scope.get("state", {}).get(_SHARE)
+    return noted or Share((scope.get("client") or ("",))[0])

@@ -1,24 +1,15 @@
-"""Errors in OpenAI's format, and the outermost layer of every HTTP request: its id, log line and metrics."""
+"""Errors in OpenAI's and Anthropic's formats."""
 
 import math
-import re
-import time
 from typing import Any
 
 import structlog
-from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from structlog.contextvars import bound_contextvars
 
-from gateway.callers.caller import called_from
 from gateway.http.replies.objects import ErrorBody, ErrorDetail
-from gateway.metrics import GatewayMetrics
-from gateway.request import new_id
 from specdec.errors import (
-    InternalError,
     KeyRefused,
     RateLimited,
     RequestError,
@@ -27,10 +18,7 @@ from specdec.errors import (
     SpecdecError,
     TurnConflict,
 )
-from specdec.serving.rpc.interceptors import GOOD_REQUEST_ID, logged_id
 from specdec.serving.rpc.status import logged_error, status_of
-from specdec.serving.telemetry.spans import TraceSpan
-from specdec.serving.telemetry.tracing import served_span
 
 MESSAGES = "/v1/messages"
 """Path prefix of Anthropic's API, whose errors use its format."""
@@ -102,59 +90,3 @@ async def on_http_error(request: Request, error: Exception) -> Response:
     refused = RouteNotFound(f"{what} {request.url.path}")
     body = anthropic_error(refused) if request.url.path.startswith(MESSAGES) else error_body(refused).model_dump()
     return JSONResponse(body, status_code=error.status_code, headers=error.headers)
-
-
-class Edge:
-    """Outermost layer: gives every request an id, counts it, and answers it even after an unexpected exception."""
-
-    def __init__(self, app: ASGIApp, metrics: GatewayMetrics) -> None:
-        self._app = app
-        self._metrics = metrics
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        scope["path"] = re.sub("/+", "/", scope["path"]).rstrip("/") or "/"  # base URLs are written with slashes or not
-        given = Headers(scope=scope).get("x-request-id", "")
-        good = GOOD_REQUEST_ID.fullmatch(given) is not None
-        request_id = given if good else new_id()
-        scope.setdefault("state", {})["request_id"] = request_id
-        called_from((scope.get("client") or ("",))[0])
-        status, began = 0, time.perf_counter()
-
-        async def send_with_id(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                MutableHeaders(scope=message)["x-request-id"] = request_id
-            await send(message)
-
-        traced = served_span(scope["method"], Headers(scope=scope), begins=scope["method"] == "POST")
-        with bound_contextvars(request_id=logged_id(given) if good else request_id), traced as span:
-            try:
-                await self._app(scope, receive, send_with_id)
-            except ClientDisconnect:
-                _log.debug("client_gone")
-            except Exception as error:  # noqa: BLE001 - a bug is answered like every other error
-                _log.error("request_failed", exc_info=error)
-                if not status:
-                    failure = InternalError(f"internal error, request id {request_id}")
-                    response = error_response(failure, anthropic=scope["path"].startswith(MESSAGES))
-                    await response(scope, receive, send_with_id)
-            finally:
-                self._count(scope, status, time.perf_counter() - began)
-                _describe(span, scope, status)
-
-    def _count(self, scope: Scope, status: int, seconds: float) -> None:
-        route = getattr(scope.get("route"), "path", "unmatched")
-        self._metrics.requests.labels(route, str(status or CLIENT_GONE)).inc()
-        self._metrics.request_seconds.labels(route).observe(seconds)
-        _log.debug("request_ended", route=route, status=status or CLIENT_GONE, seconds=round(seconds, 6))
-
-
-def _describe(span: TraceSpan, scope: Scope, status: int) -> None:
-    method, route = scope["method"], getattr(scope.get("route"), "path", "")
-    failed = {"error.type": str(status)} if status >= 500 else {}
-    told = {"http.request.method": method, "http.route": route, "http.response.status_code": status or CLIENT_GONE}
-    span.describe(told | failed, f"{method} {route}".strip())

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from starlette.requests import Request
 
-from gateway.callers.caller import calling_tenant, place_share
-from gateway.fair_queue import FairQueue, Share
+from gateway.admission import FairQueue
+from gateway.callers.caller import Share, calling_tenant, place_share
 from gateway.http.requests.body import Body, body_chunks, is_quick, parse_json, read_body
 from gateway.workers.process import WorkerLate, WorkerLost, WorkerProcess
 from specdec.errors import FieldInvalid, QueueFull

@@ -4,7 +4,7 @@ import httpx2
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.http.door import is_local
+from gateway.http.edge import is_local
 from tests.integration.gateway.stage import Stage, stage
 
 SECRET = "sk-topsecret5150"

@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from gateway.http import unread
+from gateway.http import connection
 from gateway.http.connection import MAX_PIPELINED
 from specdec.cli.local.ports import free
 from specdec.errors import InternalError
@@ -327,7 +327,7 @@ async def test_a_connection_has_so_many_requests_waiting(here: Stage) -> None:
 
 
 async def test_who_does_not_read_loses_the_connection(here: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unread, "UNREAD_SECONDS", 0.2)
+    monkeypatch.setattr(connection, "UNREAD_SECONDS", 0.2)
     host, port = here.gateway.http.split(":")
     with socket.socket() as silent:
         silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -341,7 +341,7 @@ async def test_who_does_not_read_loses_the_connection(here: Stage, monkeypatch: 
 
 async def test_an_unread_stream_is_not_generated_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream of about 1 MB, which fits the kernel's buffers on loopback."""
-    monkeypatch.setattr(unread, "UNREAD_SECONDS", 0.2)
+    monkeypatch.setattr(connection, "UNREAD_SECONDS", 0.2)
     script = Script(tokens=tuple(b"a" * 3000))
     body = GOOD | {"stream": True, "logprobs": 20, "max_tokens": 3000}
     async with stage(ScriptedVerifier(script=script, info=facts(context_length=4096))) as here:

@@ -2,8 +2,7 @@
 
 import pytest
 
-from gateway.callers.caller import ApiKey, called_from, place_share, tenant_name
-from gateway.fair_queue import Share
+from gateway.callers.caller import ApiKey, Share, called_from, place_share, tenant_name
 from gateway.rpc.door import host_of
 
 

@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from gateway.fair_queue import FairQueue, Share
+from gateway.admission import FairQueue
+from gateway.callers.caller import Share
 from specdec.errors import QueueFull
 
 

@@ -6,7 +6,8 @@ from functools import partial
 
 import pytest
 
-from gateway.fair_queue import FairThread, FairThreads, Share
+from gateway.admission import FairThread, FairThreads
+from gateway.callers.caller import Share
 from specdec.errors import QueueFull
 
 

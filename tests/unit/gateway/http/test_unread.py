@@ -1,15 +1,14 @@
 """Unread answers are kept for a while, and only briefly for an address or user with many of them."""
 
-from gateway.fair_queue import Share
-from gateway.http.unread import (
+from gateway.callers.caller import Share
+from gateway.http.connection import (
     CROWDED_SECONDS,
     MOST_OF_ADDRESS,
     MOST_OF_USER,
     UNREAD_SECONDS,
     UnreadAnswers,
-    answered_share,
-    note_share,
 )
+from gateway.http.replies.answers import answered_share, note_share
 
 
 def test_a_user_with_many_unread_answers_keeps_new_ones_only_briefly() -> None:
