@@ -27,10 +27,10 @@ from gateway.http.replies.answers import (
     wants_ids,
     while_connected,
     whole,
+    writer_for,
 )
 from gateway.http.replies.objects import ChatCompletion, Completion, Model, ModelList, Text, Tokens, known_drafter
 from gateway.http.replies.problems import on_error, on_http_error
-from gateway.http.replies.tool_writer import writer_for
 from gateway.http.replies.writers import AnswerFormat
 from gateway.http.requests.bodies import BodyReader
 from gateway.http.requests.completions import ChatBody, CompletionBody

@@ -10,9 +10,8 @@ from pydantic import WithJsonSchema
 from gateway.callers.caller import calling_tenant
 from gateway.http import openapi
 from gateway.http.replies import answers as cursor
-from gateway.http.replies.answers import json_response, streamed, while_connected
+from gateway.http.replies.answers import json_response, streamed, while_connected, writer_for
 from gateway.http.replies.objects import Completion
-from gateway.http.replies.tool_writer import writer_for
 from gateway.http.requests.bodies import BodyReader
 from gateway.http.requests.fields import Name
 from gateway.http.requests.session_bodies import (

@@ -19,6 +19,8 @@ from starlette.types import Receive, Scope, Send
 from gateway.callers.caller import Share, check_name, place_share
 from gateway.http.replies.pieces import json_pieces
 from gateway.http.replies.problems import CLIENT_GONE
+from gateway.http.replies.tool_writer import ToolChatWriter
+from gateway.http.replies.writers import AnswerFormat, ChatWriter, CompletionWriter, Writer
 from gateway.request import MAX_CHOICES
 from gateway.tasks import cancel_and_wait
 from gateway.text.tokenizer import ModelTokenizer
@@ -287,6 +289,14 @@ async def _stream(
     except Exception as error:  # noqa: BLE001 - the headers are sent, so only the stream can report it
         _log.error("stream_failed", exc_info=error)
         yield writer.failure(InternalError("internal error; the log knows more under this answer's x-request-id"))
+
+
+def writer_for(started: Started, tokenizer: ModelTokenizer, answer_format: AnswerFormat | None) -> Writer:
+    """Create a writer for the answer format; None uses the format stored with the generation."""
+    chosen = answer_format or AnswerFormat.parse(started.header.answer_format)
+    if started.header.reading:
+        return ToolChatWriter(started, chosen, tokenizer)
+    return (ChatWriter if chosen.chat else CompletionWriter)(started, chosen, tokenizer)
 
 
 def _writer(started: Started, services: Services, make: WriterMaker) -> AnswerWriter:

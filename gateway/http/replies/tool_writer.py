@@ -11,7 +11,7 @@ from gateway.http.replies.objects import (
     CustomCall,
     FunctionCall,
 )
-from gateway.http.replies.writers import AnswerFormat, ChatWriter, CompletionWriter, Writer
+from gateway.http.replies.writers import AnswerFormat, ChatWriter
 from gateway.text.output import OutputToken
 from gateway.text.tokenizer import ModelTokenizer
 from gateway.tools.message_reader import ReadMessage
@@ -62,14 +62,6 @@ class ToolChatWriter(ChatWriter):
         message = AssistantMessage(role="assistant", content=content, refusal=None, **_thought(read.reasoning), **calls)
         logprobs = chat_logprobs(output.tokens, self._tokenizer.token_bytes)
         return ChatChoice(**self._choice(index, output.tokens, output.finished), message=message, logprobs=logprobs)
-
-
-def writer_for(started: Started, tokenizer: ModelTokenizer, answer_format: AnswerFormat | None) -> Writer:
-    """Create a writer for the answer format; None uses the format stored with the generation."""
-    chosen = answer_format or AnswerFormat.parse(started.header.answer_format)
-    if started.header.reading:
-        return ToolChatWriter(started, chosen, tokenizer)
-    return (ChatWriter if chosen.chat else CompletionWriter)(started, chosen, tokenizer)
 
 
 def _thought(text: str) -> dict[str, Any]:

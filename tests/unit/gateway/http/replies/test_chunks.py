@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.http.replies.answers import writer_for
 from gateway.http.replies.objects import ChatCompletionChunk, Completion, CompletionChoice, Delta, DeltaChoice
 from gateway.http.replies.statistics import Usage
-from gateway.http.replies.tool_writer import writer_for
 from gateway.http.replies.writers import AnswerFormat, Writer
 from gateway.text.output import OutputToken
 from gateway.tools.values import CallDelta, MessageDelta
