@@ -22,7 +22,7 @@ from gateway.http.replies.problems import CLIENT_GONE
 from gateway.http.replies.tool_writer import ToolChatWriter
 from gateway.http.replies.writers import AnswerFormat, ChatWriter, CompletionWriter, Writer
 from gateway.request import MAX_CHOICES
-from gateway.tasks import cancel_and_wait
+from gateway.tasks import CANCEL_AGAIN, cancel_and_wait
 from gateway.text.tokenizer import ModelTokenizer
 from gateway.turns.events import Event, Finished, Output, OutputRound, Started, collect, described_tokens
 from gateway.turns.services import Services
@@ -33,6 +33,8 @@ _DIGITS = 10
 _CURSOR = re.compile(rf"([^.]+)((?:\.[0-9]{{1,9}}){{1,{MAX_CHOICES}}})")
 _HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 _PING = b": ping\n"
+_LEAST_WAIT = 0.001
+"""Least time, in seconds, between two looks for silence."""
 _SHARE = "share"
 _QUICK_TOKENS = 2048
 """Most tokens described in a whole answer that is written on the event loop; a longer one is written on a thread."""
@@ -96,21 +98,42 @@ def json_response(answer: BaseModel, exclude_unset: bool = False, headers: Mappi
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
     """Return the response of `work`, which is cancelled if the client disconnects first."""
-    task = asyncio.create_task(work)
-    gone = asyncio.create_task(_disconnected(request))
-    try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        return Response(status_code=CLIENT_GONE)
-    finally:
-        gone.cancel()
-        await cancel_and_wait(task)
+    with ConnectedClient(request.receive):
+        return await work
+    return Response(status_code=CLIENT_GONE)
 
 
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+class ConnectedClient:
+    """Context of work for a client. If the client disconnects, the work is cancelled and the context ends."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._cancellations = 0
+
+    def __enter__(self) -> None:
+        task = asyncio.current_task()
+        if task is None:
+            raise InternalError("an answer is made outside of a task")
+        self._task = task
+        self._before = task.cancelling()
+        self._watch = asyncio.create_task(self._disconnected())
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        """Return whether the exception is the cancellation of a disconnected client's work."""
+        self._watch.cancel()
+        for _each in range(self._cancellations):
+            self._task.uncancel()
+        own = self._cancellations > 0 and self._task.cancelling() <= self._before
+        return own and kind is not None and issubclass(kind, asyncio.CancelledError)
+
+    async def _disconnected(self) -> None:
+        """Cancel the work when the client disconnects, and again while it goes on: a cancellation may be lost."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        while True:
+            self._cancellations += 1
+            self._task.cancel()
+            await asyncio.sleep(CANCEL_AGAIN)
 
 
 class AnswerWriter(Protocol):
@@ -197,14 +220,14 @@ async def streamed(
 
 async def _close(events: AsyncGenerator[Event], first: asyncio.Task[Event] | None) -> None:
     """Cancel the wait for the first round, and close the events."""
-    if first is not None:
+    if first is not None and not (first.done() and not first.cancelled() and first.exception() is None):
         first.cancel()
         await asyncio.gather(first, return_exceptions=True)
     await events.aclose()
 
 
 class EventStream(StreamingResponse):
-    """Streaming response that always closes its events at the end."""
+    """Streaming response that ends when its client disconnects, and always closes its events at the end."""
 
     def __init__(
         self,
@@ -223,11 +246,14 @@ class EventStream(StreamingResponse):
         self._share = share
         self._written = 0.0
         """Time of the last write, by `time.monotonic`."""
+        self._comment: asyncio.Task[None] | None = None
+        """Task that sends the last comment; None before the first."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         note_share(scope, self._share)
         try:
-            await super().__call__(scope, receive, send)
+            with ConnectedClient(receive):
+                await self.stream_response(send)
         finally:
             await _close(self._events, self._first)
 
@@ -235,7 +261,7 @@ class EventStream(StreamingResponse):
         """Send the content, with comments during silence."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         self._written = time.monotonic()
-        pings = asyncio.create_task(self._send_pings(send))
+        self._wait_for_silence(send)
         try:
             async for chunk in self.body_iterator:
                 self._written = time.monotonic()
@@ -243,16 +269,23 @@ class EventStream(StreamingResponse):
                 if len(chunk) > _QUICK_BYTES:
                     await asyncio.sleep(0)  # the next chunk may be long, too
         finally:
-            await cancel_and_wait(pings)
+            self._timer.cancel()
+            if self._comment is not None:
+                await cancel_and_wait(self._comment)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _send_pings(self, send: Send) -> None:
-        """Send a comment after every `ping` seconds of silence. Each write is whole lines, so a ping splits none."""
-        while True:
-            await asyncio.sleep(self._written + self._ping - time.monotonic())
-            if time.monotonic() - self._written >= self._ping:
-                self._written = time.monotonic()
-                await send({"type": "http.response.body", "body": _PING, "more_body": True})
+    def _wait_for_silence(self, send: Send) -> None:
+        """Send a comment after every `ping` seconds of silence. Each write is whole lines, so a comment splits none."""
+        now = time.monotonic()
+        if now - self._written >= self._ping and (self._comment is None or self._comment.done()):
+            self._written = now
+            self._comment = asyncio.create_task(_send_comment(send))
+        rest = max(self._written + self._ping - now, _LEAST_WAIT)
+        self._timer = asyncio.get_running_loop().call_later(rest, self._wait_for_silence, send)
+
+
+async def _send_comment(send: Send) -> None:
+    await send({"type": "http.response.body", "body": _PING, "more_body": True})
 
 
 async def _stream(
