@@ -5,11 +5,14 @@ from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from inspect import signature
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.callers.caller import allowed_priority, calling_key, calling_tenant
 from gateway.config import GatewaySettings
@@ -48,7 +51,7 @@ from specdec.serving.addresses import is_loopback
 from specdec.serving.version import package_version
 
 
-def build(services: Services, bodies: BodyReader) -> FastAPI:
+def build(services: Services, bodies: BodyReader) -> ASGIApp:
     """Return the ASGI application."""
     app = openapi.DescribedApp(
         partial(_limits, services),
@@ -60,25 +63,57 @@ def build(services: Services, bodies: BodyReader) -> FastAPI:
     )
     app.add_exception_handler(SpecdecError, on_error)
     app.add_exception_handler(HTTPException, on_http_error)
-    if services.keys:
-        app.add_middleware(Door, keys=services.keys)
-    if origins := services.settings.cors_origins:
-        app.add_middleware(
-            CORSMiddleware,
-            allow_origins=origins,
-            allow_methods=["GET", "HEAD", "POST", "DELETE"],
-            allow_headers=["*"],
-            expose_headers=["x-request-id", "retry-after"],
-        )
-    app.add_middleware(BrowserGuard, names=_host_names(services.settings))
-    app.add_middleware(Edge, metrics=services.metrics)
+    app.add_exception_handler(Exception, on_error)  # which raises it again, for Edge to answer
     _Api(services, bodies).mount(app)
     sessions.mount(app, services, bodies)
     stored_responses.mount(app, services)
     if services.settings.page:
         page.mount(app)
     probes.mount(app, services, in_full=services.settings.admin is None)
-    return app
+    return _guarded(_DirectRoutes(app), services)
+
+
+def _guarded(app: ASGIApp, services: Services) -> ASGIApp:
+    """Return the application inside the layers that every request passes."""
+    if services.keys:
+        app = Door(app, services.keys)
+    if origins := services.settings.cors_origins:
+        app = CORSMiddleware(
+            app,
+            allow_origins=origins,
+            allow_methods=["GET", "HEAD", "POST", "DELETE"],
+            allow_headers=["*"],
+            expose_headers=["x-request-id", "retry-after"],
+        )
+    return Edge(BrowserGuard(app, _host_names(services.settings)), services.metrics)
+
+
+class _DirectRoutes:
+    """Calls the endpoints that read their own bodies; FastAPI serves the others, and describes all."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self._app = app
+        self._routes = {
+            route.path: route
+            for route in app.routes
+            if isinstance(route, APIRoute)
+            and route.methods == {"POST"}
+            and [*signature(route.endpoint).parameters] == ["request"]
+        }
+        """Routes of POST whose endpoint takes the request alone, by path."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        route = self._routes.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
+        if route is None:
+            await self._app(scope, receive, send)
+            return
+        scope["route"] = route
+        request = Request(scope, receive)
+        try:
+            response = await route.endpoint(request)
+        except SpecdecError as error:
+            response = await on_error(request, error)
+        await response(scope, receive, send)
 
 
 class _Api:

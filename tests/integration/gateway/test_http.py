@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from gateway.http import connection
+from gateway.http import connection, routes
 from gateway.http.connection import MAX_PIPELINED
 from specdec.cli.local.ports import free
 from specdec.errors import InternalError
@@ -161,6 +161,21 @@ async def test_an_error_in_mid_stream_is_the_last_event(here: Stage) -> None:
     assert json.loads(last.removeprefix("data: ")) == {
         "error": {"message": "oh", "type": "server_error", "param": None, "code": None}
     }
+
+
+@pytest.mark.parametrize(
+    ("broken", "method", "path"),
+    [("ModelList", "GET", "/v1/models"), ("answer_format_of", "POST", "/v1/completions")],
+)
+async def test_a_bug_has_the_same_error_body(
+    here: Stage, monkeypatch: pytest.MonkeyPatch, broken: str, method: str, path: str
+) -> None:
+    monkeypatch.setattr(routes, broken, None)
+    async with httpx2.AsyncClient(base_url=here.url) as client:
+        answer = await client.request(method, path, json=GOOD, headers={"x-request-id": "mine"})
+    assert answer.status_code == 500
+    assert answer.headers["x-request-id"] == "mine"
+    assert answer.json()["error"]["message"] == "internal error, request id mine"
 
 
 async def test_paths_and_methods_that_are_not_there_have_the_same_error_body(here: Stage) -> None:
