@@ -83,8 +83,10 @@ class Reading:
 
     def text(self) -> str:
         """Serialize to text for `parse`; empty if there is nothing to parse."""
+        if not self:
+            return ""
         fields = {name: value for name, value in asdict(self).items() if name != "custom" or value}
-        return json.dumps(fields, ensure_ascii=False) if self else ""
+        return json.dumps(fields, ensure_ascii=False)
 
     @classmethod
     def parse(cls, text: str) -> "Reading":
