@@ -238,7 +238,7 @@ class _Api:
         )
         services, make = self._services, make or partial(writer_for, answer_format=answer_format)
         if not body.stream:
-            return await while_connected(request, whole(self._generator.stream(wanted), services, make))
+            return await while_connected(request, whole(self._generator.stream(wanted, at_end=True), services, make))
         after = received(request.headers)
         events = self._generator.stream(wanted, after=after)
         return await while_connected(request, streamed(events, services, make, after, ids=ids))

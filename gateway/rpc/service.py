@@ -73,7 +73,7 @@ class GenerationServicer(pb_grpc.GenerationServiceServicer):
         """Answer with the whole output at once."""
         wanted = await self._request(request, context)
         wanted = replace(wanted, resumable=bool(wanted.idempotency_key or wanted.session))
-        started, outputs = await collect(self._generator.stream(wanted, context.time_remaining()))
+        started, outputs = await collect(self._generator.stream(wanted, context.time_remaining(), at_end=True))
         await context.send_initial_metadata(tuple(started.limits.items()))
         if (size := described_tokens(started, outputs)) <= _QUICK_TOKENS:
             return replies.whole(started, outputs)

@@ -13,7 +13,7 @@ import structlog
 
 from gateway.store.sessions import SessionStore
 from gateway.tasks import cancel_and_wait
-from gateway.turns.events import Event, OutputRound
+from gateway.turns.events import Event, OutputRound, joined_rounds
 from specdec.errors import Draining, SessionStoreDown, SpecdecError
 
 _IN_A_ROW = 32
@@ -54,8 +54,11 @@ class Broadcast:
         self._error: Exception | None = None
         self._ended = False
         self._readers: set[_Reader] = set()
+        self._at_end = 0
+        """Number of readers that take the rounds at the end. To the source, they have read what is published."""
         self._changed = asyncio.Event()
         """Set at every event and at the end. A reader that has every event clears it and waits."""
+        self._over = asyncio.Event()
         self._abandon_timer: asyncio.TimerHandle | None = None
         self._stopping: asyncio.Task[None] | None = None
         self._task = asyncio.create_task(self._generate())
@@ -81,6 +84,33 @@ class Broadcast:
                 self._changed.clear()
                 await self._changed.wait()
         finally:
+            await self._remove_reader(reader)
+        if self._error is not None:
+            raise self._error
+
+    async def read_at_end(self) -> AsyncGenerator[Event]:
+        """Yield Started at once and the rest, with rounds joined, when the generation has ended or failed.
+
+        The source may be as far ahead of the published rounds as it may be ahead of a reader that takes each at once.
+        """
+        reader = self._add_reader()
+        self._at_end += 1
+        try:
+            rounds = (event.committed for event in self._events if isinstance(event, OutputRound))
+            self._source.reader_is_at(max(rounds, default=0))
+            while not (self._events or self._ended):
+                self._changed.clear()
+                await self._changed.wait()
+            for event in self._events[:1]:
+                yield event
+            await self._over.wait()
+            for start in range(1, len(self._events), _IN_A_ROW):
+                if start > 1:
+                    await asyncio.sleep(0)
+                for event in joined_rounds(self._events[start : start + _IN_A_ROW]):
+                    yield event
+        finally:
+            self._at_end -= 1
             await self._remove_reader(reader)
         if self._error is not None:
             raise self._error
@@ -114,7 +144,9 @@ class Broadcast:
     def _tell_source(self, reader: _Reader) -> None:
         """Report the reader's position to the source, if it is the fastest reader."""
         event = self._events[reader.taken - 1]
-        if isinstance(event, OutputRound) and all(reader.taken >= other.taken for other in self._readers):
+        if self._at_end or not isinstance(event, OutputRound):
+            return
+        if all(reader.taken >= other.taken for other in self._readers):
             self._source.reader_is_at(event.committed)
 
     async def _remove_reader(self, reader: _Reader) -> None:
@@ -134,6 +166,8 @@ class Broadcast:
     def _publish(self, event: Event) -> None:
         self._events.append(event)
         self._changed.set()
+        if self._at_end and isinstance(event, OutputRound):
+            self._source.reader_is_at(event.committed)
 
     async def _generate(self) -> None:
         try:
@@ -150,6 +184,7 @@ class Broadcast:
                 self._abandon_timer.cancel()
             self._on_end()
             self._changed.set()
+            self._over.set()
 
 
 class Broadcasts:

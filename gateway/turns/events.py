@@ -1,9 +1,10 @@
 """Events of a generation, in order: one Started, any number of OutputRounds, one Finished."""
 
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Container, Iterable, Mapping
+from collections.abc import AsyncGenerator, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import NamedTuple
 
 from gateway.text.detokenizer import Decode
@@ -128,6 +129,32 @@ def described_tokens(started: Started, outputs: Iterable[Output]) -> int:
     call = started.header.call
     own, scored = 1 + (call.logprobs or 0), 1 + (call.prompt_logprobs or 0)
     return sum(own * len(each.tokens) + scored * len(each.prompt_logprobs or ()) for each in outputs)
+
+
+def joined_rounds(events: Iterable[Event]) -> Iterator[Event]:
+    """Yield the events of a generation with consecutive rounds joined. Rounds with reports stay alone."""
+    rounds: list[OutputRound] = []
+    for event in events:
+        if isinstance(event, OutputRound) and event.report is None:
+            rounds.append(event)
+            continue
+        if rounds:
+            yield _as_one(rounds)
+            rounds = []
+        yield event
+    if rounds:
+        yield _as_one(rounds)
+
+
+def _as_one(rounds: Sequence[OutputRound]) -> OutputRound:
+    return rounds[-1]._replace(
+        text="".join(each.text for each in rounds),
+        tokens=tuple(chain.from_iterable(each.tokens for each in rounds)),
+        rejected=tuple(chain.from_iterable(each.rejected for each in rounds)),
+        drafted=sum(each.drafted for each in rounds),
+        accepted=sum(each.accepted for each in rounds),
+        prompt_logprobs=rounds[0].prompt_logprobs,
+    )
 
 
 async def without_first(events: AsyncGenerator[Event], count: int) -> AsyncGenerator[Event]:

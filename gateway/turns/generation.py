@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -59,13 +59,19 @@ class Generator:
         self._services = services
 
     async def stream(
-        self, request: GenerationRequest, timeout: float | None = None, after: Sequence[int] = ()
+        self,
+        request: GenerationRequest,
+        timeout: float | None = None,
+        after: Sequence[int] = (),
+        *,
+        at_end: bool = False,
     ) -> AsyncGenerator[Event]:
         """Yield the events of a request's generations. A repeated idempotency key gets the first request's events.
 
         Args:
             timeout: longest time in seconds; None uses the server's limit.
             after: number of output tokens that the caller already has, by choice; empty if it has none.
+            at_end: whether rounds are yielded, joined, only when their generation has ended.
 
         Raises:
             RequestError: the model cannot serve the request; raised before Started.
@@ -87,8 +93,8 @@ class Generator:
                 encoded: list[Shared[_Encoded]] = [Shared() for _ in request.prompts]
                 generations = [
                     self._generation(
-                        *(choice, choice_session_id(first, index), deadline, skips[index]),
-                        *(charge, encoded[index // request.n]),
+                        *(choice, choice_session_id(first, index), deadline),
+                        *(charge, encoded[index // request.n], partial(_events_of, skips[index], at_end)),
                     )
                     for index, choice in enumerate(request.choices())
                 ]
@@ -107,9 +113,9 @@ class Generator:
         request: GenerationRequest,
         session_id: str,
         deadline: float,
-        after: int,
         charge: Charge,
         encoded: Shared[_Encoded],
+        events_of: Callable[[Broadcast], AsyncGenerator[Event]],
     ) -> AsyncGenerator[Event]:
         services = self._services
         with services.drain.generation():
@@ -119,7 +125,7 @@ class Generator:
             log = _log.bind(generation=turn.name, request=request.request_id)
             log.debug("generation_attached" if opened.repeated else "generation_began")
             broadcast = self._broadcast(turn, deadline, None if opened.repeated else header, request.resumable)
-        async with aclosing(without_first(broadcast.read(), after)) as events:
+        async with aclosing(events_of(broadcast)) as events:
             async for event in events:
                 yield event
 
@@ -162,7 +168,7 @@ class Generator:
 
     async def _resumed(self, turn: Turn, deadline: float, after: int) -> AsyncGenerator[Event]:
         broadcast = self._broadcast(turn, deadline, None, True)
-        async with aclosing(without_first(broadcast.read(), after)) as events:
+        async with aclosing(_events_of(after, False, broadcast)) as events:
             async for event in events:
                 yield event
 
@@ -309,6 +315,11 @@ async def _encoded(
     added = await prompts.encode_request(request, context_length, history)
     words = await prompts.encode_words(request.bad_words, request.tenant)
     return added, words, await prompts.encode_prediction(request.prediction, request.tenant, context_length)
+
+
+def _events_of(after: int, at_end: bool, broadcast: Broadcast) -> AsyncGenerator[Event]:
+    """Return the events of a broadcast after `after` output tokens; with `at_end`, its rounds are joined at its end."""
+    return without_first(broadcast.read_at_end() if at_end else broadcast.read(), after)
 
 
 @contextmanager

@@ -188,3 +188,48 @@ async def test_a_reader_of_many_events_lets_others_run() -> None:
     assert len(await numbers(live.read())) == 1000
     other.cancel()
     assert steps >= 30
+
+
+async def test_a_reader_of_the_end_gets_joined_rounds() -> None:
+    live = Broadcasts().start("g", Source(end=100), 60)
+    assert await numbers(live.read_at_end()) == [1, 33, 65, 97, 100]
+
+
+async def test_a_reader_of_the_end_is_where_the_generation_is() -> None:
+    source, turns = Source(), Broadcasts()
+    live = turns.start("g", source, 60)
+    assert await numbers(live.read(), 2) == [1, 2]
+    events = live.read_at_end()
+    assert await anext(events) == OutputRound("", (), (), 0, 0, 1)
+    await until(lambda: source.made >= 200)
+    told = source.read[4:]  # after [0, 1, None, 0]
+    assert told == [*range(told[0] or 0, source.made + 1)]  # each round, and never without a bound
+    assert await numbers(live.read(), 2) == [1, 2]
+    assert 1 not in source.read[3:]  # a slower reader does not hold the generation back
+    await events.aclose()
+    assert source.read[-1] is None
+    await turns.close()
+
+
+async def test_a_reader_of_the_end_lets_others_run() -> None:
+    live, steps = Broadcasts().start("g", Source(end=1000), 60), 0
+
+    async def others() -> None:
+        nonlocal steps
+        while True:
+            await asyncio.sleep(0)
+            steps += 1
+
+    assert len(await numbers(live.read())) == 1000  # all of them exist now
+    other = asyncio.create_task(others())
+    assert (await numbers(live.read_at_end()))[-1] == 1000
+    other.cancel()
+    assert steps >= 25
+
+
+async def test_a_reader_of_the_end_gets_the_error() -> None:
+    live = Broadcasts().start("g", Source(end=3, error=InternalError("broken")), 60)
+    events = live.read_at_end()
+    assert [await anext(events), await anext(events)] == [OutputRound("", (), (), 0, 0, each) for each in (1, 3)]
+    with pytest.raises(InternalError, match="broken"):
+        await anext(events)
