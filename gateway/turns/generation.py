@@ -71,7 +71,7 @@ class Generator:
         Args:
             timeout: longest time in seconds; None uses the server's limit.
             after: number of output tokens that the caller already has, by choice; empty if it has none.
-            at_end: whether rounds are yielded, joined, only when their generation has ended.
+            at_end: whether rounds are yielded, joined, only when the generation has ended; not so with several choices.
 
         Raises:
             RequestError: the model cannot serve the request; raised before Started.
@@ -89,6 +89,8 @@ class Generator:
                 grammar = await services.grammars.check(request.sampling.grammar, request.grammar_param, request.tenant)
                 if grammar is not None:
                     request = replace(request, sampling=replace(request.sampling, grammar=grammar))
+                # Of several choices, those that a failure leaves unread would cost their key nothing.
+                at_end = at_end and request.number == 1
                 first = await self._session_id(request)
                 encoded: list[Shared[_Encoded]] = [Shared() for _ in request.prompts]
                 generations = [
