@@ -19,7 +19,7 @@ from benchmarks.reports.summary import ORDER, performance
 _RESULTS = """\
 # Results
 
-Each section is written by the command it names. It has the newest run and the dates of those before; `results/` has
+Each section is written by the command it names. It has the newest run and the dates of two before; `results/` has
 all runs whole, a line of JSON each, and the long tables as CSV. [Performance](../docs/performance.md) is the summary.
 
 Absolute times vary on shared machines, so a figure is a ratio of runs made in turns in one session: the median of the
@@ -33,7 +33,7 @@ text says otherwise.
 """
 _WIDE = 150
 """Columns that the widest table needs."""
-LONG = 12
+LONG = 8
 """Number of rows above which a table is a CSV file instead of a part of the page."""
 
 
@@ -99,7 +99,7 @@ def with_section(page: str, name: str, body: str) -> str:
 
 
 def section(runs: Sequence[Line], places: Places) -> str:
-    """Return the section of one command: its text, tables and charts of the newest run, and the dates of all runs."""
+    """Return the section of one command: its text, tables and charts of the newest run, and the dates of the newest three."""
     newest = runs[-1]
     quick = [QUICK] if newest.get("quick") else []
     pictures = os.path.relpath(places.pictures, places.results.parent)
@@ -130,6 +130,6 @@ def _made(runs: Sequence[Line]) -> str:
     gpu = f", {newest['gpu']}" if newest["gpu"] else ""
     machine = f"{newest['cores']} cores of {newest['cpu']}{gpu}, load {newest['load']} before"
     versions = f"torch {newest['torch']}, transformers {newest['transformers']}"
-    earlier = ", ".join(f"{run['date']} ({run['commit']})" for run in runs[:-1])
+    earlier = ", ".join(f"{run['date']} ({run['commit']})" for run in runs[-3:-1])
     made = f"Measured {newest['date']}, commit {newest['commit']}, {machine}; {versions}."
     return f"{made} Earlier runs: {earlier}.\n" if earlier else f"{made}\n"
