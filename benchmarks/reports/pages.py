@@ -99,7 +99,7 @@ def with_section(page: str, name: str, body: str) -> str:
 
 
 def section(runs: Sequence[Line], places: Places) -> str:
-    """Return the section of one command: its text, tables and charts of the newest run, and the dates of the newest three."""
+    """Return the section of one command: text, tables and charts of the newest run, and the dates of three runs."""
     newest = runs[-1]
     quick = [QUICK] if newest.get("quick") else []
     pictures = os.path.relpath(places.pictures, places.results.parent)
