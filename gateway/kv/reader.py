@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import structlog
 
@@ -28,6 +29,19 @@ _STALE_AFTER = 60.0
 """Seconds after which measurements expire, so that a path that was too slow is tried again."""
 
 _log = structlog.get_logger()
+
+
+class Lookup(NamedTuple):
+    """Result of a lookup."""
+
+    known: int = 0
+    """Number of leading blocks that the store has and that are not known to be corrupt."""
+    miss: str = ""
+    """Reason that the lookup ended before the last block; empty if it did not."""
+    held: int = 0
+    """Number of tokens in the verifier's own prefix cache before."""
+    restored: int = 0
+    """Number of tokens that the verifier took from the store."""
 
 
 class KvReader:
@@ -59,24 +73,27 @@ class KvReader:
         if time.monotonic() < self._paused_until:
             return 0
         self._rate = prefill_rate or self._rate
-        known, miss = 0, ""
+        found = Lookup()
         try:
             async with asyncio.timeout(self._patience(len(call.tokens))):
                 sizes = await self._store.sizes([block.key for block in blocks])
                 known = next((index for index, size in enumerate(sizes) if not size), len(blocks))
+                found = Lookup(known)
                 if known:
                     await self._store.touch(call.cache_salt, [block.key for block in blocks[:known]], sizes[:known])
-                    known, miss = await self._move(verifier, call, blocks[:known], sizes[:known])
+                    found = await self._move(verifier, call, blocks[:known], sizes[:known])
         except (TimeoutError, SpecdecError) as error:
             _log.info("kv_restore_failed", verifier=verifier.address, error=str(error))
             if isinstance(error, TimeoutError | SessionStoreDown):
                 self._paused_until = time.monotonic() + _PAUSE
-            miss = "late" if isinstance(error, TimeoutError) else "failed"
-        if not miss and known < len(blocks):
-            miss = "absent"
-        if miss:
-            self._metrics.misses.labels(miss).inc()
-        return known
+            found = found._replace(miss="late" if isinstance(error, TimeoutError) else "failed")
+        if not found.miss and found.known < len(blocks):
+            found = found._replace(miss="absent")
+        if found.miss:
+            self._metrics.misses.labels(found.miss).inc()
+        place = {"session": call.session_id, "epoch": call.epoch, "verifier": verifier.address}
+        _log.debug("kv_lookup", **place, blocks=len(blocks), **found._asdict())
+        return found.known
 
     def _patience(self, tokens: int) -> float:
         computing = tokens / self._rate if self._rate else 0.0
@@ -84,32 +101,29 @@ class KvReader:
 
     async def _move(
         self, verifier: VerifierClient, call: GenerationCall, blocks: Sequence[Block], sizes: Sequence[int]
-    ) -> tuple[int, str]:
-        """Transfer the blocks that the verifier lacks from the store.
-
-        Returns:
-            Number of leading `blocks` that are valid, and the reason if the verifier did not take all of them.
-        """
+    ) -> Lookup:
+        """Transfer the blocks that the verifier lacks from the store."""
         held = await verifier.find_kv(call.tokens[: blocks[-1].stop], call.cache_salt)
         first = next((index for index, block in enumerate(blocks) if block.stop > held), len(blocks))
         wanted = blocks[first:]
         if not wanted:
-            return len(blocks), ""
+            return Lookup(len(blocks), held=held)
         if not worth_restoring(wanted[-1].stop - held, sum(sizes[first:]), self._bandwidth.value, self._rate):
-            return len(blocks), "slower"
+            return Lookup(len(blocks), "slower", held)
         started = time.perf_counter()
         values = await self._fetch(wanted)
         if not values:
-            return first, "absent"
+            return Lookup(first, "absent", held)
         tokens = call.tokens[: wanted[len(values) - 1].stop]
         span = KvSpan(tokens, call.cache_salt, wanted[0].start, wanted[0].stop - wanted[0].start)
         reached, miss = await verifier.restore_kv(span, values)
-        self._count(values, reached - held, span.block_tokens, time.perf_counter() - started)
+        restored = max(reached - held, 0)
+        self._count(values, restored, span.block_tokens, time.perf_counter() - started)
         if miss not in _FLAWS:
-            return first + len(values), miss
+            return Lookup(first + len(values), miss, held, restored)
         spoiled = max(reached - span.start, 0) // span.block_tokens
         await self._store.drop(wanted[spoiled].key)
-        return first + spoiled, miss
+        return Lookup(first + spoiled, miss, held, restored)
 
     async def _fetch(self, blocks: Sequence[Block]) -> list[bytes]:
         """Fetch the values of blocks, up to the first that is no longer stored."""
@@ -126,8 +140,8 @@ class KvReader:
         size = sum(map(len, values))
         self._bandwidth.observe(size, seconds)
         self._metrics.bytes.labels("out").inc(size)
-        self._metrics.hits.inc(max(tokens, 0) // block_tokens)
-        self._metrics.tokens.inc(max(tokens, 0))
+        self._metrics.hits.inc(tokens // block_tokens)
+        self._metrics.tokens.inc(tokens)
         if self._rate:
             self._metrics.saved.inc(max(tokens / self._rate - seconds, 0.0))
 

@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 
+import structlog
+
 from gateway.callers.caller import key_tenant
 from gateway.store.sessions import SessionStore
 from gateway.store.values import Lease, RoundCommit
@@ -33,6 +35,8 @@ UNLIMITED = 2**31 - 1
 """Credit of a generation without flow control."""
 RELEASE_TIMEOUT = 1.0
 """Timeout, in seconds, for releasing the session of a generation that ends early."""
+
+_log = structlog.get_logger()
 
 
 @dataclass(slots=True)
@@ -252,6 +256,8 @@ class TurnRunner:
     ) -> None:
         """Generate at one verifier for at most `seconds`; implements `gateway.verifiers.failover.Continued`."""
         over = time.monotonic() + seconds
+        place = {"epoch": call.epoch, "verifier": verifier.address, "committed": len(call.tokens)}
+        _log.debug("attempt_began", generation=self._transcript.turn.name, **place)
         self._services.models.of_turn(self._transcript.header.model).pool.note(verifier, self._prefix)
         progress = await verifier.begin(call, seconds)
         self._attempt = Attempt(self._services, self._output, call, info.vocab_size)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 
 from gateway.config import KvSettings
 from gateway.kv.reader import Bandwidth, KvReader, worth_restoring
@@ -28,6 +29,8 @@ CALL = GenerationCall(
     stop_token_ids=(),
     speculation=Speculation(Mode.REJECTION),
     cache_salt="d",
+    session_id="a1",
+    epoch=3,
 )
 
 
@@ -81,6 +84,18 @@ async def test_blocks_are_fetched_up_to_the_first_that_is_absent() -> None:
     assert len(target.spans[0].tokens) == 2 * BLOCK
     assert stage.misses("absent") == 1
     assert stage.store.touched == [(block.key, len(b"value")) for block in BLOCKS[:2]]
+
+
+async def test_a_lookup_tells_restored_tokens_from_those_that_the_verifier_had() -> None:
+    with capture_logs() as logs:
+        await Stage(stored=2).restore(Target(held=BLOCK))
+        await Stage(stored=0).restore(Target(held=BLOCK))
+    call = {"session": "a1", "epoch": 3, "verifier": "here:1", "blocks": 3}
+    common = {"event": "kv_lookup", "log_level": "debug", **call}
+    assert logs == [
+        {**common, "known": 2, "miss": "absent", "held": BLOCK, "restored": BLOCK},
+        {**common, "known": 0, "miss": "absent", "held": 0, "restored": 0},
+    ]
 
 
 async def test_once_measured_blocks_that_computing_beats_are_left_where_they_are() -> None:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
+from structlog.testing import capture_logs
 
 from gateway.tasks import cancel_and_wait
 from gateway.turns.events import OutputRound
@@ -58,6 +59,17 @@ async def test_after_a_loss_the_call_has_the_committed_tokens_and_a_new_epoch() 
     assert (before.epoch, after.epoch, before.session_id) == (1, 2, TURN.session_id)
     assert (before.tokens, after.tokens) == (PROMPT, (*PROMPT, *output(Script())[:4]))
     assert before.prompt_len == after.prompt_len == len(PROMPT)
+
+
+async def test_each_attempt_is_logged_with_its_verifier() -> None:
+    first, second = ScriptedVerifier("a:1"), ScriptedVerifier("b:1")
+    first.failures = second.failures = [(1, NoVerifier("lost"))]
+    with capture_logs() as logs:
+        await Runner(await opened(first, second)).run()
+    attempts = [each for each in logs if each["event"] == "attempt_began"]
+    assert [(each["generation"], each["epoch"]) for each in attempts] == [(TURN.name, 1), (TURN.name, 2)]
+    assert {each["verifier"] for each in attempts} == {"a:1", "b:1"}
+    assert [each["committed"] for each in attempts] == [len(PROMPT), len(PROMPT) + 4]
 
 
 async def test_another_owner_is_found_before_a_verifier_is_called() -> None:
