@@ -32,6 +32,8 @@ class Client:
         """Try the gateways' base URLs in turn, beginning at a URL chosen by the client's `number`."""
         self._urls = [*urls[number % len(urls) :], *urls[: number % len(urls)]]
         self._reading: asyncio.Task[None] | None = None
+        self.streams: list[Stream] = []
+        """Every answer that was requested, the last one maybe unfinished."""
 
     def leave(self) -> None:
         """Close the connection in the middle of the answer. The client then connects again."""
@@ -41,6 +43,7 @@ class Client:
     async def ask(self, scenario: Scenario) -> Stream:
         """Request the answer to a scenario. Its `finish` is empty if the client gave up."""
         stream = Stream(scenario.name)
+        self.streams.append(stream)
         async with httpx2.AsyncClient(timeout=SILENCE, trust_env=False) as http:
             for url in itertools.cycle(self._urls):
                 why = await self._connection(http, url, scenario, stream)

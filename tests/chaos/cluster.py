@@ -18,6 +18,8 @@ from specdec.cli.settings import UpSettings
 from tests.chaos.proxy import Proxy
 
 START_SECONDS = 300.0
+_KV_PATIENCE = 5.0
+"""Seconds that a generation waits for its blocks: on shared cores, a verifier that starts delays the other one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,14 @@ class Setup:
     modules: Mapping[str, str] = field(default_factory=lambda: dict(plan.MODULES))
     """Python module that runs for each role."""
     vllm_python: Path | None = None
-    """Interpreter of an environment with vLLM, which runs the last verifier. If None, all verifiers are native."""
+    """Interpreter of an environment with vLLM, which runs the last verifiers. If None, all verifiers are native."""
+    vllm_verifiers: int = 1
+    """Number of verifiers that run on vLLM if there is an interpreter."""
+    kv_bytes: int = 0
+    """Memory of the store of KV blocks, which gets no faults; 0 starts none.
+
+    With a store, gateways also log every attempt at a verifier.
+    """
 
 
 @dataclass(slots=True)
@@ -54,7 +63,7 @@ class Member:
 
     @property
     def role(self) -> str:
-        """The role: `redis`, `drafter`, `verifier` or `gateway`."""
+        """The role: `redis`, `redis-kv`, `drafter`, `verifier` or `gateway`."""
         return self.command.role
 
     def start(self) -> None:
@@ -103,7 +112,7 @@ async def running(setup: Setup, folder: Path) -> AsyncIterator[Cluster]:
     with Children(grace=5.0) as children:
         async with AsyncExitStack() as stack:
             cluster = await _built(setup, folder, children, stack)
-            for role in ("redis", "drafter", "verifier", "gateway"):
+            for role in ("redis", "redis-kv", "drafter", "verifier", "gateway"):
                 for member in cluster.of(role):
                     member.start()
                 await asyncio.gather(*(member.up() for member in cluster.of(role)))
@@ -134,10 +143,15 @@ async def _built(setup: Setup, folder: Path, children: Children, stack: AsyncExi
     proxies = {address: await proxy(address) for address in (*addresses.drafter, *addresses.verifier)}
     password = store.url.removeprefix("unix://:").rpartition("@")[0]
     dialled = f"redis://:{password}@{members[0].proxy.address}"
-    for service in plan.services(settings, addresses, dialled):
+    kv = valkey.embed_kv(valkey.resolve(), folder, setup.kv_bytes) if setup.kv_bytes else None
+    if kv is not None:
+        command = ChildCommand(kv.name, "redis-kv", kv.argv, folder / f"{kv.name}.log", "")
+        kv_answers = partial(valkey.answers, kv.url)
+        members.append(Member(command, kv_answers, await proxy(_socket(kv)), children))
+    for service in plan.services(settings, addresses, dialled, kv.url if kv else ""):
         own = proxies.get(service.grpc) or await proxy(service.http)
         check = partial(health.healthy, service.role, service.http, service.grpc)
-        placed = _on_vllm(_dialling_proxies(service, proxies, setup.lease), setup)
+        placed = _on_vllm(_dialling_proxies(service, proxies, setup), setup)
         variables = vllm.environment(placed.python, os.environ) if placed.python else {}
         members.append(Member(_command(placed, folder, setup.modules), check, own, children, variables))
     return Cluster(tuple(members), store.url, tuple(addresses.gateway_http))
@@ -160,20 +174,24 @@ def _socket(store: valkey.Embedded) -> str:
     return store.url.rpartition("@")[2]
 
 
-def _dialling_proxies(service: Service, proxies: Mapping[str, Proxy], lease: float) -> Service:
+def _dialling_proxies(service: Service, proxies: Mapping[str, Proxy], setup: Setup) -> Service:
     """Return the service with its peers' proxies as addresses. A gateway also gets the lease and frequent comments."""
     config = dict(service.config)
     for peers in ("drafters", "verifiers"):
         if peers in config:
             config[peers] = [proxies[address].address for address in config[peers]]
     if service.role == "gateway":
-        config |= {"lease": lease, "ping": 0.5}
+        config |= {"lease": setup.lease, "ping": 0.5}
+        if setup.kv_bytes:
+            config["kv"] = {**config["kv"], "patience": _KV_PATIENCE}
+            config["log"] = {**config["log"], "level": "debug"}
     return replace(service, config=config)
 
 
 def _on_vllm(service: Service, setup: Setup) -> Service:
-    """Return the service, on vLLM if it is the last verifier and an environment for vLLM is given."""
-    if setup.vllm_python is None or service.name != f"verifier-{setup.replicas}":
+    """Return the service, on vLLM if it is one of the last verifiers and an environment for vLLM is given."""
+    last = [f"verifier-{setup.replicas - each}" for each in range(setup.vllm_verifiers)]
+    if setup.vllm_python is None or service.name not in last:
         return service
     return replace(service, config={**service.config, "backend": "vllm"}, python=setup.vllm_python)
 

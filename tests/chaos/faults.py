@@ -42,6 +42,22 @@ class Fault:
         return f"{self.kind} {self.role}"
 
 
+@dataclass(frozen=True, slots=True)
+class InTurn:
+    """Kills of the processes of a role in turn. Each is ready again before the next one is killed."""
+
+    tokens: int
+    """Tokens that clients receive at least, until the end of the run."""
+    spacing: int = 2000
+    """Tokens that clients receive before each kill and after the last one, while every process is ready.
+
+    Meanwhile answers end, and others begin at the process that was restarted.
+    """
+    kills: int = 4
+    """Least number of kills."""
+    role: str = "verifier"
+
+
 def schedule(
     seed: int,
     seconds: float,

@@ -1,6 +1,7 @@
 """Injection of faults into a cluster, and their repair, one at a time for each role."""
 
 import asyncio
+import itertools
 import random
 import signal
 import time
@@ -9,10 +10,13 @@ from dataclasses import dataclass
 
 from tests.chaos.client import Client
 from tests.chaos.cluster import Cluster, Member
-from tests.chaos.faults import Fault, Kind
+from tests.chaos.faults import Fault, InTurn, Kind
+from tests.support.gateway_fakes import until
 
 BEYOND_LEASE = 1.8
 """Duration of a stop or a freeze, in leases."""
+SPACING_SECONDS = 600.0
+"""Seconds after which clients that receive too few tokens end a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,28 @@ class FaultInjector:
             for fault in faults:
                 await asyncio.sleep(began + fault.at - time.monotonic())
                 repairs.create_task(self._inject(fault))
+
+    async def kill_in_turn(self, plan: InTurn) -> None:
+        """Kill the processes of a role in turn until clients have enough tokens.
+
+        Raises:
+            TimeoutError: clients received too few tokens, or a process did not become ready again.
+        """
+        began, count = time.monotonic(), len(self._cluster.of(plan.role))
+        for number in itertools.count():
+            await self._receive(plan.spacing)
+            if number >= plan.kills and self._received >= plan.tokens:
+                return
+            await self._inject(Fault(time.monotonic() - began, Kind.KILL, plan.role, number % count))
+
+    async def _receive(self, tokens: int) -> None:
+        goal = self._received + tokens
+        await until(lambda: self._received >= goal, SPACING_SECONDS)
+
+    @property
+    def _received(self) -> int:
+        """Number of tokens that all clients have received."""
+        return sum(len(stream.tokens) for client in self._clients for stream in client.streams)
 
     async def _inject(self, fault: Fault) -> None:
         if fault.kind is Kind.LEAVE:

@@ -1,6 +1,7 @@
 """Observation of the running system: the commit latency from the gateways, and the logs of tokens from the store."""
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -67,6 +68,20 @@ async def stored_logs(redis_url: str, generations: Iterable[str], prompt: int) -
     return {
         name: tokens_from_bytes(value)[prompt:] for name, value in zip(names, values, strict=True) if value is not None
     }
+
+
+async def stored_first_rounds(redis_url: str, generations: Iterable[str]) -> dict[tuple[str, int], int]:
+    """Return the cached prompt tokens of each stored round, by generation and number of tokens before the round."""
+    found: dict[tuple[str, int], int] = {}
+    async with Redis.from_url(redis_url) as redis:
+        for name in generations:
+            before = 0
+            for entry, fields in await redis.xrange(lua.keys(_session(name))[2]):
+                _, start, note = fields.get(b"r", b"").partition(b"{")  # its checksum precedes it
+                if start:
+                    found[name, before] = json.loads(start + note).get("cached_tokens", 0)
+                before = int(entry.partition(b"-")[2]) // 2
+    return found
 
 
 def _session(generation: str) -> str:

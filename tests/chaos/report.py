@@ -2,12 +2,13 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tests.chaos.checker import Findings
 from tests.chaos.faults import Kind
 from tests.chaos.injector import InjectedFault
+from tests.chaos.moves import Moves
 from tests.chaos.stream import Stream
 
 
@@ -30,6 +31,8 @@ class Report:
     skipped: int
     """Number of faults left out because an earlier one of the same role was not repaired yet."""
     timing: Timing
+    moves: Moves = field(default_factory=Moves)
+    """Moves between verifiers; none are counted without a store of KV blocks."""
 
     @property
     def findings(self) -> Findings:
@@ -67,6 +70,7 @@ class Report:
             "tokens": self.tokens,
             **asdict(self.findings),
             **asdict(self.timing),
+            **asdict(self.moves),
             "recovery": {
                 name: {"times": len(waits), "p50": quantile(waits, 0.5), "p99": quantile(waits, 0.99)}
                 for name, waits in sorted(self.recoveries().items())

@@ -7,13 +7,13 @@ from typing import Any
 from tests.chaos.stream import Answer, Scenario
 
 PROMPT = 12
-"""Number of tokens in every prompt."""
+"""Number of tokens in every prompt, unless a load says another."""
 _STOP_CHARS = 6
 
 
-def scenario(rng: random.Random, number: int, tokens: int, vocabulary: int) -> Scenario:
+def scenario(rng: random.Random, number: int, tokens: int, vocabulary: int, length: int = PROMPT) -> Scenario:
     """Return a request for `tokens` tokens with a random prompt: greedy for even numbers, coupled mode for odd ones."""
-    prompt = [rng.randrange(1, vocabulary) for _ in range(PROMPT)]
+    prompt = [rng.randrange(1, vocabulary) for _ in range(length)]
     sampling: dict[str, Any] = {"temperature": 1, "seed": number} if number % 2 else {"temperature": 0}
     mode = "coupled" if number % 2 else "rejection"
     speculation = {"mode": mode} | ({"gamma": 3} if number % 4 > 1 else {})

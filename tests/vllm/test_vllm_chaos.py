@@ -1,4 +1,4 @@
-"""A native verifier and one on vLLM serve together and are killed: each client receives each of its tokens once."""
+"""Verifiers on vLLM are killed while they serve: each client receives each of its tokens once."""
 
 import shutil
 import tempfile
@@ -8,15 +8,19 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.cluster import Setup
-from tests.chaos.faults import Fault, Kind
+from tests.chaos.faults import Fault, InTurn, Kind
 from tests.chaos.run import Load, chaos
 from tests.support.tiny_models import make_tiny_model
+from tests.vllm.moved_sessions import BLOCK, DEMO
 from tests.vllm.server import HAS_VLLM, PYTHON
 
 pytestmark = [HAS_VLLM, pytest.mark.integration, pytest.mark.timeout(1800)]
 
 FAULTS = [Fault(1.0, Kind.KILL, "verifier", 0), *(Fault(6.0 + 5 * n, Kind.KILL, "verifier", 1) for n in range(12))]
 """Kills of the native verifier first, then of the one on vLLM, which has index 1 while both run."""
+IN_TURN = InTurn(tokens=3000, spacing=800, kills=2)
+PROMPT = 3 * BLOCK + 20
+"""Tokens of a prompt. Computing three blocks takes the demo target longer than restoring them."""
 HEAD_DIM = 32
 """Smallest head dimension that vLLM supports on a CPU."""
 
@@ -38,3 +42,13 @@ async def test_sessions_move_between_backends_that_are_killed(folder: Path) -> N
     assert killed == {0, 1}
     assert report.tokens
     assert not report.findings, "\n".join(report.lines())
+
+
+async def test_prompts_are_restored_where_sessions_move_between_verifiers_on_vllm(folder: Path) -> None:
+    setup = Setup(DEMO / "target", DEMO / "drafter", vllm_python=PYTHON, vllm_verifiers=2, kv_bytes=2**28)
+    load = Load(clients=4, scenarios=2, tokens=400, prompt=PROMPT, salted=True)
+    report = await chaos(setup, load, IN_TURN, 21, folder, lambda _: None)
+    assert {each.victim for each in report.injected} == {"verifier-1", "verifier-2"}
+    assert not report.findings, "\n".join(report.lines())
+    assert report.moves.moved
+    assert 2 * report.moves.restored >= report.moves.moved, report.moves
