@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import structlog
@@ -25,6 +26,8 @@ _FLAWS = ("short", "corrupt", "foreign")
 """Verifiers' miss reasons for a corrupt value, which is deleted and may be stored again."""
 _NEWEST_WEIGHT = 0.3
 """Weight of the newest measurement in the mean, in (0, 1]."""
+_WINDOW = 1.0
+"""Seconds after which overlapping transfers are measured, even if the path is never idle."""
 _STALE_AFTER = 60.0
 """Seconds after which measurements expire, so that a path that was too slow is tried again."""
 
@@ -111,12 +114,14 @@ class KvReader:
         if not worth_restoring(wanted[-1].stop - held, sum(sizes[first:]), self._bandwidth.value, self._rate):
             return Lookup(len(blocks), "slower", held)
         started = time.perf_counter()
-        values = await self._fetch(wanted)
-        if not values:
-            return Lookup(first, "absent", held)
-        tokens = call.tokens[: wanted[len(values) - 1].stop]
-        span = KvSpan(tokens, call.cache_salt, wanted[0].start, wanted[0].stop - wanted[0].start)
-        reached, miss = await verifier.restore_kv(span, values)
+        with self._bandwidth.transfer() as moved:
+            values = await self._fetch(wanted)
+            if not values:
+                return Lookup(first, "absent", held)
+            tokens = call.tokens[: wanted[len(values) - 1].stop]
+            span = KvSpan(tokens, call.cache_salt, wanted[0].start, wanted[0].stop - wanted[0].start)
+            reached, miss = await verifier.restore_kv(span, values)
+            moved(sum(map(len, values)))
         restored = max(reached - held, 0)
         self._count(values, restored, span.block_tokens, time.perf_counter() - started)
         if miss not in _FLAWS:
@@ -137,9 +142,7 @@ class KvReader:
         return values
 
     def _count(self, values: Sequence[bytes], tokens: int, block_tokens: int, seconds: float) -> None:
-        size = sum(map(len, values))
-        self._bandwidth.observe(size, seconds)
-        self._metrics.bytes.labels("out").inc(size)
+        self._metrics.bytes.labels("out").inc(sum(map(len, values)))
         self._metrics.hits.inc(tokens // block_tokens)
         self._metrics.tokens.inc(tokens)
         if self._rate:
@@ -163,17 +166,44 @@ def worth_restoring(tokens: int, size: int, bandwidth: float | None, prefill_rat
 
 
 class Bandwidth:
-    """Exponentially weighted mean of the bandwidth in bytes per second, which expires when it is old."""
+    """Exponentially weighted mean of the bandwidth in bytes per second, which expires when it is old.
+
+    Overlapping transfers are measured together: a prefill rate is also that of all sessions of a verifier together.
+    Otherwise the sessions of a lost verifier, which move at once, would make the path seem slower than it is.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._mean: float | None = None
         self._seen = clock()
+        self._running = 0
+        """Number of transfers in progress."""
+        self._began = 0.0
+        """Time since which `_size` bytes were moved."""
+        self._size = 0
 
     @property
     def value(self) -> float | None:
         """Bytes per second; None before the first measurement and after the last one expired."""
         return self._mean if self._clock() - self._seen < _STALE_AFTER else None
+
+    @contextmanager
+    def transfer(self) -> Iterator[Callable[[int], None]]:
+        """Measure a transfer; yield a function to call with its size in bytes once it succeeded."""
+        if not self._running:
+            self._began, self._size = self._clock(), 0
+        self._running += 1
+        try:
+            yield self._add
+        finally:
+            self._running -= 1
+            now = self._clock()
+            if self._size and (not self._running or now - self._began >= _WINDOW):
+                self.observe(self._size, now - self._began)
+                self._began, self._size = now, 0
+
+    def _add(self, size: int) -> None:
+        self._size += size
 
     def observe(self, size: int, seconds: float) -> None:
         """Add the measurement of `size` bytes that took `seconds`, which is more than 0."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -156,3 +157,33 @@ def test_bandwidth_follows_what_is_measured_and_is_forgotten_in_time() -> None:
     assert bandwidth.value is None
     bandwidth.observe(50, 1.0)
     assert bandwidth.value == 50.0
+
+
+def test_transfers_that_overlap_are_measured_together() -> None:
+    now = [0.0]
+    bandwidth = Bandwidth(lambda: now[0])
+    with bandwidth.transfer() as first, bandwidth.transfer() as second:
+        now[0] = 0.25
+        first(100)
+        now[0] = 0.5
+        second(100)
+    assert bandwidth.value == 400.0
+
+
+def test_a_transfer_that_failed_is_not_measured() -> None:
+    now = [0.0]
+    bandwidth = Bandwidth(lambda: now[0])
+    with suppress(TimeoutError), bandwidth.transfer():
+        now[0] = 0.5
+        raise TimeoutError
+    assert bandwidth.value is None
+
+
+def test_a_path_that_is_never_idle_is_measured_too() -> None:
+    now = [0.0]
+    bandwidth = Bandwidth(lambda: now[0])
+    with bandwidth.transfer():
+        with bandwidth.transfer() as moved:
+            now[0] = 2.0
+            moved(100)
+        assert bandwidth.value == 50.0
