@@ -20,7 +20,7 @@ FAULTS = [Fault(1.0, Kind.KILL, "verifier", 0), *(Fault(6.0 + 5 * n, Kind.KILL, 
 """Kills of the native verifier first, then of the one on vLLM, which has index 1 while both run."""
 IN_TURN = InTurn(tokens=3000, spacing=800, kills=2)
 PROMPT = 3 * BLOCK + 20
-"""Tokens of a prompt. Computing three blocks takes the demo target longer than restoring them."""
+"""Tokens of a prompt, with three whole blocks of vLLM."""
 HEAD_DIM = 32
 """Smallest head dimension that vLLM supports on a CPU."""
 
