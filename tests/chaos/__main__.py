@@ -28,7 +28,7 @@ def main(write: Callable[[str], object] = sys.stdout.write) -> int:
     """Run and report.
 
     Return 1 if a token was wrong, if streams took too long to leave a killed verifier, or if a store of KV blocks
-    restored fewer than half of the prompts that moved.
+    restored fewer than half of the prompts that moved, or none moved.
     """
     options = _options()
     folder = Path(tempfile.mkdtemp(prefix="specdec-chaos-"))
@@ -57,8 +57,8 @@ def main(write: Callable[[str], object] = sys.stdout.write) -> int:
         say(line)
     if options.json:
         options.json.write_text(json.dumps(report.as_json(), indent=2) + "\n")
-    lost_prompts = 2 * report.moves.restored < report.moves.moved
-    failed = bool(report.findings) or lost_prompts or not _recovered_from_verifiers(report)
+    restored = not options.kv_bytes or 2 * report.moves.restored >= max(report.moves.moved, 1)
+    failed = bool(report.findings) or not restored or not _recovered_from_verifiers(report)
     if not failed:
         shutil.rmtree(folder)
     return int(failed)
