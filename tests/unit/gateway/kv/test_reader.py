@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
-from structlog.testing import capture_logs
 
 from gateway.config import KvSettings
 from gateway.kv.reader import Bandwidth, KvReader, worth_restoring
@@ -17,6 +16,7 @@ from specdec.rules.speculation import Mode, Speculation
 from specdec.sampling.params import SamplingParams
 from specdec.wire.generation import GenerationCall
 from specdec.wire.kv import KvSpan
+from tests.support.debug_logs import debug_logs
 from tests.unit.gateway.kv.memory_blocks import MemoryBlocks
 
 BLOCK = 16
@@ -88,7 +88,7 @@ async def test_blocks_are_fetched_up_to_the_first_that_is_absent() -> None:
 
 
 async def test_a_lookup_tells_restored_tokens_from_those_that_the_verifier_had() -> None:
-    with capture_logs() as logs:
+    with debug_logs() as logs:
         await Stage(stored=2).restore(Target(held=BLOCK))
         await Stage(stored=0).restore(Target(held=BLOCK))
     call = {"session": "a1", "epoch": 3, "verifier": "here:1", "blocks": 3}

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from structlog.testing import capture_logs
 
 from gateway.tasks import cancel_and_wait
 from gateway.turns.events import OutputRound
@@ -13,6 +12,7 @@ from gateway.turns.transcript import Transcript
 from gateway.turns.turn_runner import TurnRunner
 from specdec.errors import Fenced, NoVerifier, SessionHeld
 from specdec.sampling.params import FinishReason
+from tests.support.debug_logs import debug_logs
 from tests.support.gateway_fakes import Script, ScriptedVerifier, output, until
 from tests.unit.gateway.turns.in_memory import PROMPT, TURN, header, open_turn, services
 
@@ -64,7 +64,7 @@ async def test_after_a_loss_the_call_has_the_committed_tokens_and_a_new_epoch() 
 async def test_each_attempt_is_logged_with_its_verifier() -> None:
     first, second = ScriptedVerifier("a:1"), ScriptedVerifier("b:1")
     first.failures = second.failures = [(1, NoVerifier("lost"))]
-    with capture_logs() as logs:
+    with debug_logs() as logs:
         await Runner(await opened(first, second)).run()
     attempts = [each for each in logs if each["event"] == "attempt_began"]
     assert [(each["generation"], each["epoch"]) for each in attempts] == [(TURN.name, 1), (TURN.name, 2)]
