@@ -65,6 +65,33 @@ def load_decoder(path: Path, dtype: str, device: str, *, allow_pickle: bool = Fa
     return Decoder(model, facts.vocab_size, found), facts
 
 
+def load_ends(path: Path, dtype: str, device: str, *, allow_pickle: bool = False) -> tuple[Decoder, ModelFacts, int]:
+    """Load the first and the last layer of the folder's model: its embedding, and what makes logits of states.
+
+    Returns:
+        A decoder without layers between them, the facts with an empty fingerprint, and the model's number of layers.
+
+    Raises:
+        ModelRefused: as for `load_decoder`.
+    """
+    if dtype not in DTYPES:
+        raise ModelRefused(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
+    open_folder(path, allow_pickle=allow_pickle)
+    found = find_device(device)
+    whole = _try(path, "configuration", lambda: AutoConfig.from_pretrained(path, local_files_only=True))
+    config = whole.get_text_config(decoder=True)
+    layers, config.num_hidden_layers = int(config.num_hidden_layers), 0
+    told = logging.get_verbosity()
+    logging.set_verbosity_error()  # transformers would warn of each weight that is left out
+    try:
+        model = _load_model(path, DTYPES[dtype], allow_pickle, config=whole).to(found).eval()
+    finally:
+        logging.set_verbosity(told)
+    tokenizer = _try(path, "tokenizer", lambda: AutoTokenizer.from_pretrained(path, local_files_only=True))
+    facts = read_facts(path, model, tokenizer, "")
+    return Decoder(model, facts.vocab_size, found), facts, layers
+
+
 def load_plain_model(
     path: Path, dtype: str, device: str, *, allow_pickle: bool = False
 ) -> tuple[Any, ModelFacts, torch.device]:
@@ -176,13 +203,16 @@ def _context_length(path: Path, config: Any) -> int:
     return length
 
 
-def _load_model(path: Path, dtype: torch.dtype, allow_pickle: bool, kind: Any = AutoModelForCausalLM) -> Any:
+def _load_model(
+    path: Path, dtype: torch.dtype, allow_pickle: bool, kind: Any = AutoModelForCausalLM, config: Any = None
+) -> Any:
     logging.disable_progress_bar()
     model, report = _try(
         path,
         "model",
         lambda: kind.from_pretrained(
             path,
+            config=config,
             dtype=dtype,
             attn_implementation="eager",
             local_files_only=True,

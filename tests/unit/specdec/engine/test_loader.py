@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from specdec.engine.loader import load_decoder, read_facts
+from specdec.engine.loader import load_decoder, load_ends, read_facts
 from specdec.errors import ModelRefused
 from specdec.sampling import vocabulary
+from tests.support.tiny_models import ARCHITECTURES, make_tiny_model
 
 DEMO = Path(__file__).parents[4] / "models" / "demo" / "drafter"
 
@@ -60,3 +62,16 @@ def test_weights_that_are_cut_short_are_refused_in_one_line(tmp_path: Path) -> N
         load_decoder(folder, "float32", "cpu")
     assert str(folder) in refused.value.message
     assert "\n" not in refused.value.message
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_ends_of_a_model_are_loaded_without_its_layers(architecture: str, tmp_path: Path) -> None:
+    folder = make_tiny_model(tmp_path, architecture, layers=3)
+    whole, facts = load_decoder(folder, "float32", "cpu")
+    ends, same, layers = load_ends(folder, "float32", "cpu")
+    ids = torch.arange(facts.vocab_size)
+    assert layers == 3
+    assert same == replace(facts, fingerprint="")
+    assert torch.equal(ends.embed(ids), whole.embed(ids))
+    assert torch.equal(ends.head.weight, whole.head.weight)
+    assert ends._model.num_parameters() < whole._model.num_parameters()
