@@ -1,5 +1,6 @@
 """The weights of an EAGLE-3 head, from a `speculators` or EAGLE-3/3.1 folder."""
 
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -57,6 +58,21 @@ def load_head(folder: Path, target: HeadTarget, *, allow_pickle: bool = False) -
         head = Eagle3Head(config, taps, embed, None if ids is None else ids.to(target.device)).to(target.dtype).eval()
     _fill(folder, head, weights)
     return head.requires_grad_(requires_grad=False)
+
+
+def features_name(folder: Path, dtype: str) -> str:
+    """Return the name of a head's features: their data type, and the SHA-256 of the head's files.
+
+    Raises:
+        ModelRefused: the folder has no weights.
+    """
+    digest = hashlib.sha256((folder / "config.json").read_bytes())
+    weights = next((file for name in (_SAFETENSORS, _PICKLE) if (file := folder / name).is_file()), None)
+    if weights is None:
+        raise ModelRefused(f"{folder}: no weights ({_SAFETENSORS})")
+    with weights.open("rb") as stream:
+        digest.update(hashlib.file_digest(stream, "sha256").digest())
+    return f"{dtype} {digest.hexdigest()}"
 
 
 def _check_target(folder: Path, config: HeadConfig, taps: tuple[int, ...], target: HeadTarget) -> None:

@@ -5,6 +5,7 @@ t + 2. Further steps read the head's own last state in place of the target's.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,25 @@ class Norm(nn.Module):
         """[..., width] -> [..., width]"""
         normed = rms_norm(states.float(), states.shape[-1:], None, self._eps)
         return self.weight * normed.to(states.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Fusion:
+    """The first part of a head, which needs no sequence: it may run apart from the rest."""
+
+    input_norm: nn.Module | None
+    fc_norm: nn.ModuleList | None
+    fc: nn.Module
+
+    def __call__(self, tapped: Tensor) -> Tensor:
+        """Fuse the states of all taps, [..., taps · target hidden], to [..., hidden]."""
+        if self.input_norm is not None:
+            tapped = self.input_norm(tapped)
+        if self.fc_norm is not None:
+            parts = tapped.chunk(len(self.fc_norm), -1)
+            tapped = torch.cat([norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)], -1)
+        fused: Tensor = self.fc(tapped)
+        return fused
 
 
 class Eagle3Head(nn.Module):
@@ -78,15 +98,10 @@ class Eagle3Head(nn.Module):
         """Factor on the scores of attention."""
         return float(self.head_dim**-0.5)
 
-    def fuse(self, tapped: Tensor) -> Tensor:
-        """Fuse the states of all taps, [..., taps · target hidden], to [..., hidden]."""
-        if self.input_norm is not None:
-            tapped = self.input_norm(tapped)
-        if self.fc_norm is not None:
-            parts = tapped.chunk(len(self.fc_norm), -1)
-            tapped = torch.cat([norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)], -1)
-        fused: Tensor = self.fc(tapped)
-        return fused
+    @property
+    def fuse(self) -> "Fusion":
+        """The part of the head that fuses the states of all taps."""
+        return Fusion(self.input_norm, self.fc_norm, self.fc)
 
     def forward(self, states: Tensor, tokens: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Run the layer over a packed row of T pairs.

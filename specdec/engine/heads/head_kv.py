@@ -53,6 +53,11 @@ class HeadKv:
         """Use of the memory."""
         return self._pool.memory
 
+    @property
+    def capacity(self) -> int:
+        """Most slots of one sequence."""
+        return self._pool.capacity
+
     def __contains__(self, session: object) -> bool:
         return session in self._first
 

@@ -63,13 +63,12 @@ class HeadedEngine:
         """
         config = read_config(head_folder)
         model = load_checked(path, taps=config.tapped, **options)
-        head = load_head(head_folder, _target_of(model), allow_pickle=options.get("allow_pickle", False))
+        head = load_target_head(head_folder, model, **options)
         layout = model.layout
         own = head_layout(head, layout.dtype, layout.device).token_bytes
         share = kv_bytes * own // (own + layout.token_bytes)
         name = f"{model.facts.fingerprint}\0{head_folder.resolve()}"
         kv = HeadKv(head, layout.dtype, layout.device, share, options.get("attention", "auto"), name)
-        pack_products(head, options.get("products", "auto"))
         return cls(NativeEngine.of(model, kv_bytes - share, wide_threads), head, kv)
 
     @property
@@ -217,21 +216,33 @@ class HeadedEngine:
             self._kv.close(session)
 
 
+def load_target_head(folder: Path, model: CheckedModel, **options: Any) -> Eagle3Head:
+    """Load the head of a loaded target, packed like the target; `options` are those of `load_checked`.
+
+    Raises:
+        ModelRefused: as for `load_head`.
+    """
+    target = target_of(model.decoder, model.layout.dtype, model.decoder.config.num_hidden_layers)
+    head = load_head(folder, target, allow_pickle=options.get("allow_pickle", False))
+    pack_products(head, options.get("products", "auto"))
+    return head
+
+
 def _output(decoder: Decoder) -> Tensor:
     """Weights of the output layer, which are unpacked at each access."""
     weight: Tensor = decoder.head.weight.detach()
     return weight
 
 
-def _target_of(model: CheckedModel) -> HeadTarget:
-    decoder, layout = model.decoder, model.layout
+def target_of(decoder: Decoder, dtype: torch.dtype, layers: int) -> HeadTarget:
+    """Return the parts that a head shares with a target of so many layers, which `decoder` need not have."""
     config = decoder.config
     return HeadTarget(
         rows=config.vocab_size,
         hidden=config.hidden_size,
-        layers=config.num_hidden_layers,
-        dtype=layout.dtype,
-        device=layout.device,
+        layers=layers,
+        dtype=dtype,
+        device=decoder.device,
         embed=decoder.embed,
         output=partial(_output, decoder),
     )

@@ -38,6 +38,14 @@ class PendingStates:
             del self.tokens[kept:]
         self.start = min(self.start, length)
 
+    def shorten(self, most: int) -> None:
+        """Keep only the last `most` states."""
+        first = len(self) - most
+        if first > 0:
+            self._parts = [self._joined()[first:].clone()]
+            del self.tokens[:first]
+            self.start += first
+
     def keep(self, base: int, path: Sequence[int]) -> None:
         """Keep the states before position `base`, and those at the indices `path` of the states from there on."""
         begin = base - self.start

@@ -42,3 +42,11 @@ def test_a_path_of_a_tree_is_kept() -> None:
     states.keep(6, [0, 2])
     assert states.tokens == [1, 2, 4]
     assert states.take()[:, 0].tolist() == [10, 20, 40]
+
+
+def test_the_last_states_can_be_kept_alone() -> None:
+    states = pending(5, [1, 2, 3], [4])
+    states.shorten(4)
+    states.shorten(2)
+    assert (states.start, states.end, states.tokens) == (7, 9, [3, 4])
+    assert states.take()[:, 0].tolist() == [30, 40]
