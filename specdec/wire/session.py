@@ -13,6 +13,7 @@ from specdec.rules.speculation import Mode
 from specdec.sampling.params import SamplingParams
 from specdec.sampling.vocabulary import Vocabulary
 from specdec.wire.codec import Codec, EnumCodec, Pair, optional
+from specdec.wire.features import FEATURES, Features
 from specdec.wire.params import GAMMA_POLICY, MODE, SAMPLING
 from specdec.wire.tokens import TOKENS
 
@@ -68,6 +69,8 @@ class Open(SessionMessage):
     """Whether the verifier reads uniform distributions that are sent as the number of their ids."""
     request_id: str = ""
     """Id of the caller's request, for the drafter's log; empty if unknown."""
+    features: Features | None = None
+    """Features up to the last token but one; None if there are none, or the drafter reads none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,8 @@ class Commit(SessionMessage):
     tokens: tuple[int, ...]
     gamma: int
     """Number of draft tokens requested after `tokens`."""
+    features: Features | None = None
+    """Features that were not sent yet, up to the last new token but one; None if there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +147,9 @@ OPEN = Codec(
     mode=MODE,
     policy=GAMMA_POLICY,
     tree=_PLAN,
+    features=FEATURES,
 )
-COMMIT = Codec(Commit, pb.Commit, tokens=TOKENS)
+COMMIT = Codec(Commit, pb.Commit, tokens=TOKENS, features=FEATURES)
 CLOSE = Codec(Close, pb.Close)
 END = Codec(DraftEnd, pb.DraftEnd)
 NACK = Codec(Nack, pb.Nack, reason=_REASON)

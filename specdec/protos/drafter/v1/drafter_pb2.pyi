@@ -252,12 +252,15 @@ class Hello(_message.Message):
     VERIFIER_ID_FIELD_NUMBER: _builtins.int
     TOKENIZER_HASH_FIELD_NUMBER: _builtins.int
     VOCABULARY_FIELD_NUMBER: _builtins.int
+    FEATURES_FIELD_NUMBER: _builtins.int
     protocol: _builtins.int
     """Version of this protocol; a drafter refuses one it does not speak."""
     verifier_id: _builtins.str
     """Name of the verifier in the drafter's logs."""
     tokenizer_hash: _builtins.str
     """Fingerprint of the target's tokenizer."""
+    features: _builtins.str
+    """The draft head whose features this verifier can send, and their data type; empty if it sends none."""
     @_builtins.property
     def vocabulary(self) -> Global___Vocabulary:
         """The target's vocabulary, for a drafter with another tokenizer to translate; without it such a drafter refuses."""
@@ -269,10 +272,11 @@ class Hello(_message.Message):
         verifier_id: _builtins.str = ...,
         tokenizer_hash: _builtins.str = ...,
         vocabulary: Global___Vocabulary | None = ...,
+        features: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["vocabulary", b"vocabulary"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["protocol", b"protocol", "tokenizer_hash", b"tokenizer_hash", "verifier_id", b"verifier_id", "vocabulary", b"vocabulary"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["features", b"features", "protocol", b"protocol", "tokenizer_hash", b"tokenizer_hash", "verifier_id", b"verifier_id", "vocabulary", b"vocabulary"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -321,6 +325,7 @@ class HelloAck(_message.Message):
     OVERLAP_FIELD_NUMBER: _builtins.int
     OUTCOMES_FIELD_NUMBER: _builtins.int
     ENCODER_DECODER_FIELD_NUMBER: _builtins.int
+    FEATURES_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Name of the draft model."""
     tokenizer_hash: _builtins.str
@@ -335,6 +340,8 @@ class HelloAck(_message.Message):
     """Largest number of verdict outcomes of a session that chains are pushed for without a request; 0 pushes none."""
     encoder_decoder: _builtins.bool
     """Whether the draft model has an encoder for the prompt; it drafts only for targets of the same kind."""
+    features: _builtins.str
+    """The features that the drafter reads, as in Hello; empty if it reads none."""
     def __init__(
         self,
         *,
@@ -345,14 +352,45 @@ class HelloAck(_message.Message):
         overlap: _builtins.float = ...,
         outcomes: _builtins.int = ...,
         encoder_decoder: _builtins.bool = ...,
+        features: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["encoder_decoder", b"encoder_decoder", "kind", b"kind", "model", b"model", "outcomes", b"outcomes", "overlap", b"overlap", "step_seconds", b"step_seconds", "tokenizer_hash", b"tokenizer_hash"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["encoder_decoder", b"encoder_decoder", "features", b"features", "kind", b"kind", "model", b"model", "outcomes", b"outcomes", "overlap", b"overlap", "step_seconds", b"step_seconds", "tokenizer_hash", b"tokenizer_hash"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___HelloAck: _TypeAlias = HelloAck  # noqa: Y015
+
+@_typing.final
+class Features(_message.Message):
+    """The target's states after consecutive committed tokens, fused for a draft head."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    START_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
+    start: _builtins.int
+    """Position of the first token."""
+    count: _builtins.int
+    """Number of tokens."""
+    values: _builtins.bytes
+    """The states, token after token, little-endian, in the data type of the handshake."""
+    def __init__(
+        self,
+        *,
+        start: _builtins.int = ...,
+        count: _builtins.int = ...,
+        values: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "start", b"start", "values", b"values"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Features: _TypeAlias = Features  # noqa: Y015
 
 @_typing.final
 class Open(_message.Message):
@@ -375,6 +413,7 @@ class Open(_message.Message):
     TREE_FIELD_NUMBER: _builtins.int
     OUTCOMES_FIELD_NUMBER: _builtins.int
     UNIFORM_FIELD_NUMBER: _builtins.int
+    FEATURES_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Id of the session in all messages about it."""
     epoch: _builtins.int
@@ -411,6 +450,10 @@ class Open(_message.Message):
     def tree(self) -> Global___TreePlan:
         """Ask for one tree a round instead of a chain; gamma is the largest number of nodes of the next tree."""
 
+    @_builtins.property
+    def features(self) -> Global___Features:
+        """Features up to the last token but one, for a drafter that reads any."""
+
     def __init__(
         self,
         *,
@@ -429,10 +472,11 @@ class Open(_message.Message):
         tree: Global___TreePlan | None = ...,
         outcomes: _builtins.int = ...,
         uniform: _builtins.bool = ...,
+        features: Global___Features | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy", "sampling", b"sampling", "tree", b"tree"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["features", b"features", "policy", b"policy", "sampling", b"sampling", "tree", b"tree"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "epoch", b"epoch", "gamma", b"gamma", "max_len", b"max_len", "mode", b"mode", "outcomes", b"outcomes", "policy", b"policy", "prompt_len", b"prompt_len", "request_id", b"request_id", "sampling", b"sampling", "session_id", b"session_id", "tokens", b"tokens", "traceparent", b"traceparent", "tree", b"tree", "uniform", b"uniform"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "epoch", b"epoch", "features", b"features", "gamma", b"gamma", "max_len", b"max_len", "mode", b"mode", "outcomes", b"outcomes", "policy", b"policy", "prompt_len", b"prompt_len", "request_id", b"request_id", "sampling", b"sampling", "session_id", b"session_id", "tokens", b"tokens", "traceparent", b"traceparent", "tree", b"tree", "uniform", b"uniform"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -483,6 +527,7 @@ class Commit(_message.Message):
     BASE_LEN_FIELD_NUMBER: _builtins.int
     TOKENS_FIELD_NUMBER: _builtins.int
     GAMMA_FIELD_NUMBER: _builtins.int
+    FEATURES_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Id from the Open of the session."""
     epoch: _builtins.int
@@ -493,6 +538,10 @@ class Commit(_message.Message):
     """New committed tokens, int32 little-endian."""
     gamma: _builtins.int
     """Number of tokens to draft beyond the new prefix."""
+    @_builtins.property
+    def features(self) -> Global___Features:
+        """Features that were not sent yet, up to the last new token but one, for a drafter that reads any."""
+
     def __init__(
         self,
         *,
@@ -501,10 +550,11 @@ class Commit(_message.Message):
         base_len: _builtins.int = ...,
         tokens: _builtins.bytes = ...,
         gamma: _builtins.int = ...,
+        features: Global___Features | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["features", b"features"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_len", b"base_len", "epoch", b"epoch", "gamma", b"gamma", "session_id", b"session_id", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_len", b"base_len", "epoch", b"epoch", "features", b"features", "gamma", b"gamma", "session_id", b"session_id", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
