@@ -4,11 +4,14 @@ import asyncio
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, closing
 from functools import partial
+from pathlib import Path
 
 import structlog
 
 from drafter_service.config import DrafterSettings
 from drafter_service.drafters.counts_drafter import CountsDrafter
+from drafter_service.drafters.feature_drafter import FeatureDrafter
+from drafter_service.drafters.fed_head import FedHead
 from drafter_service.drafters.model_drafter import ModelDrafter
 from drafter_service.drafters.source_drafter import HybridDrafter, SourceDrafter
 from drafter_service.drafters.source_reader import Guesser, SourceReader
@@ -108,6 +111,8 @@ async def drafter(settings: DrafterSettings) -> AsyncIterator[RunningDrafter]:
 def load_drafter(settings: DrafterSettings) -> Drafter:
     """Load the drafter that the settings select. Blocks until it is loaded."""
     name, path = settings.model.served_name, settings.model.path
+    if settings.head is not None:
+        return _head_drafter(settings, settings.head)
     match settings.kind:
         case "model":
             return _model_drafter(settings)
@@ -128,6 +133,17 @@ def _model_drafter(settings: DrafterSettings) -> ModelDrafter:
     read = None if tokenizer is None else partial(ByteTokenizer, tokenizer, engine.vocab_size, ends)
     guesser = Guesser([_reader(settings, SourceKind(kind)) for kind in settings.local]) if settings.local else None
     return ModelDrafter(settings.model.served_name, engine, settings.support, "model", grammars, read, guesser)
+
+
+def _head_drafter(settings: DrafterSettings, folder: Path) -> FeatureDrafter:
+    draw_by_operator()
+    model = settings.model
+    head = FedHead.load(
+        folder, model.path, kv_bytes=settings.kv_bytes, threads=settings.threads, **model.engine_options
+    )
+    tokenizer, ends = load_tokenizer_json(model.path), head.facts.end_token_ids
+    grammars = GrammarCompiler.of_tokenizer(tokenizer, head.vocab_size, ends)
+    return FeatureDrafter(model.served_name, head, settings.support, grammars)
 
 
 def load_engine(settings: DrafterSettings) -> NativeEngine | ReferenceEngine:

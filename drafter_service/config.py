@@ -1,5 +1,6 @@
 """The settings of a drafter."""
 
+from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -18,9 +19,10 @@ class DrafterSettings(Settings):
 
     model_config = SettingsConfigDict(env_prefix="SPECDEC_DRAFTER_")
 
-    kind: Literal["model", "counts", "ngram", "prompt_lookup", "suffix", "hybrid", "random"] = "model"
-    """Source of the drafts: a language model, counts of a corpus, n-grams or repetitions of the sequence, earlier
-    generated sequences, `hybrid` (such a source, and the model if it finds nothing), or random tokens."""
+    kind: Literal["model", "head", "counts", "ngram", "prompt_lookup", "suffix", "hybrid", "random"] = "model"
+    """Source of the drafts: a language model, a draft head of the target, counts of a corpus, n-grams or repetitions of
+    the sequence, earlier generated sequences, `hybrid` (such a source, and the model if it finds nothing), or random
+    tokens."""
     backend: Literal["native", "transformers"] = "native"
     """Engine of the draft model: `native`, or `transformers`, which runs one sequence at a time. A target that is an
     encoder-decoder on the backend `transformers` needs such a drafter."""
@@ -30,8 +32,12 @@ class DrafterSettings(Settings):
     """Sources that guess the drafts of a `model`, tried in this order. The model confirms several guesses in one step,
     and its drafts keep their distribution."""
     model: ModelSettings
-    """The draft model; its tokenizer must be the target's. For `counts`, the folder of a counts file; for kinds without
-    a model, any folder with the tokenizer."""
+    """The draft model; its tokenizer must be the target's. For `head`, the target, of which only the embedding and the
+    output layer are loaded; for `counts`, the folder of a counts file; for kinds without a model, any folder with the
+    tokenizer."""
+    head: Path | None = None
+    """Folder of the head for kind `head`, a `speculators` or EAGLE-3 checkpoint; the verifier's `drafter_head` must be
+    the same."""
     address: Address = "127.0.0.1:50052"
     """Address of the gRPC API."""
     http: Address = "127.0.0.1:0"
@@ -67,7 +73,9 @@ class DrafterSettings(Settings):
     """Threads that PyTorch uses."""
 
     @model_validator(mode="after")
-    def _check_local(self) -> Self:
+    def _check_kind(self) -> Self:
         if self.local and self.kind != "model":
             raise ValueError(f"local: only drafters of kind model verify guesses, and kind is {self.kind}")
+        if (self.head is not None) is not (self.kind == "head"):
+            raise ValueError("head: kind `head` needs the folder of a head, and no other kind has one")
         return self

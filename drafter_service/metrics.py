@@ -26,6 +26,9 @@ class DrafterMetrics:
         self.saved_steps = counter(
             "specdec_drafter_saved_steps", "Draft steps saved because the draft model confirmed guesses."
         )
+        self.missing_features = counter(
+            "specdec_drafter_missing_features", "Rounds without a draft because features of the target were missing."
+        )
         self.beams = counter("specdec_drafter_beams", "Beams proposed to searches of targets.")
         self.step_seconds = histogram(
             "specdec_drafter_step_seconds",

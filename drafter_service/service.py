@@ -61,6 +61,7 @@ class DrafterService(pb_grpc.DrafterServiceServicer):
                 overlap=info.overlap,
                 outcomes=self._worker.outcomes if info.outcomes else 0,
                 encoder_decoder=info.encoder_decoder,
+                features=info.features,
             )
             connection.send(pb.DraftResponse(hello_ack=ack))
             connection.start(first, request_iterator)
@@ -100,6 +101,7 @@ class DrafterService(pb_grpc.DrafterServiceServicer):
         try:
             _check_protocol(hello)
             info = await self._fitting(hello, info)
+            _check_features(hello, info)
         except DrafterMismatch as error:
             self._metrics.refused_streams.labels(error.reason).inc()
             _log.warning("verifier_refused", verifier_id=hello.verifier_id, reason=error.reason, message=error.message)
@@ -118,6 +120,15 @@ class DrafterService(pb_grpc.DrafterServiceServicer):
             )
         target = await asyncio.to_thread(VOCABULARY.from_pb, hello.vocabulary)
         return await asyncio.wrap_future(self._worker.translate(target))
+
+
+def _check_features(hello: pb.Hello, info: DrafterInfo) -> None:
+    if info.features and hello.features != info.features:
+        raise DrafterMismatch(
+            f"the drafter reads features {info.features} of its head, the verifier sends "
+            f"{hello.features or 'none'}: give both services the same head and the same dtype "
+            f"(head of the drafter, drafter_head of the verifier)"
+        )
 
 
 def _check_protocol(hello: pb.Hello) -> None:

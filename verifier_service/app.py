@@ -13,6 +13,7 @@ import structlog
 
 from specdec.engine.byte_tokenizer import ByteTokenizer
 from specdec.engine.cpu.draw import draw_by_operator
+from specdec.engine.heads.fusing import FusingEngine
 from specdec.engine.heads.headed import HeadedEngine
 from specdec.engine.loader import ModelFacts, load_tokenizer_json
 from specdec.engine.native import NativeEngine
@@ -27,6 +28,7 @@ from specdec.serving.rpc.tls import watch_expiry
 from specdec.serving.telemetry.metrics import serve_metrics
 from specdec.serving.telemetry.registry import process_registry
 from specdec.serving.telemetry.tracing import exporting
+from specdec.wire.features import FEATURE_BYTES
 from specdec.wire.generation import Adapter, VerifierInfo
 from verifier_service.backends.model_step import BatchModel
 from verifier_service.backends.model_thread import ModelThread
@@ -72,6 +74,8 @@ class Target:
     """Adapters that requests may choose."""
     head_step: float | None = None
     """Duration of a step of the target's head, in seconds; None if it has none."""
+    features: str = ""
+    """Name of the features that the target computes for drafters; empty for none."""
 
     def times(self, drafters: Callable[[], DrafterTimes]) -> Callable[[], DrafterTimes]:
         """Return the times of the default source of drafts: the head, if there is one, else the drafters."""
@@ -166,7 +170,7 @@ async def _running(
     make_link = partial(DrafterLink, probe=settings.drafting.probe, metrics=metrics)
     tokenizer = await asyncio.get_running_loop().run_in_executor(thread, load_tokenizer_json, settings.model.path)
     identity = identity_of(settings, facts, tokenizer, f"{socket.gethostname()}/{settings.address}", access)
-    identity = replace(identity, encoder_decoder=target.encoder_decoder)
+    identity = replace(identity, encoder_decoder=target.encoder_decoder, features=target.features)
     grammars = GrammarCompiler.of_tokenizer(tokenizer, facts.vocab_size, facts.end_token_ids)
     info = replace(_info(settings, target), grammars=grammars is not None)
     sources = DraftSources(settings, pool, speculation, info.vocab_size)
@@ -250,9 +254,18 @@ def load_target(settings: VerifierSettings, thread: Executor) -> Target:
         facts, device, encodes = reference.facts, str(reference.device), reference.encoder_decoder
         return Target(facts, model, KvMover(), device, trees=False, prompt_logprobs=False, encoder_decoder=encodes)
     engine = load_engine(settings)
-    native, step = (engine, None) if isinstance(engine, NativeEngine) else (engine.target, engine.step_seconds())
-    model, blocks, device = ModelThread(engine, settings), KvBlocks(native, thread), str(native.device)
-    return Target(native.facts, model, blocks, device, trees=True, prompt_logprobs=True, engine=native, head_step=step)
+    native = engine if isinstance(engine, NativeEngine) else engine.target
+    return Target(
+        native.facts,
+        ModelThread(engine, settings),
+        KvBlocks(native, thread),
+        str(native.device),
+        trees=True,
+        prompt_logprobs=True,
+        engine=native,
+        head_step=engine.step_seconds() if isinstance(engine, HeadedEngine) else None,
+        features=engine.features if isinstance(engine, FusingEngine) else "",
+    )
 
 
 def load_reference(settings: VerifierSettings) -> ReferenceEngine:
@@ -272,8 +285,8 @@ def load_reference(settings: VerifierSettings) -> ReferenceEngine:
     )
 
 
-def load_engine(settings: VerifierSettings) -> NativeEngine | HeadedEngine:
-    """Load the target into the native engine, with its head if the settings name one.
+def load_engine(settings: VerifierSettings) -> NativeEngine | HeadedEngine | FusingEngine:
+    """Load the target into the native engine, with its head or a part of it if the settings name one.
 
     Call this on the model thread, for which it sets PyTorch's thread count.
 
@@ -289,4 +302,7 @@ def load_engine(settings: VerifierSettings) -> NativeEngine | HeadedEngine:
     }
     if settings.head is not None:
         return HeadedEngine.load(settings.head, model.path, **options, **model.engine_options)
+    if settings.drafter_head is not None:
+        options["most_bytes"] = FEATURE_BYTES
+        return FusingEngine.load(settings.drafter_head, model.path, **options, **model.engine_options)
     return NativeEngine.load(model.path, **options, **model.engine_options)

@@ -152,6 +152,9 @@ class VerifierSettings(Settings):
     head: Path | None = None
     """Folder of a draft head of the target, a `speculators` or EAGLE-3 checkpoint. It drafts in place of drafters for
     requests that name none."""
+    drafter_head: Path | None = None
+    """Folder of a draft head of the target that drafters of kind `head` run, to which the verifier sends the features
+    that the head reads."""
     sources: SourceSettings = SourceSettings()
     discovery: DiscoverySettings = DiscoverySettings()
     gamma: Annotated[
@@ -199,6 +202,10 @@ class VerifierSettings(Settings):
             raise ValueError("local: `head` needs the folder of a head in `head`")
         if self.head is not None and self.backend != "native":
             raise ValueError(f"head: the backend {self.backend} runs no head")
+        if self.drafter_head is not None and self.backend != "native":
+            raise ValueError(f"drafter_head: the backend {self.backend} computes no features")
+        if self.drafter_head is not None and self.head is not None:
+            raise ValueError("drafter_head: the head drafts in the verifier if `head` is set, or else in drafters")
         if self.vllm.adapters and self.backend != "vllm":
             name = "lora_modules" if self.vllm.lora_modules else "lora"
             raise ValueError(f"vllm.{name}: the backend {self.backend} serves no adapters")

@@ -15,6 +15,7 @@ from drafter_service.sessions.drafter import (
     DraftedToken,
     Drafter,
     DraftFailure,
+    NoGuess,
     ScheduledSession,
     StepResult,
 )
@@ -42,6 +43,7 @@ class DraftRunner:
     def __init__(self, drafter: Drafter, settings: DrafterSettings, metrics: DrafterMetrics) -> None:
         self._drafter = drafter
         self._settings = settings
+        self._ahead = 0 if drafter.info.features else settings.ahead
         self._metrics = metrics
         self._table = SessionTable(drafter, settings)
         self._planner = StepPlanner(settings.step_sessions, settings.chunk_tokens)
@@ -97,7 +99,7 @@ class DraftRunner:
         wanting = [
             Wanting(stream.verifier_id, session, len(session) - self._drafter.sequences.length(session.key))
             for session, stream in streams.items()
-            if session.wants_draft(self._settings.ahead)
+            if session.wants_draft(self._ahead)
         ]
         planned = self._planner.plan(wanting)
         batch = self._table.reserve(planned)
@@ -142,13 +144,15 @@ class DraftRunner:
             result.session.growth.add(result.families)
             self._metrics.tokens.inc(len(result.session.growth) - before)
         else:
+            if isinstance(result, NoGuess) and result.lacks_features:
+                self._metrics.missing_features.inc()
             # The last draft may have caused the failure. The chain is still sent: a Nack would drop drafts depending on
             # the tokens drawn, which would bias the output.
             session.stop_drafting()
         # A verifier waits for a whole draft. Sending it in parts would only load both event loops. With guesses the
         # time of a whole draft depends on its tokens, so a late one must not be dropped as a whole: what has arrived
         # of it then depends on earlier tokens alone.
-        if due or session.is_due(self._settings.ahead):
+        if due or session.is_due(self._ahead):
             self._reply(stream, session)
 
     def _extend(self, drafted: DraftedToken) -> None:
@@ -162,9 +166,9 @@ class DraftRunner:
         """
         session, before, due = run.session, len(run.session), False
         for each in run.tokens:
-            if session.wants_draft(self._settings.ahead):
+            if session.wants_draft(self._ahead):
                 self._extend(each)
-                due = due or session.is_due(self._settings.ahead)
+                due = due or session.is_due(self._ahead)
         sequences, drafted = self._drafter.sequences, len(session) - before
         sequences.truncate(session.key, min(sequences.length(session.key), len(session) - 1))
         self._run_length += _SMOOTHING * (drafted - self._run_length)

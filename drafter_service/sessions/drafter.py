@@ -12,6 +12,7 @@ from specdec.planning.certainty import Certainty
 from specdec.rules.draft import SparseProbs
 from specdec.sampling.vocabulary import Vocabulary
 from specdec.wire.beams import BeamAsk, ProposedBeam
+from specdec.wire.features import Features
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,8 @@ class DrafterInfo:
     """Whether the drafter is a language model whose encoder reads the prompt."""
     vocabulary: str = ""
     """Digest of the target's vocabulary that drafts are translated to; empty for the drafter's own."""
+    features: str = ""
+    """Name of the features that the drafter reads, which no drafts can be made ahead of; empty if it reads none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,6 +102,8 @@ class NoGuess:
     """A session that the drafter cannot continue until more tokens are committed."""
 
     session: DraftSession
+    lacks_features: bool = False
+    """Whether the features of the last committed tokens are missing."""
 
 
 StepResult = DraftedToken | DraftedRun | DraftedLevel | DraftFailure | NoGuess
@@ -118,6 +123,20 @@ class Drafter(Protocol):
 
         Raises:
             Exception: the pass failed as a whole; nothing was computed.
+        """
+
+
+@runtime_checkable
+class FeatureReader(Protocol):
+    """The sequences of a drafter that reads features of the target."""
+
+    def read_features(self, session: DraftSession, features: Features | None, *, opened: bool) -> None:
+        """Add features of a session, up to the last but one of its committed tokens.
+
+        Args:
+            session: an admitted session, none of whose drafts are computed.
+            features: features as received, which may be wrong; None if none were sent.
+            opened: whether the session was just opened or reopened, so that unread features are of other tokens.
         """
 
 

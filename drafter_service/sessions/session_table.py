@@ -6,13 +6,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from drafter_service.config import DrafterSettings
 from drafter_service.sessions.draft_session import DraftSession
-from drafter_service.sessions.drafter import Drafter, ScheduledSession
+from drafter_service.sessions.drafter import Drafter, FeatureReader, ScheduledSession
 from drafter_service.sessions.outcomes import Outcomes, OutcomeSession
 from drafter_service.sessions.refusal import SessionRefused
 from drafter_service.sessions.stream import MalformedMessage, Message, Stream
 from drafter_service.sessions.tree_session import TreeSession
 from specdec.engine.protocol import PromptReader
 from specdec.rules.prefix import common_length
+from specdec.wire.features import Features
 from specdec.wire.session import Close, Commit, NackReason, Open
 
 Owned = Collection[tuple[str, DraftSession]]
@@ -129,7 +130,13 @@ class SessionTable:
         else:
             self._replace(stream, earlier, session)
         self._streams.setdefault(stream, {})[session.session_id] = session
+        self._read_features(session, message.features, opened=True)
         return session
+
+    def _read_features(self, session: DraftSession, features: Features | None, *, opened: bool) -> None:
+        """Pass features on to a drafter that reads them."""
+        if session.admitted and isinstance(self._sequences, FeatureReader):
+            self._sequences.read_features(session, features, opened=opened)
 
     def _replace(self, stream: Stream, earlier: DraftSession, session: DraftSession) -> None:
         """Reopen a session, and keep the computed state of the common prefix."""
@@ -211,6 +218,7 @@ class SessionTable:
             raise SessionRefused(NackReason.UNKNOWN, "the session is not open")
         self._check_ids(message.tokens)
         self._truncate(session, session.commit(message))
+        self._read_features(session, message.features, opened=False)
         if message.tokens:
             self.outcomes.settle(session)
         return session

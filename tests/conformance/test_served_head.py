@@ -9,8 +9,6 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,37 +18,20 @@ import torch
 from specdec.protos.common.v1 import common_pb2 as common
 from specdec.rules.draft import SparseProbs
 from specdec.rules.speculation import Mode
-from specdec.sampling.params import SamplingParams
-from tests.conformance.automata import LOOP
-from tests.conformance.g_test import Law, p_value
-from tests.conformance.model_folders import root
+from tests.conformance.g_test import p_value
+from tests.conformance.headed_pair import DRAFT_IDS, LENGTH, PARAMS, folders, law_of
 from tests.conformance.notes import Note
-from tests.conformance.plain_model import PlainModel
 from tests.conformance.served_pair import Ask, Done, generate, running_verifier
 from tests.conformance.small_pair import END, PROMPT, VOCAB_SIZE
-from tests.support.tiny_heads import make_tiny_head
-from tests.support.tiny_models import make_tiny_model
 from verifier_service.backends import head_drafter
 
 pytestmark = pytest.mark.integration
 
 SESSIONS = 250
-LENGTH = 4
 P_VALUE = 1e-6
 AT_ONCE = 64
 GAMMAS = (3, 1, 2, 3)
-DRAFT_IDS = torch.tensor([0, 1, 3, 5, 6])
 TITLE = f"G-tests of a draft head: {SESSIONS} joint sequences of {LENGTH} tokens a cell"
-PARAMS = {
-    "T=1": SamplingParams(),
-    "T=0": SamplingParams(temperature=0.0),
-    "top-p": SamplingParams(temperature=0.8, top_p=0.8),
-    "penalties": SamplingParams(
-        presence_penalty=1.0, frequency_penalty=0.8, repetition_penalty=1.4, min_tokens=2, end_token_ids=(END,)
-    ),
-    "masks": SamplingParams(banned_token_ids=(1,), allowed_token_ids=(END, 1, 2, 4, 6)),
-    "grammar": SamplingParams(grammar=LOOP),
-}
 DRAFTING = [mode for mode in Mode if mode is not Mode.OFF]
 
 
@@ -87,20 +68,6 @@ CELLS = [
     *(Cell(mode, params) for mode in DRAFTING[1:] for params in ("top-p", "penalties", "grammar")),
 ]
 Served = dict[Cell, list[Done]]
-
-
-@cache
-def folders() -> tuple[Path, Path, PlainModel]:
-    """Return the target, its head, and the target run by transformers."""
-    target = make_tiny_model(root() / "headed", seed=3, spread=0.3, vocab_size=VOCAB_SIZE, layers=3, context=64)
-    shape: dict[str, Any] = {"vocab": VOCAB_SIZE, "draft_vocab": len(DRAFT_IDS), "ids": DRAFT_IDS}
-    return target, make_tiny_head(root() / "head", taps=(1, 2, 0), spread=0.7, seed=2, **shape), PlainModel(target)
-
-
-@cache
-def law_of(params: str) -> Law:
-    """Return the target's law, by transformers."""
-    return folders()[2].law(PARAMS[params], PROMPT, LENGTH, END)
 
 
 def serve(cells: Sequence[Cell]) -> Served:

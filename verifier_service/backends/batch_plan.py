@@ -13,6 +13,7 @@ from specdec.sampling.distribution import History
 from specdec.sampling.logprobs import TokenLogprobs
 from specdec.sampling.scoring import score
 from specdec.trees.tree import TreeDraft
+from specdec.wire.features import Features
 from specdec.wire.generation import GenerationCall
 
 PIECE = 128
@@ -171,6 +172,9 @@ class Outcome(NamedTuple):
     """Number of the row's drafts in the pass. A verdict on fewer means that the draft was unusable."""
     drafted: HeadDraft | None = None
     """Draft of the target's head in the pass; None if the row did not request one."""
+    features: Features | None = None
+    """Features of the row's tokens up to the last committed one but one, as far as they are new; None if there are
+    none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,10 +10,12 @@ from typing import NamedTuple
 import structlog
 
 from specdec.engine import Engine, SequenceMemory
+from specdec.engine.heads.fusing import FusingEngine
 from specdec.engine.heads.headed import HeadedEngine
 from specdec.engine.protocol import PromptReader
 from specdec.errors import InternalError
 from specdec.rules.draft import Verdict
+from specdec.wire.features import Features
 from verifier_service.backends.batch_plan import HeadDraft, Outcome, Row, ScheduledChunk, plan
 from verifier_service.backends.head_drafter import HeadDrafter
 from verifier_service.backends.model_step import Changes, ModelStep, Passed, PendingChanges, RunAheadFlags
@@ -69,7 +71,7 @@ class KvAdmission:
             self._engine.read_prompt(row.kv_name, row.call.prompt_len)
         self._ranks[row.kv_name] = row.rank
         self.touch(row.kv_name)
-        if row.head.follows and isinstance(self._engine, HeadedEngine):
+        if row.head.follows and isinstance(self._engine, HeadedEngine | FusingEngine):
             self._engine.follow(row.kv_name, row.limit, row.tokens, row.call.cache_salt)
         return True
 
@@ -237,7 +239,7 @@ class ModelThread(SteppedModel):
             row = asked.get(chunk.row, chunk.row)
             if isinstance(result, Verdict):
                 own = drafted[row].made if row in drafted else None
-                results[row] = Outcome(result, started, seconds, chunk.drafts, own)
+                results[row] = Outcome(result, started, seconds, chunk.drafts, own, self._features(row))
             elif chunk.complete or result is not None:
                 results[row] = result
         lost = self._kv.preempted - preempted
@@ -293,6 +295,11 @@ class ModelThread(SteppedModel):
         drafts = self._head.drafts(asking)
         seconds = time.perf_counter() - began
         return {row: _DraftedRow(replace(row, draft=each), HeadDraft(each, seconds)) for row, each in drafts.items()}
+
+    def _features(self, row: Row) -> Features | None:
+        """Return the new features of a judged row; None if there are none."""
+        found = self._engine.take(row.kv_name) if isinstance(self._engine, FusingEngine) else None
+        return None if found is None else Features.of(*found)
 
     def _chunks(self, waiting: Sequence[tuple[Row, int]]) -> list[ScheduledChunk]:
         """Return the chunks of the next pass, without the sequences preempted for it."""

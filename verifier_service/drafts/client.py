@@ -4,7 +4,7 @@ import asyncio
 import random
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -21,9 +21,11 @@ from specdec.serving.rpc.channel import open_channel
 from specdec.serving.rpc.checksum import received
 from specdec.wire.beams import BeamAsk, ProposedBeam, ask_to_pb, proposal_from_pb
 from specdec.wire.draft import PROTOCOL, draft_from_pb
-from specdec.wire.session import CLOSE, COMMIT, END, LOAD, NACK, OPEN, VOCABULARY
+from specdec.wire.session import CLOSE, COMMIT, END, LOAD, NACK, OPEN, VOCABULARY, Commit, Open
 from verifier_service.drafts.link import DrafterLink, Frame, LinkState
 
+_MOST_BYTES = 8 * 2**20
+"""Most bytes of features in a request, half of the largest message; more only of one session."""
 DraftStream = grpc.aio.StreamStreamCall[pb.DraftRequest, pb.DraftResponse]
 
 
@@ -61,6 +63,8 @@ class Identity:
     """Least overlap of a translating drafter's vocabulary with the target's, as a share of the smaller one."""
     encoder_decoder: bool = False
     """Whether the target reads its prompts with an encoder."""
+    features: str = ""
+    """Name of the features that the target computes for a draft head; empty for none."""
 
 
 class DrafterRefusedToken(DrafterMismatch):
@@ -126,7 +130,12 @@ class DrafterClient:
 
     async def _greet(self, stream: DraftStream) -> None:
         mine = self._identity
-        hello = pb.Hello(protocol=PROTOCOL, verifier_id=mine.verifier_id, tokenizer_hash=mine.tokenizer_hash)
+        hello = pb.Hello(
+            protocol=PROTOCOL,
+            verifier_id=mine.verifier_id,
+            tokenizer_hash=mine.tokenizer_hash,
+            features=mine.features,
+        )
         if mine.vocabulary is not None:
             hello.vocabulary.CopyFrom(VOCABULARY.to_pb(mine.vocabulary))
         try:
@@ -142,6 +151,7 @@ class DrafterClient:
                 raise DrafterMismatch(error.details() or "the drafter refused the conversation") from error
             raise
         _check_architecture(ack, mine)
+        self._link.reads_features = _reads_features(ack, mine)
         self._link.connected(ack.model, ack.step_seconds, ack.kind, _overlap(ack, mine), ack.outcomes)
 
     async def _exchange(self, stream: DraftStream) -> None:
@@ -165,8 +175,8 @@ class DrafterClient:
 
     async def _send(self, stream: DraftStream) -> None:
         while True:
-            frame = await self._link.outbox.take()
-            await stream.write(_frame_to_pb(frame))
+            for request in requests_of(await self._link.outbox.take()):
+                await stream.write(request)
 
     async def _watch(self) -> None:
         nonce = 0
@@ -209,6 +219,13 @@ def _check_architecture(ack: pb.HelloAck, mine: Identity) -> None:
         raise DrafterMismatch(f"{name} is {kinds[ack.encoder_decoder]}, and the target {kinds[mine.encoder_decoder]}")
 
 
+def _reads_features(ack: pb.HelloAck, mine: Identity) -> bool:
+    """Return whether a drafter reads features; raise DrafterMismatch if they are of another head or data type."""
+    if ack.features and ack.features != mine.features:
+        raise DrafterMismatch(f"{ack.model} reads features {ack.features}, drafter_head has {mine.features or 'none'}")
+    return bool(ack.features)
+
+
 def _overlap(ack: pb.HelloAck, mine: Identity) -> float:
     """Return the overlap of the vocabularies as a share of the smaller one; raise TokenizerMismatch if too small."""
     if ack.tokenizer_hash == mine.tokenizer_hash:
@@ -237,15 +254,24 @@ def _explain(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def _frame_to_pb(frame: Frame) -> pb.DraftRequest:
-    request = pb.DraftRequest(
-        opens=[OPEN.to_pb(message) for message in frame.opens],
-        commits=[COMMIT.to_pb(message) for message in frame.commits],
-        closes=[CLOSE.to_pb(message) for message in frame.closes],
-    )
+def requests_of(frame: Frame) -> Iterator[pb.DraftRequest]:
+    """Yield the messages of a frame in their order, in as many requests as their features need."""
+    messages: tuple[Open | Commit, ...] = (*frame.opens, *frame.commits)
+    request, size = pb.DraftRequest(), 0
+    for message in messages:
+        more = 0 if message.features is None else len(message.features.values)
+        if size and size + more > _MOST_BYTES:
+            yield request
+            request, size = pb.DraftRequest(), 0
+        size += more
+        if isinstance(message, Open):
+            request.opens.append(OPEN.to_pb(message))
+        else:
+            request.commits.append(COMMIT.to_pb(message))
+    request.closes.extend(CLOSE.to_pb(message) for message in frame.closes)
     if frame.ping is not None:
         request.ping.nonce = frame.ping
-    return request
+    yield request
 
 
 async def proposed_beams(channel: grpc.aio.Channel, ask: BeamAsk, vocab_size: int) -> tuple[ProposedBeam, ...]:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from specdec.rules.draft import NO_DRAFT, Draft
 from specdec.trees.tree import TreeDraft
+from specdec.wire.features import Features
 from specdec.wire.generation import Fallback
 from verifier_service.backends.batch_plan import Gathers
 
@@ -40,7 +41,7 @@ class Drafts:
 
     @property
     def reads_states(self) -> bool:
-        """Whether the target's head drafts, which must follow the sequence from its admission on."""
+        """Whether a head of the target may draft, so that the states of the sequence are kept from its admission on."""
         return False
 
     @property
@@ -82,6 +83,9 @@ class Drafts:
     def declined(self) -> Fallback:
         """Return the reason that a round which might draft has γ = 0."""
         return Fallback.NONE
+
+    def read(self, features: Features) -> None:
+        """Receive features of committed tokens, some of which the next `commit` reports."""
 
     def commit(self, tokens: Sequence[int], judged: int, gamma: int) -> None:
         """Report the tokens committed by a verdict on `judged` drafts, and request the next γ drafts."""

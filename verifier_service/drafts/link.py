@@ -69,7 +69,9 @@ class Outbox:
         """Queue a commit, merged with the queued commit that it continues."""
         earlier = self._commits.get(message.session_id)
         if earlier is not None:
-            message = replace(message, base_len=earlier.base_len, tokens=earlier.tokens + message.tokens)
+            tokens = earlier.tokens + message.tokens
+            features = message.features if earlier.features is None else earlier.features.joined(message.features)
+            message = replace(message, base_len=earlier.base_len, tokens=tokens, features=features)
         self._commits[message.session_id] = message
         self._filled.set()
 
@@ -183,6 +185,8 @@ class DrafterLink:
         """Most verdict outcomes that the drafter can push chains for; 0 if it cannot push."""
         self.pushing = PushChoice()
         """Decides whether pushing pays when the setting is `auto`."""
+        self.reads_features = False
+        """Whether the drafter reads the target's features."""
         self.overlap = 0.0
         """Vocabulary overlap of target and drafter, as a share of the smaller vocabulary; 0 until known."""
         self.propose_beams: Callable[[BeamAsk, int], Awaitable[tuple[ProposedBeam, ...]]] | None = None

@@ -14,6 +14,7 @@ from specdec.rules.prefix import common_length
 from specdec.rules.speculation import Mode
 from specdec.sources.sampled import CountSampling, drafted
 from specdec.sources.source import DraftSource
+from specdec.wire.features import Features
 from specdec.wire.generation import Fallback
 from verifier_service.backends.batch_plan import Gathers
 from verifier_service.drafts.drafts import Drafts, Proposal
@@ -154,6 +155,11 @@ class LocalDrafts(Drafts):
     def stop_waiting(self) -> None:
         if self._drafter is not None:
             self._drafter.stop_waiting()
+
+    @override
+    def read(self, features: Features) -> None:
+        if self._drafter is not None:
+            self._drafter.read(features)
 
     @override
     def commit(self, tokens: Sequence[int], judged: int, gamma: int) -> None:

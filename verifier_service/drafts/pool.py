@@ -18,8 +18,8 @@ _NEAR = 0.001
 """Seconds by which a round trip may exceed the least one and still count as near. Zones often differ by more."""
 _LONGEST_STEP = 10.0
 """Cap on a reported draft step, in seconds. Reports of drafters are not trusted above it."""
-_LANGUAGE_MODELS = ("model", "hybrid")
-"""Drafter kinds that include a language model."""
+_LANGUAGE_MODELS = ("model", "head", "hybrid")
+"""Drafter kinds that include a language model or a head of one."""
 _ANSWERED = (LinkState.READY, LinkState.REFUSED, LinkState.UNAUTHENTICATED)
 _LOAD_FACTOR = 1.25
 """Load limit of a near drafter, as a multiple of the mean number of sessions. At the limit it is not preferred."""

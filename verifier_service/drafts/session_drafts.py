@@ -8,12 +8,14 @@ from dataclasses import dataclass, replace
 from specdec.serving.telemetry.request_ids import current_request_id
 from specdec.serving.telemetry.tracing import TRACEPARENT, trace_headers
 from specdec.wire.draft import DraftTokens
+from specdec.wire.features import Features
 from specdec.wire.generation import Fallback, GenerationCall
 from specdec.wire.session import Close, Commit, DraftEnd, NackReason, Open, TreePlan
 from verifier_service.backends.batch_plan import Gathers
 from verifier_service.config import DraftingSettings
 from verifier_service.drafts.draft_buffer import MOST_DRAFTS, DraftBuffer, TreeBuffer, checked
 from verifier_service.drafts.drafts import Drafts, Proposal
+from verifier_service.drafts.feature_window import FeatureWindow
 from verifier_service.drafts.link import Breaker, DrafterLink
 from verifier_service.drafts.pool import DrafterPool
 
@@ -55,6 +57,8 @@ class RemoteDrafts(Drafts):
         patience: Callable[[], float] | None = None,
         clock: Callable[[], float] = time.monotonic,
         plan: TreePlan | None = None,
+        *,
+        features: bool = False,
     ) -> None:
         """Create the drafts of a session that is not open at any drafter.
 
@@ -67,6 +71,7 @@ class RemoteDrafts(Drafts):
             clock: returns the time in seconds.
             plan: shape of the trees; None requests chains. The drafter makes one tree a round, never ahead of a
                 verdict.
+            features: whether the target's features are known, for drafters that read them.
         """
         self._call = call
         self._max_len = max_len
@@ -87,6 +92,11 @@ class RemoteDrafts(Drafts):
         self._avoided_drafters = AvoidedDrafters(settings, clock)
         self._changed: Callable[[], object] = lambda: None
         self._awaited: _AwaitedDraft | None = None
+        self._window: FeatureWindow | None = None
+        """Features of the last tokens; None before the first."""
+        self._reads_states = features
+        self._lacks_features = False
+        """Whether the session is not open because its drafter reads features, and none is known."""
 
     @property
     def gathers(self) -> Gathers:
@@ -94,6 +104,10 @@ class RemoteDrafts(Drafts):
         if self._worth is None:
             return Gathers.BRIEFLY
         return Gathers.ALWAYS if self._link is not None and self._answers.promise else Gathers.NOT
+
+    @property
+    def reads_states(self) -> bool:
+        return self._reads_states
 
     @property
     def epoch(self) -> int:
@@ -160,6 +174,11 @@ class RemoteDrafts(Drafts):
     def patience(self) -> float:
         return math.inf if self._awaited is None else max(self._awaited.until - self._clock(), 0.0)
 
+    def read(self, features: Features) -> None:
+        """Keep features until the session's drafter wants them."""
+        self._window = self._window or FeatureWindow()
+        self._window.add(features)
+
     def commit(self, tokens: Sequence[int], judged: int, gamma: int) -> None:
         """Commit in the buffer and at the drafter. With γ = 0, the commit is sent when drafts are wanted again."""
         if self._link is None or not (gamma or judged or len(self._buffer)):
@@ -173,7 +192,8 @@ class RemoteDrafts(Drafts):
         self._unsent += tuple(tokens)
         if gamma:
             base_len = self._buffer.committed_len - len(self._unsent)
-            self._link.commit(Commit(self._call.session_id, self.epoch, base_len, self._unsent, gamma))
+            features = self._window.unsent() if self._window and self._link.reads_features else None
+            self._link.commit(Commit(self._call.session_id, self.epoch, base_len, self._unsent, gamma, features))
             self._unsent = ()
 
     def stop_waiting(self) -> None:
@@ -223,20 +243,22 @@ class RemoteDrafts(Drafts):
         """Open the session at a drafter, unless it is open or no drafter is available."""
         if self._link is not None:
             return
-        self._link = self._choice()
-        if self._link is None:
+        link = self._choice()
+        self._lacks_features = link is not None and link.reads_features and self._window is None
+        if link is None or self._lacks_features:
             return
-        call = self._call
-        rounds = self._pool.rounds(self._link.source(call.sampling.temperature))
-        outcomes = self._link.wanted_outcomes(self._settings.outcomes, rounds, gamma)
+        self._link, call = link, self._call
+        rounds = self._pool.rounds(link.source(call.sampling.temperature))
+        outcomes = link.wanted_outcomes(self._settings.outcomes, rounds, gamma)
         self._catch_up()
         self._unsent, self._answers = (), DrafterAnswers()
         opening = Open(
             call.session_id, call.epoch, self._buffer.committed, call.prompt_len, call.sampling, call.speculation.mode,
             gamma, self._max_len, call.cache_salt, trace_headers().get(TRACEPARENT, ""), call.speculation.policy,
             self._plan, outcomes if self._plan is None else 0, uniform=True, request_id=current_request_id(),
+            features=self._window.all() if self._window and link.reads_features else None,
         )  # fmt: skip
-        self._link.open(opening, self)
+        link.open(opening, self)
 
     def _catch_up(self) -> None:
         """Add the deferred commits to the buffer."""
@@ -281,6 +303,8 @@ class RemoteDrafts(Drafts):
 
     def _absence(self) -> Fallback:
         """Return the reason that no drafter can be used."""
+        if self._lacks_features:
+            return Fallback.FIRST_ROUND if self._reads_states else Fallback.NO_MATCH
         return Fallback.OVERLOADED if self._avoided_drafters.overloaded else self._pool.absence()
 
 

@@ -58,7 +58,7 @@ class DraftSources:
         A gateway refuses other names. The verifier does not: a session with an unknown name decodes plainly, as when
         its drafter is lost. So a generation that moves to this process before its drafter connects does not fail.
         """
-        heads = set() if self._settings.head is None else {HEAD}
+        heads = set() if self._settings.head is None and self._settings.drafter_head is None else {HEAD}
         return tuple(sorted({*_KINDS, *SourceKind} | heads | self._pool.names()))
 
     def drafts(self, call: GenerationCall, limit: int, gamma: int | None) -> Drafts:
@@ -120,7 +120,9 @@ class DraftSources:
     def _remote(self, call: GenerationCall, limit: int, gamma: int | None) -> RemoteDrafts:
         judged = gamma is None and call.speculation.policy.policy is PolicyKind.AUTO
         patience = self._speculation.patience if judged else None
-        return RemoteDrafts(call, limit, self._vocab_size, self._pool, self._settings.drafting, patience)
+        features = self._settings.drafter_head is not None
+        drafting = self._settings.drafting
+        return RemoteDrafts(call, limit, self._vocab_size, self._pool, drafting, patience, features=features)
 
     def _trees(self, call: GenerationCall, limit: int, tree: TreeOptions, place: int) -> RemoteDrafts:
         """Create trees of a drafter that draws with random numbers of its own within the session."""

@@ -283,6 +283,8 @@ class Sequence:
         committed = cut(verdict.tokens, self._limit - asked.base_len, self._stop_ids)
         self._tokens += committed.tokens
         if committed.finish is None:
+            if outcome.features is not None:
+                self.drafts.read(outcome.features)
             self._choose_gamma()
             self.drafts.commit(committed.tokens, verdict.drafted, self._wanted)
         return committed

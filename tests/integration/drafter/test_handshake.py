@@ -1,17 +1,20 @@
 """First frames of a stream: accepted handshakes, and the errors sent for refused ones."""
 
 import asyncio
+from pathlib import Path
 
 import grpc
 import grpc.aio
 import pytest
 
 from specdec.engine import NativeEngine
+from specdec.engine.heads.checkpoint import features_name
 from specdec.errors import SpecdecError
 from specdec.protos.drafter.v1 import drafter_pb2 as pb
 from specdec.serving.rpc.status import from_rpc_error
 from tests.integration.drafter.served_drafter import Serve, Service
 from tests.integration.drafter.verifier_by_hand import PATIENCE, Verifier, opening
+from tests.support.tiny_heads import make_tiny_head
 
 pytestmark = pytest.mark.integration
 
@@ -38,6 +41,29 @@ async def test_a_verifier_with_the_same_tokenizer_is_told_of_the_drafter(
 async def test_a_verifier_is_told_what_drafts(serve: Serve, kind: str) -> None:
     async with serve(kind=kind) as service, service.stream() as verifier:
         assert (await verifier.hello()).kind == kind
+
+
+async def test_a_drafter_of_features_is_refused_to_verifiers_that_send_none(
+    serve: Serve, engine: NativeEngine, tmp_path: Path
+) -> None:
+    head = make_tiny_head(tmp_path)
+    async with serve(kind="head", head=head) as service:
+        features = features_name(head, "float32")
+        for other in ("", "float32 abc", features.replace("float32", "bfloat16")):
+            async with service.stream() as verifier:
+                hello = pb.Hello(protocol=1, tokenizer_hash=engine.tokenizer_hash, features=other)
+                await verifier.send(pb.DraftRequest(hello=hello))
+                code, error = await _refusal(verifier)
+            assert (code, error.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "DRAFTER_MISMATCH")
+            assert f"the verifier sends {other or 'none'}: give both services the same head" in error.message
+        async with service.stream() as verifier:
+            hello = pb.Hello(protocol=1, tokenizer_hash=engine.tokenizer_hash, features=features)
+            await verifier.send(pb.DraftRequest(hello=hello))
+            ack = (await verifier.read()).hello_ack
+            assert (ack.kind, ack.features, ack.outcomes) == ("head", features, 0)
+            await verifier.open(opening())
+            await verifier.until(lambda: any(frame.ends for frame in verifier.frames))
+        assert await service.metric("specdec_drafter_missing_features_total") == 1
 
 
 async def test_another_tokenizer_is_refused_with_both_fingerprints(service: Service, engine: NativeEngine) -> None:

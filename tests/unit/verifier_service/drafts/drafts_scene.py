@@ -22,18 +22,25 @@ class Scene:
     """A session, its links, and the messages sent over them."""
 
     def __init__(
-        self, links: int = 1, settings: DraftingSettings = PATIENT, ready: bool = True, worth: float | None = None
+        self,
+        links: int = 1,
+        settings: DraftingSettings = PATIENT,
+        ready: bool = True,
+        worth: float | None = None,
+        *,
+        features: bool = False,
     ) -> None:
         self.clock = Clock(1000.0)
         self.links = [DrafterLink(f"d{index}:1", 100.0, make_metrics()) for index in range(links)]
         for link in self.links if ready else ():
             link.connected("small", 0.001)
+            link.reads_features = features
         self.pool = DrafterPool(self.links)
         call = make_call(tokens=PROMPT, speculation=Speculation(Mode.REJECTION))
         self.worth = worth
         """Maximum time that a wait pays for, in seconds. None at first for a fixed γ."""
         patience = None if worth is None else lambda: self.worth
-        self.drafts = RemoteDrafts(call, 20, 100, self.pool, settings, patience, self.clock)
+        self.drafts = RemoteDrafts(call, 20, 100, self.pool, settings, patience, self.clock, features=features)
 
     @property
     def link(self) -> DrafterLink:
