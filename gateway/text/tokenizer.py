@@ -206,9 +206,8 @@ class ModelTokenizer:
         """Render the conversation; return the text and the mark that hides names in it, empty if none is hidden."""
         from jinja2 import TemplateError
 
-        template = self._template(bool(prompt.tools))
-        apply, arguments = self._tokenizer.apply_chat_template, prompt.template_arguments
-        for name in arguments.keys() & inspect.signature(apply).parameters.keys():
+        template, arguments = self._template(bool(prompt.tools)), prompt.template_arguments
+        for name in arguments.keys() & inspect.signature(self._tokenizer.apply_chat_template).parameters.keys():
             raise FieldInvalid(f"chat_template_kwargs: {name} is not the template's", "chat_template_kwargs")
         huge = HugeNumbers(secrets.token_hex(8))
         turns: Sequence[Turn] = turns_of(prompt.messages, self.tool_format.name, huge, self._call_styles[template])
@@ -220,10 +219,10 @@ class ModelTokenizer:
         if not knows_tools(template):
             turns, options = described(turns, tools), {}
         try:
-            text = apply(
+            text = _rendered(
+                self._tokenizer,
+                template,
                 turns,
-                chat_template=template,
-                tokenize=False,
                 add_generation_prompt=prompt.opens_answer,
                 continue_final_message=prompt.continues_last,
                 **options,
@@ -237,7 +236,7 @@ class ModelTokenizer:
                 raise FieldInvalid(f"the model's chat template fails on the messages: {said}", "messages") from error
             message = f"the model's chat template fails with chat_template_kwargs: {said}"
             raise FieldInvalid(message, "chat_template_kwargs") from error
-        return huge.restore(str(text)), mark
+        return huge.restore(text), mark
 
 
 def _templates(tokenizer: Any) -> dict[str, str]:
@@ -247,12 +246,21 @@ def _templates(tokenizer: Any) -> dict[str, str]:
     return {name: str(template) for name, template in named.items()}
 
 
+def _rendered(tokenizer: Any, template: str, turns: Sequence[Turn], **options: Any) -> str:
+    """Render turns like `apply_chat_template`, which leaves out a content that is None."""
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    variables = {**tokenizer.special_tokens_map, **options}
+    (text,), _ = render_jinja_template(conversations=[list(turns)], chat_template=template, **variables)
+    return str(text)
+
+
 def _call_style(tokenizer: Any, template: str) -> CallStyle:
     """Return the form of calls that a template accepts."""
 
     def render(turns: Sequence[Turn]) -> str:
         try:
-            return str(tokenizer.apply_chat_template(list(turns), chat_template=template, tokenize=False))
+            return _rendered(tokenizer, template, turns)
         except Exception:  # noqa: BLE001 - a template is code from the model's folder and may raise anything
             return ""
 

@@ -28,22 +28,28 @@ class CallStyle:
     """Whether arguments are JSON texts, as for DeepSeek's templates; otherwise objects."""
     one_call: bool = False
     """Whether only one call of a message is rendered, as by Llama's templates, which refuse several."""
+    null_content: bool = False
+    """Whether a message of calls alone may have no content, which DeepSeek's templates tell from an empty one."""
 
     @classmethod
     def of(cls, render: Callable[[Sequence[Turn]], str]) -> "CallStyle":
         """Find the style of a template. `render` returns an empty text for turns that the template refuses."""
 
-        def shown(arguments: object, count: int = 1) -> str:
+        def shown(arguments: object, content: str | None, count: int = 1) -> str:
             function = {"name": _NAME, "arguments": arguments}
             call = {"id": "123456789", "type": "function", "function": function}  # Mistral's templates accept this id
-            answer: Turn = {"role": "assistant", "content": "", "tool_calls": [call] * count}
+            answer: Turn = {"role": "assistant", "content": content, "tool_calls": [call] * count}
             return render([{"role": "user", "content": "?"}, answer])
 
-        as_object, as_text = shown(_ARGUMENTS), json.dumps(_ARGUMENTS)
-        good = _NAME in as_object and str(_ARGUMENTS) not in as_object
-        text_arguments = not good and _NAME in shown(as_text)
-        one, two = (shown(as_text if text_arguments else _ARGUMENTS, count).count(_NAME) for count in (1, 2))
-        return cls(text_arguments, two < 2 * one)
+        as_text = json.dumps(_ARGUMENTS)
+        objects, texts = ([shown(each, content) for content in (None, "")] for each in (_ARGUMENTS, as_text))
+        good = any(_NAME in text and str(_ARGUMENTS) not in text for text in objects)
+        text_arguments = not good and any(_NAME in text for text in texts)
+        null, empty = texts if text_arguments else objects
+        arguments, content = as_text if text_arguments else _ARGUMENTS, None if _NAME not in empty else ""
+        one, two = (shown(arguments, content, count).count(_NAME) for count in (1, 2))
+        written = any(null.count(word) > empty.count(word) for word in ("None", "null"))
+        return cls(text_arguments, two < 2 * one, _NAME in null and not (written and _NAME in empty))
 
 
 PLAIN = CallStyle()
@@ -60,7 +66,11 @@ def turns_of(messages: Sequence[Message], tool_format: str, huge: HugeNumbers, s
     """
     ids, keep = _CallIds(tool_format), None if style.text_arguments else huge.keep
     parts = (part for message in messages for part in (_with_one_call(message) if style.one_call else [message]))
-    return [_turn(part, ids, keep) for part in parts]
+    turns = [_turn(part, ids, keep) for part in parts]
+    for turn in turns if style.null_content else ():
+        if "tool_calls" in turn and not turn["content"]:
+            turn["content"] = None
+    return turns
 
 
 def _with_one_call(message: Message) -> Iterator[Message]:

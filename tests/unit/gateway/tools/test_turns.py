@@ -43,6 +43,22 @@ EITHER = (
     "{% endfor %}{% endfor %}"
 )
 
+_CALL = "{{ m.tool_calls[0]['function']['name'] + ' ' + m.tool_calls[0]['function']['arguments'] }}"
+DEEPSEEK = (
+    "{% for m in messages %}{% if m.role == 'assistant' and m.content is none %}<calls>"
+    + _CALL
+    + "{% elif m.role == 'assistant' and m.content is not none %}<said>{{ m.content }}"
+    "{% else %}{{ m.role }}:{{ m.content }}{% endif %}{% endfor %}"
+)
+BOTH = (
+    "{% for m in messages %}{{ '-' if m.content is none else '[' + m.content + ']' }}"
+    "{% if m.tool_calls %}{{ m.tool_calls[0].function | tojson }}{% endif %}{% endfor %}"
+)
+TRIMMED = (
+    "{% for m in messages %}{{ m.content | trim }}{% if m.tool_calls %}{{ m.tool_calls | tojson }}{% endif %}"
+    "{% endfor %}"
+)
+
 
 def tokenizer(template: str) -> ModelTokenizer:
     made = fast(byte_level((), ["<|end|>"]), "<|end|>")
@@ -113,3 +129,27 @@ def test_several_calls_are_messages_of_one_call_where_a_template_takes_one(templ
     turn = ChatPrompt((result("1"), result("2")), called=calls, opens_answer=False)
     assert made.decode(made.encode_after(turn, (5,))) == "tool:oktool:ok"
     assert rendered(MISTRAL, Message("user", "x"), said).count("[TOOL_CALLS]") == 2
+
+
+@pytest.mark.parametrize(
+    ("template", "shown"),
+    [
+        (DEEPSEEK, "user:x<calls>f {}tool:ok<said>Hm."),
+        (BOTH, '[x]-{"name": "f", "arguments": {}}[ok][Hm.]'),
+        (BOTH.replace("-", "null"), '[x][]{"name": "f", "arguments": {}}[ok][Hm.]'),
+        (TRIMMED, 'x[{"id": "1", "type": "function", "function": {"name": "f", "arguments": {}}}]okHm.'),
+        (JOINED, "x<f\n{}>{}okHm."),
+    ],
+)
+def test_calls_alone_have_no_content_where_a_template_does_not_write_that(template: str, shown: str) -> None:
+    talk = (Message("user", "x"), called("1"), result("1"), Message("assistant", "Hm."))
+    assert rendered(template, *talk) == shown
+    empty, text = Message("assistant", ""), Message("assistant", "So.", called("1").tool_calls)
+    assert "None" not in rendered(template, Message("user", "x"), empty, text)
+
+
+@pytest.mark.parametrize("template", [DEEPSEEK, BOTH])
+def test_the_result_of_a_call_alone_is_the_next_turn(template: str) -> None:
+    made = tokenizer(template)
+    turn = ChatPrompt((result("1"),), called=called("1").tool_calls, opens_answer=False)
+    assert made.decode(made.encode_after(turn, (5,))) == ("tool:ok" if template is DEEPSEEK else "][ok]")
