@@ -13,7 +13,7 @@ from gateway.callers.caller import ApiKey, PriorityClass, check_name, tenant_of
 from gateway.tools.choice import ToolChoice
 from gateway.tools.formats import ToolFormat
 from gateway.tools.reading import Reading
-from gateway.tools.values import Message, Tool, ToolCall, check_messages
+from gateway.tools.values import Document, Message, Tool, ToolCall, check_messages
 from gateway.tools.xml_calls import texts_of
 from specdec.beams.exclusions import check_beside_beams
 from specdec.beams.options import BeamOptions
@@ -68,6 +68,10 @@ class ChatPrompt:
     """Whether the model continues the last message."""
     template_arguments: Mapping[str, Any] = field(default_factory=dict)
     """Extra variables of the chat template, by name."""
+    documents: tuple[Document, ...] = ()
+    """Documents for templates that render them."""
+    special: bool = False
+    """Whether the tokens that a text begins with are added before the template's text."""
 
     def opened(self, add_generation_prompt: bool | None, continue_final_message: bool) -> "ChatPrompt":
         """Return a copy that opens or continues the assistant's message, as the caller's two fields ask.
@@ -152,6 +156,8 @@ class GenerationRequest:
     """The field that the grammar of `sampling` came from."""
     reading: Reading = field(default_factory=Reading)
     """Format in which to parse the output for thinking and tool calls."""
+    shows_thinking: bool = True
+    """Whether the answer has the model's thinking."""
     thinking_budget: int | None = None
     """Most tokens of thinking before the answer; None sets no limit."""
     model: str = ""
@@ -319,14 +325,18 @@ class GenerationRequest:
         if not isinstance(self.prompt, ChatPrompt) and not tools:
             return self
         if not tools:
-            return replace(self, reading=Reading(thinking=tool_format.thinking))
+            return replace(self, reading=Reading(thinking=tool_format.thinking, shown=self.shows_thinking))
         if not isinstance(self.prompt, ChatPrompt):
             raise UnsupportedParameter("tools belong to a chat", "tools")
         sampling = replace(self.sampling, grammar=choice.grammar(tool_format, self.sampling.grammar))
         prompt = replace(self.prompt, tools=tools)
-        custom = tuple(tool.name for tool in tools if tool.custom)
         reading = Reading(
-            tool_format.name, texts_of(tools), tool_format.thinking, parallel=choice.parallel, custom=custom
+            tool_format.name,
+            texts_of(tools),
+            tool_format.thinking,
+            parallel=choice.parallel,
+            custom=tuple(tool.name for tool in tools if tool.custom),
+            shown=self.shows_thinking,
         )
         param = self.grammar_param or "tools"
         return replace(self, prompt=prompt, sampling=sampling, grammar_param=param, reading=reading)

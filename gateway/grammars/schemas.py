@@ -44,22 +44,33 @@ def simplified(schema: Any, path: str, depth: int = 0) -> Any:
     if not isinstance(schema, dict) or depth > _DEPTH:
         return schema
     found = {name: value for name, value in schema.items() if not _says_nothing(name, value, schema)}
-    for name in _LISTS:
-        if isinstance(found.get(name), list):
-            parts = enumerate(found[name])
-            found[name] = [simplified(part, f"{path}.{name}[{index}]", depth + 1) for index, part in parts]
-    for name in _MAPS:
-        if isinstance(found.get(name), dict):
-            parts = found[name].items()
-            found[name] = {key: simplified(part, f"{path}.{name}.{key}", depth + 1) for key, part in parts}
-    for name in _ONE:
-        if name in found:
-            found[name] = simplified(found[name], f"{path}.{name}", depth + 1)
+    found = _with_parts(found, lambda part, place: simplified(part, f"{path}.{place}", depth + 1))
     _bound(found)
     _rewrite_pattern(found)
     _name_properties(found, path)
     _check_counts(found, path)
     return found
+
+
+def with_named_only(schema: Any, depth: int = 0) -> Any:
+    """Return a schema whose objects with named properties have no others, unless the schema says otherwise."""
+    if not isinstance(schema, dict) or depth > _DEPTH:
+        return schema
+    found = _with_parts(schema, lambda part, _: with_named_only(part, depth + 1))
+    names = "properties" in found or "patternProperties" in found
+    return ({"additionalProperties": False} if names else {}) | found
+
+
+def _with_parts(schema: Schema, change: Callable[[Any, str], Any]) -> Schema:
+    """Return a copy with the result of `change` in place of each inner schema; it takes the schema and its place."""
+    found = dict(schema)
+    for name in _LISTS:
+        if isinstance(found.get(name), list):
+            found[name] = [change(part, f"{name}[{index}]") for index, part in enumerate(found[name])]
+    for name in _MAPS:
+        if isinstance(found.get(name), dict):
+            found[name] = {key: change(part, f"{name}.{key}") for key, part in found[name].items()}
+    return found | {name: change(found[name], name) for name in _ONE if name in found}
 
 
 def check_length(value: Any, path: str, copies: int = 1) -> None:

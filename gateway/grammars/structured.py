@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from gateway.bounds import check_nesting
-from gateway.grammars.schemas import check_length, simplified
+from gateway.grammars.schemas import check_length, simplified, with_named_only
 from specdec.errors import FieldInvalid
 from specdec.sampling.grammar import MAX_GRAMMAR_BYTES, Grammar, GrammarKind
 
@@ -12,13 +12,16 @@ WHITESPACE = r"( |\n[ \t]{0,24})?"
 """Default white space pattern; bounded, because a weak model could fill its token limit with white space."""
 
 
-def json_schema(schema: Any, param: str, *, compact: bool = False, whitespace: str | None = None) -> Grammar:
+def json_schema(
+    schema: Any, param: str, *, compact: bool = False, closed: bool = False, whitespace: str | None = None
+) -> Grammar:
     """Return the grammar of a JSON Schema, given as object or text. Its own `x-guidance` overrides the arguments.
 
     Args:
         schema: JSON Schema.
         param: field of the schema, for error messages.
         compact: whether to forbid white space between JSON tokens.
+        closed: whether objects may have only the properties that the schema names, unless it says otherwise.
         whitespace: pattern of white space between JSON tokens; None allows a space or an indented line.
 
     Raises:
@@ -35,6 +38,7 @@ def json_schema(schema: Any, param: str, *, compact: bool = False, whitespace: s
         raise FieldInvalid(f"{param} must be a JSON Schema, an object", param)
     check_length(schema, param)
     check_nesting(schema, param)
+    schema = with_named_only(schema) if closed else schema
     options: dict[str, Any] = {"whitespace_pattern": whitespace or WHITESPACE}
     if compact:
         options = {"whitespace_flexible": False}

@@ -284,4 +284,5 @@ def answer_format_of(body: CompletionBody | ChatBody) -> AnswerFormat:
         echo=isinstance(body, CompletionBody) and bool(body.echo),
         prompt_only=isinstance(body, CompletionBody) and body.shows_prompt_only,
         prompt_logprobs=body.prompt_logprobs is not None,
+        tokens_as_ids=bool(body.return_tokens_as_token_ids),
     )

@@ -81,7 +81,7 @@ def whole(started: Started, outputs: Sequence[Output]) -> pb.GenerateResponse:
 
 
 def _choice(output: Output) -> pb.Choice:
-    return pb.Choice(**_shown(output), matched_stop=output.finished.matched_stop)
+    return pb.Choice(**_shown(output))
 
 
 def _shown(output: Output) -> dict[str, Any]:
@@ -90,6 +90,7 @@ def _shown(output: Output) -> dict[str, Any]:
         "text": text_of(output.tokens),
         "tokens": [_token(token) for token in output.tokens],
         "finish_reason": finish_to_pb(output.finished.reason),
+        "matched_stop": output.finished.matched_stop,
         "rounds": map(report_to_pb, output.rounds),
         "message": read_to_pb(output.message),
         "prompt_logprobs": map(_logprobs, output.prompt_logprobs or ()),

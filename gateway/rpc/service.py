@@ -27,8 +27,8 @@ from gateway.request import (
 )
 from gateway.rpc import replies
 from gateway.rpc.sessions import Context, SessionServicer
-from gateway.rpc.shape import check_chat, check_shape, is_quick
-from gateway.rpc.tools import chat_prompt, structured_output, thinking_budget, tool_choice
+from gateway.rpc.shape import check_chat, check_shape, check_texts, is_quick
+from gateway.rpc.tools import chat_prompt, structured_output, thinking_budget, tool_choice, tools_of
 from gateway.rpc.unread import read_in_time
 from gateway.tools.choice import ToolChoice
 from gateway.turns.events import Started, collect, described_tokens
@@ -195,7 +195,12 @@ def _tokenized(message: pb.TokenizeRequest) -> Prompt:
     if which is None:
         raise FieldRequired("one of text and chat is required", "input")
     check_chat(message.chat)
-    prompt = chat_prompt(message.chat) if which == "chat" else TextPrompt(message.text)
+    check_texts(message)
+    tools = ToolChoice(tools_of(message.tools)).offered()
+    if which == "chat":
+        prompt: Prompt = replace(chat_prompt(message.chat, message.add_special_tokens), tools=tools)
+    else:
+        prompt = TextPrompt(message.text, _adds_special(message))
     check_prompt(prompt)
     return prompt
 
@@ -208,7 +213,7 @@ def _request(message: pb.GenerateRequest) -> GenerationRequest:
         prompt=_prompt(message),
         sampling=replace(_sampling(message.sampling, ends.min_tokens), grammar=grammar),
         named=named_options(_given(message.sampling), ends.max_tokens if ends.HasField("max_tokens") else None),
-        grammar_param="structured_output",
+        grammar_param="structured_output" if grammar else "",
         model=message.model,
         max_tokens=ends.max_tokens if ends.HasField("max_tokens") else None,
         stop=unique_stops(ends.stop),
@@ -216,6 +221,7 @@ def _request(message: pb.GenerateRequest) -> GenerationRequest:
         shows_stop=ends.include_stop_str_in_output,
         shows_special=message.HasField("skip_special_tokens") and not message.skip_special_tokens,
         truncate_prompt=message.truncate_prompt_tokens if message.HasField("truncate_prompt_tokens") else None,
+        shows_thinking=message.chat.include_reasoning or not message.chat.HasField("include_reasoning"),
         thinking_budget=thinking_budget(message.chat),
         stop_token_ids=unique_ids(ends.stop_token_ids, "stop_token_ids"),
         ignore_eos=ends.ignore_eos,
@@ -253,13 +259,17 @@ def _priority(given: common_pb2.PriorityClass.ValueType) -> PriorityClass:
 def _prompt(message: pb.GenerateRequest) -> Prompt:
     match message.WhichOneof("prompt"):
         case "text":
-            special = message.add_special_tokens or not message.HasField("add_special_tokens")
-            return TextPrompt(message.text, special)
+            return TextPrompt(message.text, _adds_special(message))
         case "tokens":
             return TokenPrompt(tuple(message.tokens.token_ids))
         case "chat":
-            return chat_prompt(message.chat)
+            return chat_prompt(message.chat, message.add_special_tokens)
     raise FieldRequired("one of text, tokens and chat is required", "prompt")
+
+
+def _adds_special(message: pb.GenerateRequest | pb.TokenizeRequest) -> bool:
+    """Whether a text gets the tokens that a text begins with."""
+    return message.add_special_tokens or not message.HasField("add_special_tokens")
 
 
 def _sampling(options: pb.SamplingOptions, min_tokens: int) -> SamplingParams:

@@ -16,8 +16,8 @@ def is_quick(message: pb.GenerateRequest | pb.TokenizeRequest) -> bool:
     """Whether parsing a message takes at most a few milliseconds, for any content."""
     if message.ByteSize() > _QUICK_BYTES:
         return False
-    texts = _texts(message) if isinstance(message, pb.GenerateRequest) else ()
-    return _messages(message.chat) + sum(text.count("{") + text.count("[") for _, text in texts) <= _QUICK_PARTS
+    parts = _messages(message.chat) + len(message.chat.documents)
+    return parts + sum(text.count("{") + text.count("[") for _, text in _texts(message)) <= _QUICK_PARTS
 
 
 def check_shape(message: pb.GenerateRequest) -> None:
@@ -32,6 +32,11 @@ def check_shape(message: pb.GenerateRequest) -> None:
             raise FieldInvalid(f"{param} takes at most {most}, got {len(values)}", param)
     if len(message.tokens.token_ids) > MAX_COMMAS:
         raise ContextLengthExceeded(f"tokens has over {MAX_COMMAS} ids", "tokens")
+    check_texts(message)
+
+
+def check_texts(message: pb.GenerateRequest | pb.TokenizeRequest) -> None:
+    """Raise FieldInvalid for texts with too much JSON in them; `param` is the field."""
     brackets, commas = 0, 0
     for param, text in _texts(message):
         brackets += text.count("{") + text.count("[")
@@ -43,9 +48,11 @@ def check_shape(message: pb.GenerateRequest) -> None:
 
 
 def check_chat(chat: pb.ChatPrompt) -> None:
-    """Raise FieldInvalid for a conversation of too many messages and calls."""
+    """Raise FieldInvalid for a conversation of too many messages and calls, or of too many documents."""
     if _messages(chat) > MAX_MESSAGES:
         raise FieldInvalid(f"messages has over {MAX_MESSAGES} messages and calls", "messages")
+    if len(chat.documents) > MAX_MESSAGES:
+        raise FieldInvalid(f"documents takes at most {MAX_MESSAGES}, got {len(chat.documents)}", "documents")
 
 
 def _messages(chat: pb.ChatPrompt) -> int:
@@ -54,9 +61,10 @@ def _messages(chat: pb.ChatPrompt) -> int:
     return messages if messages > MAX_MESSAGES else messages + sum(len(each.tool_calls) for each in chat.messages)
 
 
-def _texts(message: pb.GenerateRequest) -> Iterator[tuple[str, str]]:
+def _texts(message: pb.GenerateRequest | pb.TokenizeRequest) -> Iterator[tuple[str, str]]:
     """The texts that are read as JSON, each with its field."""
-    yield "structured_output.json_schema", message.structured_output.json_schema
+    if isinstance(message, pb.GenerateRequest):
+        yield "structured_output.json_schema", message.structured_output.json_schema
     for index, tool in enumerate(message.tools):
         yield f"tools[{index}].parameters", tool.parameters
     for index, turn in enumerate(message.chat.messages):

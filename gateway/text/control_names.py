@@ -14,7 +14,7 @@ from tokenizers import AddedToken, Encoding, Tokenizer
 from tokenizers.models import WordLevel
 
 from gateway.tools.template import Turn
-from gateway.tools.values import Tool
+from gateway.tools.values import Document, Tool
 
 _MARKS = range(0xE000, 0xF900)
 """Private-use characters, of which one that the prompt does not contain serves as the mark."""
@@ -37,9 +37,9 @@ class ControlNames:
         self._any = Finder([each.content for each in named.values()])
         self._special = Finder([each.content for each in named.values() if each.special])
 
-    def mark_for(self, turns: Sequence[Turn], tools: Sequence[Tool]) -> str:
+    def mark_for(self, turns: Sequence[Turn], tools: Sequence[Tool], documents: Sequence[Document] = ()) -> str:
         """Return a character that no text of the prompt contains; empty if no text contains a name to hide."""
-        texts = [*_texts(turns), *_texts([tool.described for tool in tools])]
+        texts = [*_texts(turns), *_texts([tool.described for tool in tools]), *_texts(documents)]
         if not any(self._any.finds_in(text) for text in texts):
             return ""
         everything = "".join(texts)
@@ -59,6 +59,10 @@ class ControlNames:
         """Return the tool with names hidden."""
         schema = json.dumps(self._hidden(tool.schema, mark), ensure_ascii=False)
         return replace(tool, description=str(self._hidden(tool.description, mark)), parameters=schema)
+
+    def hidden_documents(self, documents: Sequence[Document], mark: str) -> tuple[Document, ...]:
+        """Return the documents with names hidden."""
+        return tuple(self._hidden(documents, mark))
 
     def encode(self, rendered: str, mark: str) -> list[int]:
         """Tokenize a rendered prompt whose names are hidden with `mark`."""

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import TypeVar
 
 from gateway.admission import FairThreads
@@ -61,8 +62,9 @@ def memory_of(prompt: Prompt) -> int:
             return len(tokens) * _ID_MEMORY
         case TextPrompt(text):
             return sys.getsizeof(text)
-        case ChatPrompt():
-            return sum(sys.getsizeof(text) for text in _texts(prompt))
+        case ChatPrompt(documents=documents):
+            texts = (text for document in documents for text in document.values())
+            return sum(map(sys.getsizeof, chain(_texts(prompt), texts)))
 
 
 def _texts(prompt: ChatPrompt) -> Iterator[str]:

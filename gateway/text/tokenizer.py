@@ -85,7 +85,7 @@ class ModelTokenizer:
             case TextPrompt(text, special):
                 return self._encode(text, special, room)
             case ChatPrompt():
-                return self._encode_rendered(*self._render(prompt), room)
+                return self._begun(self._encode_rendered(*self._render(prompt), room), prompt.special)
 
     def encode_after(self, prompt: Prompt, history: Sequence[int], room: int = sys.maxsize) -> tuple[int, ...]:
         """Return the token ids that a prompt adds after `history`, without the tokens that begin a text or a chat.
@@ -119,7 +119,7 @@ class ModelTokenizer:
                 prompt = replace(prompt, text=text[-most:])
             case ChatPrompt() if not history:
                 text, mark = self._render(prompt)
-                return self._rendered_ids(text[-most:], mark)[-keep:]
+                return self._begun(self._rendered_ids(text[-most:], mark), prompt.special)[-keep:]
         return self.encode_after(prompt, history)[-keep:]
 
     def encode_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
@@ -157,8 +157,11 @@ class ModelTokenizer:
         return _in_parts(text, room, "messages", lambda part: self._rendered_ids(part, mark))
 
     def _ids(self, text: str, special: bool) -> tuple[int, ...]:
-        """Tokenize a text; `special` prepends the tokens that begin a text, unless they are present."""
-        ids = tuple(self._tokenizer.encode(text, add_special_tokens=False, verbose=False, **_ONLY_IDS))
+        ids = self._tokenizer.encode(text, add_special_tokens=False, verbose=False, **_ONLY_IDS)
+        return self._begun(tuple(ids), special)
+
+    def _begun(self, ids: tuple[int, ...], special: bool) -> tuple[int, ...]:
+        """Return the ids; `special` prepends the tokens that begin a text, unless they are present."""
         begins = special and ids[: len(self._opening)] != self._opening
         return (*self._opening, *ids) if begins else ids
 
@@ -211,10 +214,12 @@ class ModelTokenizer:
             raise FieldInvalid(f"chat_template_kwargs: {name} is not the template's", "chat_template_kwargs")
         huge = HugeNumbers(secrets.token_hex(8))
         turns: Sequence[Turn] = turns_of(prompt.messages, self.tool_format.name, huge, self._call_styles[template])
-        tools, mark = prompt.tools, self._names.mark_for(turns, prompt.tools) if self._names else ""
+        tools, documents = prompt.tools, prompt.documents
+        mark = self._names.mark_for(turns, tools, documents) if self._names else ""
         if self._names and mark:
             turns = self._names.hidden(turns, mark)
             tools = tuple(self._names.hidden_tool(tool, mark) for tool in tools)
+            documents = self._names.hidden_documents(documents, mark)
         options: dict[str, Any] = {"tools": [tool.described for tool in tools]} if tools else {}
         if not knows_tools(template):
             turns, options = described(turns, tools), {}
@@ -225,6 +230,7 @@ class ModelTokenizer:
                 turns,
                 add_generation_prompt=prompt.opens_answer,
                 continue_final_message=prompt.continues_last,
+                documents=[dict(each) for each in documents] or None,
                 **options,
                 **arguments,
             )

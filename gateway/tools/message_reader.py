@@ -37,6 +37,7 @@ class MessageReader:
         self._current = 0
         """Index of the current call of a custom tool."""
         self._thinking = reading.thinking_reader()
+        self._shows_thinking = reading.shown
         self._generation = generation
         self._called = False
 
@@ -68,7 +69,7 @@ class MessageReader:
                 case str():
                     content += piece
                 case Thought(text):
-                    reasoning += text
+                    reasoning += text if self._shows_thinking else ""
                 case CallDelta(index) if index and not self._parallel:
                     pass  # the caller may take only one
                 case CallDelta(index) if index in calls:

@@ -32,6 +32,8 @@ class Reading:
     """Whether calls after the first are returned; a caller may accept only one."""
     custom: Sequence[str] = ()
     """Names of the custom tools."""
+    shown: bool = True
+    """Whether the message has the thinking."""
 
     def __bool__(self) -> bool:
         return bool(self.tool_format or self.thinking)
@@ -86,6 +88,8 @@ class Reading:
         if not self:
             return ""
         fields = {name: value for name, value in asdict(self).items() if name != "custom" or value}
+        if self.shown:
+            del fields["shown"]
         return json.dumps(fields, ensure_ascii=False)
 
     @classmethod

@@ -1,7 +1,7 @@
 """Tools, tool calls and messages, whole or in parts."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,9 @@ from specdec.errors import FieldInvalid, FieldRequired, RequestError
 ROLES = ("system", "user", "assistant", "tool")
 MAX_TOOLS = 128
 """Most tools of a request, and most calls of a message."""
+
+Document = Mapping[str, str]
+"""Texts of a document by name, such as `title` and `text`."""
 
 
 @dataclass(frozen=True, slots=True)

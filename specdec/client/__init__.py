@@ -19,7 +19,7 @@ from specdec.client.events import (
     Token,
 )
 from specdec.client.reading import Retries
-from specdec.client.requests import ChatMessage, ChatOptions, FunctionTool, OutputForm, ToolInvocation
+from specdec.client.requests import ChatMessage, ChatOptions, CustomTool, FunctionTool, OutputForm, ToolInvocation
 
 __all__ = [
     "AnswerMessage",
@@ -28,6 +28,7 @@ __all__ = [
     "ChatOptions",
     "ChoiceResult",
     "Client",
+    "CustomTool",
     "Event",
     "FinishedEvent",
     "FunctionTool",

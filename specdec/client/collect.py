@@ -118,5 +118,5 @@ class _Choice:
         self._content += delta.content
         self._reasoning += delta.reasoning
         for part in delta.tool_calls:
-            known = self._calls.get(part.index, ToolInvocation(part.name, "", part.id))
+            known = self._calls.get(part.index, ToolInvocation(part.name, "", part.id, part.custom))
             self._calls[part.index] = replace(known, arguments=known.arguments + part.arguments)

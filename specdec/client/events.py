@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from specdec.beams.options import BeamOptions, BeamReport
-from specdec.client.requests import ChatOptions, FunctionTool, OutputForm, Prompt, ToolInvocation
+from specdec.client.requests import ChatOptions, CustomTool, FunctionTool, OutputForm, Prompt, ToolInvocation
 from specdec.planning.gamma_policy import GammaPolicy
 from specdec.rules.speculation import Mode, Origin, TreeOptions
 from specdec.sampling.logprobs import TokenLogprobs
@@ -67,7 +67,7 @@ class PromptRequest:
     prediction: str = ""
     """Text that much of the output is expected to repeat; it is drafted from."""
     structured_output: OutputForm | None = None
-    tools: tuple[FunctionTool, ...] = ()
+    tools: tuple[FunctionTool | CustomTool, ...] = ()
     tool_choice: str = ""
     """`auto`, `none` or `required`; empty for the server's default, `auto`."""
     forced_tool: str = ""
@@ -108,6 +108,8 @@ class FunctionCallDelta:
     id: str = ""
     """Set in the first part, as is the name."""
     name: str = ""
+    custom: bool = False
+    """Whether `arguments` is the input of a custom tool."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,9 @@ def _logprobs(message: pb.TokenLogprobs) -> TokenLogprobs:
 
 
 def _delta(message: pb.MessageDelta) -> AnswerDelta:
-    calls = (FunctionCallDelta(call.index, call.arguments, call.id, call.name) for call in message.tool_calls)
+    calls = (
+        FunctionCallDelta(call.index, call.arguments, call.id, call.name, call.custom) for call in message.tool_calls
+    )
     return AnswerDelta(message.content, tuple(calls), message.reasoning)
 
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from google.protobuf.message import Message
 
 from specdec.client.events import PromptRequest
-from specdec.client.requests import ChatMessage, ChatOptions, FunctionTool, OutputForm, Prompt
+from specdec.client.requests import ChatMessage, ChatOptions, CustomTool, FunctionTool, OutputForm, Prompt
 from specdec.errors import FieldInvalid
 from specdec.planning.gamma_policy import GammaPolicy
 from specdec.protos.common.v1 import common_pb2
@@ -74,6 +74,7 @@ def _prompt(prompt: Prompt, chat: bool, options: ChatOptions | None) -> dict[str
 def _chat(messages: Sequence[ChatMessage], options: ChatOptions | None) -> pb.ChatPrompt:
     given = asdict(options or ChatOptions())
     given["chat_template_kwargs"] = _json(given["chat_template_kwargs"] or "")
+    given["documents"] = [filled(pb.Document(), {"texts": each}) for each in given["documents"]]
     return filled(pb.ChatPrompt(), {"messages": [pb.ChatMessage(**asdict(each)) for each in messages], **given})
 
 
@@ -102,11 +103,16 @@ def _form(form: OutputForm) -> pb.StructuredOutput:
         "choice": pb.Choices(texts=form.choice) if form.choice else None,
         "grammar": form.grammar or None,
         "disable_any_whitespace": form.disable_any_whitespace,
+        "whitespace_pattern": form.whitespace_pattern,
+        "disable_additional_properties": form.disable_additional_properties,
     }
     return filled(pb.StructuredOutput(), values)
 
 
-def _tool(tool: FunctionTool) -> pb.Tool:
+def _tool(tool: FunctionTool | CustomTool) -> pb.Tool:
+    if isinstance(tool, CustomTool):
+        custom = filled(pb.CustomInput(), {"lark": tool.lark or None, "regex": tool.regex or None})
+        return filled(pb.Tool(), {"name": tool.name, "description": tool.description, "custom": custom})
     values = {name: getattr(tool, name) for name in ("name", "description", "strict")}
     return filled(pb.Tool(), values | {"parameters": _json(tool.parameters)})
 

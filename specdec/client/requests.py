@@ -14,6 +14,8 @@ class ToolInvocation:
     """JSON object as the model wrote it; incomplete if the output was cut."""
     id: str = ""
     """Id that the message with the function's answer repeats."""
+    custom: bool = False
+    """Whether `arguments` is the input of a custom tool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +48,20 @@ class FunctionTool:
 
 
 @dataclass(frozen=True, slots=True)
+class CustomTool:
+    """Tool whose input is a text, in place of arguments."""
+
+    name: str
+    description: str = ""
+    lark: str = ""
+    """Lark grammar of the input; empty for none."""
+    regex: str = ""
+    """Regular expression that the whole input matches, in place of a grammar."""
+
+
+@dataclass(frozen=True, slots=True)
 class OutputForm:
-    """Form that the output must have. Exactly one of the fields but `disable_any_whitespace` is set."""
+    """Form that the output must have. Exactly one of the first five fields is set."""
 
     json_schema: Mapping[str, Any] | str = ""
     """JSON Schema of the output, as a mapping or as JSON."""
@@ -61,6 +75,10 @@ class OutputForm:
     """Context-free grammar in the notation of Lark or GBNF."""
     disable_any_whitespace: bool = False
     """Whether JSON has no white space between its tokens."""
+    whitespace_pattern: str = ""
+    """Pattern of the white space between the tokens of JSON; empty for the server's."""
+    disable_additional_properties: bool = False
+    """Whether objects of the schema have only named properties, unless it says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +97,10 @@ class ChatOptions:
     """Whether the model thinks before it answers."""
     thinking_token_budget: int | None = None
     """Maximum number of tokens of thinking."""
+    documents: tuple[Mapping[str, str], ...] = ()
+    """Documents for templates that render them, each of texts by name."""
+    include_reasoning: bool | None = None
+    """Whether messages of the answer have the thinking."""
 
 
 Prompt = str | tuple[int, ...] | tuple[ChatMessage, ...]

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from gateway.request import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from gateway.text.detokenizer import Decode
-from gateway.tools.formats import FORMATS
+from gateway.tools.formats import FORMATS, format_of
 from gateway.verifiers.balancer import VerifierPool
 from gateway.verifiers.round_streams import CallStream
 from specdec.beams.options import BeamReport
@@ -71,6 +71,15 @@ class ByteTokenizer:
 
     def token_bytes(self, token: int) -> bytes:
         return bytes([token]) if token < EOS else b"<end>"
+
+
+class ThinkingTokenizer(ByteTokenizer):
+    """Bytes of a model that thinks."""
+
+    tool_format = format_of("<think>")
+
+    def spelled(self, tokens: Sequence[int]) -> str:
+        return bytes(token for token in tokens if token < EOS).decode(errors="replace")
 
 
 @dataclass

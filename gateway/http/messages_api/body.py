@@ -7,7 +7,7 @@ from pydantic import Field, WithJsonSchema
 from gateway.http.messages_api.content import messages_of, text_of_blocks
 from gateway.http.requests.body import Body
 from gateway.http.requests.completions import ChatBody
-from gateway.http.requests.fields import ModelName
+from gateway.http.requests.fields import CacheSalt, ModelName, Off, TemplateArguments
 from gateway.tools.values import MAX_TOOLS
 from specdec.errors import UnsupportedParameter
 
@@ -92,6 +92,8 @@ class CountBody(Body):
             "diagnostics",
             "fallback_credit_token",
             "inference_geo",
+            "mm_payload",
+            "return_mm_kwargs",
             "speed",
             "user_profile_id",
             "workspace_id",
@@ -105,6 +107,7 @@ class CountBody(Body):
     tool_choice: AnthropicChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
+    chat_template_kwargs: TemplateArguments | None = None
 
     def chat(self) -> ChatBody:
         """Return the request as a chat request; raises RequestError."""
@@ -131,12 +134,15 @@ class CountBody(Body):
             "continue_final_message": True if begun else None,
             "enable_thinking": self.thinking.type != "disabled" if self.thinking else None,
             "thinking_budget": budget,
+            "chat_template_kwargs": self.chat_template_kwargs,
             **(self.output_config or OutputConfig()).fields(),
         }
 
 
 class MessagesBody(CountBody):
     """POST /v1/messages."""
+
+    default_only: ClassVar[frozenset[str]] = frozenset({"watermarking"})
 
     max_tokens: int
     stop_sequences: list[str] | None = None
@@ -146,11 +152,13 @@ class MessagesBody(CountBody):
     top_k: int | None = None
     metadata: dict[str, Any] | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
+    cache_salt: CacheSalt | None = None
+    watermarking: Off | None = None
 
     def _fields(self) -> dict[str, Any]:
         sampling = {"temperature": self.temperature, "top_p": self.top_p, "top_k": self.top_k}
         ends = {"max_tokens": self.max_tokens, "stop": self.stop_sequences, "stream": self.stream}
-        return super()._fields() | sampling | ends
+        return super()._fields() | sampling | ends | {"cache_salt": self.cache_salt}
 
 
 def _choice(choice: AnthropicChoice) -> Any:

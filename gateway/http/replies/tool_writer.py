@@ -1,6 +1,7 @@
 """Writes chat answers with thinking and tool calls parsed from the model's text."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from gateway.http.replies.logprobs import chat_logprobs
@@ -8,6 +9,7 @@ from gateway.http.replies.objects import (
     AssistantMessage,
     CalledTool,
     ChatChoice,
+    ChatCompletion,
     CustomCall,
     FunctionCall,
 )
@@ -15,6 +17,7 @@ from gateway.http.replies.writers import AnswerFormat, ChatWriter
 from gateway.text.output import OutputToken
 from gateway.text.tokenizer import ModelTokenizer
 from gateway.tools.message_reader import ReadMessage
+from gateway.tools.reading import Reading
 from gateway.tools.values import CallDelta, MessageDelta, ToolCall
 from gateway.turns.events import Event, Finished, Output, OutputRound, Started
 
@@ -26,9 +29,15 @@ class ToolChatWriter(ChatWriter):
         super().__init__(started, answer_format, tokenizer)
         self._waiting: list[list[OutputToken]] = [[] for _ in range(self.choices)]
         """Tokens of each choice that are not in a chunk yet, because their text may belong to a call."""
+        self._hides = not Reading.parse(started.header.reading).shown
+        """Whether the answer has no thinking, and so no token ids, log probabilities and rounds."""
+
+    def whole(self, outputs: Sequence[Output]) -> ChatCompletion:
+        return super().whole([replace(each, tokens=(), rounds=()) for each in outputs] if self._hides else outputs)
 
     def chunks(self, event: Event) -> Iterator[bytes]:
         if isinstance(event, OutputRound):
+            event = event._replace(tokens=(), report=None) if self._hides else event
             self.noted(event)
             self._waiting[event.choice] += event.tokens
         if isinstance(event, OutputRound | Finished) and event.message:
@@ -53,6 +62,8 @@ class ToolChatWriter(ChatWriter):
         choice = super()._choice(index, tokens, finished)
         if finished and finished.called and choice["finish_reason"] == "stop":
             choice["finish_reason"] = "tool_calls"
+        if self._hides:
+            choice.pop("token_ids", None)
         return choice
 
     def _message_choice(self, index: int, output: Output) -> ChatChoice:
@@ -60,7 +71,7 @@ class ToolChatWriter(ChatWriter):
         calls: dict[str, Any] = {"tool_calls": [_call(call) for call in read.calls]} if read.calls else {}
         content = read.content if read.content or not read.calls else None
         message = AssistantMessage(role="assistant", content=content, refusal=None, **_thought(read.reasoning), **calls)
-        logprobs = chat_logprobs(output.tokens, self._tokenizer.token_bytes)
+        logprobs = chat_logprobs(output.tokens, self._token_bytes)
         return ChatChoice(**self._choice(index, output.tokens, output.finished), message=message, logprobs=logprobs)
 
 

@@ -61,6 +61,8 @@ class AnswerFormat:
     """Whether the text of a completion is only the prompt."""
     prompt_logprobs: bool = False
     """Whether the prompt's log probabilities are shown in vLLM's format."""
+    tokens_as_ids: bool = False
+    """Whether log probabilities name tokens by their ids, as in vLLM: `token_id:5`."""
 
     def text(self) -> str:
         """Serialize to text for `parse`."""
@@ -102,6 +104,7 @@ class Writer(ABC):
         self._texts: dict[int, TextTemplate] = {}
         """Prepared text-only chunks, by index of their choice."""
         call, own = started.header.call, answer_format.token_ids or answer_format.continuous_usage
+        self._token_bytes = _named_by_id if answer_format.tokens_as_ids else tokenizer.token_bytes
         self._text_alone = not (own or call.speculation.detail or call.logprobs is not None)
 
     @property
@@ -303,7 +306,7 @@ class CompletionWriter(Writer):
         shown = [*echo, *tokens]
         start, text = self._written.get(choice, 0), text_of(shown)
         self._written[choice] = start + len(text)
-        logprobs = completion_logprobs(shown, self._tokenizer.token_bytes, start, asked=bool(echo))
+        logprobs = completion_logprobs(shown, self._token_bytes, start, asked=bool(echo))
         return self._choice(choice, tokens, finished) | {"logprobs": logprobs} | self._text(text) | prompt_ids
 
     def _text(self, text: str) -> dict[str, Any]:
@@ -339,12 +342,12 @@ class ChatWriter(Writer):
         self, choice: int, tokens: Sequence[OutputToken], delta: dict[str, Any], finished: Finished | None = None
     ) -> dict[str, Any]:
         """Return a choice of a chunk with this part of the message."""
-        logprobs = chat_logprobs(tokens, self._tokenizer.token_bytes)
+        logprobs = chat_logprobs(tokens, self._token_bytes)
         return self._choice(choice, tokens, finished) | {"delta": delta, "logprobs": logprobs}
 
     def _message_choice(self, index: int, output: Output) -> ChatChoice:
         message = AssistantMessage(role="assistant", content=text_of(output.tokens), refusal=None)
-        logprobs = chat_logprobs(output.tokens, self._tokenizer.token_bytes)
+        logprobs = chat_logprobs(output.tokens, self._token_bytes)
         return ChatChoice(**self._choice(index, output.tokens, output.finished), message=message, logprobs=logprobs)
 
 
@@ -371,6 +374,10 @@ class TextTemplate:
     def chunk(self, text: str) -> bytes:
         """Return the JSON of the chunk with this text."""
         return self._before + to_json(text) + self._behind
+
+
+def _named_by_id(token: int) -> bytes:
+    return f"token_id:{token}".encode()
 
 
 def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:

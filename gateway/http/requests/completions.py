@@ -13,6 +13,7 @@ from gateway.http.requests.fields import (
     MAX_INT,
     BadWords,
     BeamWidth,
+    CacheSalt,
     Choices,
     Count,
     GammaField,
@@ -29,9 +30,9 @@ from gateway.http.requests.fields import (
     Natural,
     Nothing,
     Off,
-    On,
     PredictedField,
     Prompts,
+    ServiceTier,
     SessionId,
     StopField,
     StructuredBody,
@@ -39,11 +40,10 @@ from gateway.http.requests.fields import (
     Truncation,
     Unread,
 )
-from gateway.http.requests.messages import Messages, PrefillBody, chat_prompt
+from gateway.http.requests.messages import Messages, TemplateBody, ThinkingFields, chat_prompt
 from gateway.http.requests.tools import ToolsBody
 from gateway.request import GenerationRequest, Prompt, TextPrompt, is_seeded, named_options, sampling_params
 from gateway.tools.formats import DEFAULT, ToolFormat
-from gateway.tools.thinking import template_arguments
 from specdec.beams.options import BeamOptions, EarlyStopping
 from specdec.errors import FieldInvalid, FieldRequired
 from specdec.planning.gamma_policy import AUTO
@@ -111,43 +111,17 @@ class SamplingBody(Body):
         return {name: value for name, value in fields.items() if value is not None}
 
 
-Budget = Annotated[int, Field(ge=0, le=MAX_INT)]
-"""Most tokens of thinking."""
+class OutputBody(SamplingBody):
+    """The fields of vLLM that every API takes: how tokens are drawn, where the output ends, and how it is written."""
 
-
-Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
-
-
-class ThinkingBody(Body):
-    """Whether the model thinks, in the words of Anthropic and of DeepSeek."""
-
-    type: Literal["enabled", "disabled", "adaptive"]
-    budget_tokens: Budget | None = None
-
-
-class ThinkingFields(Body):
-    """Settings of the model's thinking for chat templates. A template ignores those that it does not read."""
-
-    reasoning_effort: Effort | None = None
-    enable_thinking: bool | None = None
-    thinking: ThinkingBody | None = None
-    thinking_budget: Budget | None = None
-    thinking_token_budget: Budget | None = None
-
-    @property
-    def budget(self) -> int | None:
-        """Most tokens of thinking, by any of its names; None for as many as the model wants."""
-        nested = self.thinking.budget_tokens if self.thinking else None
-        given = (self.thinking_token_budget, self.thinking_budget, nested)
-        return next((each for each in given if each is not None), None)
-
-    @property
-    def thinking_arguments(self) -> dict[str, Any]:
-        """The values, by the names under which templates know them."""
-        thinks = self.enable_thinking
-        if thinks is None and self.thinking is not None and self.thinking.type != "adaptive":
-            thinks = self.thinking.type == "enabled"
-        return template_arguments(self.reasoning_effort, thinks, self.budget)
+    stop: StopField = ()
+    stop_token_ids: Ids | None = None
+    bad_words: BadWords | None = None
+    ignore_eos: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+    cache_salt: CacheSalt | None = None
 
 
 COMPLETION_TOKENS = 16
@@ -200,6 +174,9 @@ class _DefaultOnlyFields(Body):
 
     best_of: JustOne | None = None
     priority: JustZero | None = None
+    truncation_side: Literal["left"] | None = None
+    watermarking: Off | None = None
+    routed_experts_prompt_start: JustZero | None = None
 
 
 class BeamBody(Body):
@@ -225,34 +202,35 @@ class BeamBody(Body):
         return BeamOptions(self.beam_width, 1.0 if self.length_penalty is None else self.length_penalty, stopping)
 
 
-class GenerationBody(SamplingBody, StructuredBody, BeamBody, _DefaultOnlyFields):
+def _priority(tier: str | None) -> PriorityClass:
+    """Return the class of OpenAI's service tier; its scale tier has no class of its own."""
+    return PriorityClass.DEFAULT if tier in (None, "auto", "scale") else PriorityClass(tier)
+
+
+class GenerationBody(OutputBody, StructuredBody, BeamBody, _DefaultOnlyFields):
     """The fields that both kinds of completion take."""
 
     default_only: ClassVar[frozenset[str]] = frozenset(_DefaultOnlyFields.model_fields)
+    annotations_only: ClassVar[frozenset[str]] = frozenset(
+        {"mm_payload", "request_id", "return_mm_kwargs", "return_token_offsets", "stream_interval"}
+    )
 
     model: ModelName | None = None
     max_tokens: Length | None = None
     truncate_prompt_tokens: Truncation | None = None
     n: Choices | None = None
-    stop: StopField = ()
-    stop_token_ids: Ids | None = None
-    bad_words: BadWords | None = None
-    ignore_eos: bool | None = None
-    include_stop_str_in_output: bool | None = None
-    skip_special_tokens: bool | None = None
-    spaces_between_special_tokens: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     speculation: SpeculationBody | None = None
     return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
     prompt_logprobs: Logprobs | None = None
     user: Name | None = None
     session: SessionId | None = None
     expect_turn: Count | None = None
     metadata: Metadata | None = None
     store: bool | None = None
-    service_tier: Literal["auto", "default", "flex", "priority"] | None = None
-    cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_NAME)] | None = None
+    service_tier: ServiceTier | None = None
     safety_identifier: Unread | None = None
     prompt_cache_key: Unread | None = None
     prompt_cache_retention: Unread | None = None
@@ -303,7 +281,7 @@ class GenerationBody(SamplingBody, StructuredBody, BeamBody, _DefaultOnlyFields)
             user=self.user or "",
             session=self.session or "",
             expect_turn=self.expect_turn,
-            priority=PriorityClass.DEFAULT if self.service_tier in (None, "auto") else PriorityClass(self.service_tier),
+            priority=_priority(self.service_tier),
             cache_salt=self.cache_salt or "",
             beams=self.beams(),
         )
@@ -312,10 +290,11 @@ class GenerationBody(SamplingBody, StructuredBody, BeamBody, _DefaultOnlyFields)
 class CompletionBody(GenerationBody):
     """POST /v1/completions."""
 
-    default_only: ClassVar[frozenset[str]] = GenerationBody.default_only | {"suffix"}
+    default_only: ClassVar[frozenset[str]] = GenerationBody.default_only | {"suffix", "thinking_token_budget"}
 
     prompt: Prompts
     suffix: Literal[""] | None = None
+    thinking_token_budget: Literal[-1] | None = None
     add_special_tokens: bool | None = None
     echo: bool | None = None
     logprobs: Logprobs | None = None
@@ -348,18 +327,17 @@ class _ChatDefaultOnlyFields(Body):
     functions: Nothing | None = None
     function_call: Literal["none", "auto"] | None = None
     echo: Off | None = None
-    include_reasoning: On | None = None
     modalities: Annotated[list[Literal["text"]], Field(fail_fast=True)] | None = None
     audio: None = None
     web_search_options: None = None
-    add_special_tokens: Off | None = None
+    return_prompt_text: Off | None = None
 
 
-class ChatBody(GenerationBody, ToolsBody, ThinkingFields, PrefillBody, _ChatDefaultOnlyFields):
+class ChatBody(GenerationBody, ToolsBody, ThinkingFields, TemplateBody, _ChatDefaultOnlyFields):
     """POST /v1/chat/completions."""
 
     default_only: ClassVar[frozenset[str]] = GenerationBody.default_only | _ChatDefaultOnlyFields.model_fields.keys()
-    annotations_only: ClassVar[frozenset[str]] = frozenset({"prompt_cache_options"})
+    annotations_only: ClassVar[frozenset[str]] = GenerationBody.annotations_only | {"prompt_cache_options"}
 
     messages: Messages = Field(json_schema_extra={"minItems": 1})
     chat_template_kwargs: TemplateArguments | None = None
@@ -381,7 +359,8 @@ class ChatBody(GenerationBody, ToolsBody, ThinkingFields, PrefillBody, _ChatDefa
         prompt = self.opened(chat_prompt(self.messages, arguments))
         request = self._request((prompt,), request_id, (limit, None), logprobs)
         prediction = self.prediction.content if self.prediction else ""
-        request = replace(request, prediction=prediction, thinking_budget=self.budget)
-        if self.thinking_token_budget is not None:
+        shown = self.include_reasoning is not False
+        request = replace(request, prediction=prediction, thinking_budget=self.budget, shows_thinking=shown)
+        if self.thinking_token_budget not in (None, -1):
             request.check_thinking(tool_format, "thinking_token_budget")
         return request.with_tools(self.asked(), tool_format)

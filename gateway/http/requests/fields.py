@@ -107,12 +107,6 @@ def _off(value: bool) -> bool:
     return value
 
 
-def _on(value: bool) -> bool:
-    if not value:
-        raise ValueError("must be true")
-    return value
-
-
 def _whole(minimum: int, maximum: int = MAX_INT, bound: str = "") -> dict[str, Any]:
     """The schema of a whole number; `bound` names a narrower limit that the running gateway knows."""
     return {"type": "integer", "minimum": minimum, "maximum": maximum} | ({BOUND: bound} if bound else {})
@@ -139,6 +133,7 @@ TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
 """A list of any length, whose first mistake is its only one: a list of a million may hold a million."""
 ModelName = Annotated[str, WithJsonSchema({"type": "string", BOUND: "model"})]
 Name = Annotated[str, WithJsonSchema({"type": "string", "maxLength": MAX_NAME})]
+CacheSalt = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
 Unread = Annotated[str, Field(max_length=MAX_NAME)]
 """A text that nothing here reads."""
 _Value = Annotated[str, Field(max_length=512)]
@@ -148,6 +143,7 @@ TemplateArguments = Annotated[dict[str, Any], AfterValidator(check_arguments)]
 """Values that the caller gives the chat template."""
 SessionId = Annotated[str, WithJsonSchema({"type": "string", "pattern": "^[0-9a-f]{32}$"})]
 Ids = Annotated[TokenIds, Field(max_length=MAX_IDS), AfterValidator(_distinct_ids)]
+ServiceTier = Literal["auto", "default", "flex", "scale", "priority"]
 Role = Annotated[str, WithJsonSchema({"enum": ["system", "developer", "user", "assistant", "tool"]})]
 _STOP_SCHEMA = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_CHARS}
 StopField = Annotated[
@@ -192,7 +188,6 @@ ContentField = Annotated[str, PlainValidator(partial(_parse_content, "messages")
 PredictedField = Annotated[str, PlainValidator(partial(_parse_content, "prediction")), WithJsonSchema(_CONTENT_SCHEMA)]
 Nothing = Annotated[list[Any], Field(max_length=0)]
 Off = Annotated[bool, AfterValidator(_off), WithJsonSchema({"const": False})]
-On = Annotated[bool, AfterValidator(_on), WithJsonSchema({"const": True})]
 JustOne = Annotated[int, Field(ge=1, le=1)]
 JustZero = Annotated[int, Field(ge=0, le=0)]
 
@@ -235,6 +230,7 @@ class StructuredOutputs(Body):
     grammar: str | None = None
     json_object: bool | None = None
     disable_any_whitespace: bool | None = None
+    disable_additional_properties: bool | None = None
     whitespace_pattern: str | None = None
 
     def forms(self, prefix: str) -> Iterator[tuple[str, Grammar]]:
@@ -244,6 +240,7 @@ class StructuredOutputs(Body):
             name = f"{prefix}{'json_object' if self.json_object else 'json'}"
             options: dict[str, Any] = {
                 "compact": bool(self.disable_any_whitespace),
+                "closed": bool(self.disable_additional_properties),
                 "whitespace": self.whitespace_pattern,
             }
             yield name, structured.json_schema(schema, name, **options)

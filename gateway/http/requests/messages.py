@@ -1,16 +1,20 @@
 """The messages of a conversation, with the calls of tools that earlier answers asked for and what came of them."""
 
-from typing import Annotated, Any, ClassVar
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from gateway.bounds import MAX_MESSAGES
 from gateway.http.requests.body import Body
-from gateway.http.requests.fields import ContentField, Role
+from gateway.http.requests.fields import MAX_INT, ContentField, Role
 from gateway.http.requests.tools import ToolCallBody
 from gateway.request import ChatPrompt
+from gateway.tools.thinking import template_arguments
 from gateway.tools.values import MAX_TOOLS, Message
 from specdec.errors import FieldRequired
+
+Documents = Annotated[list[dict[str, str]], Field(max_length=MAX_MESSAGES, fail_fast=True)]
 
 
 class MessageBody(Body):
@@ -45,28 +49,70 @@ class MessageBody(Body):
     reasoning: str | None = None
 
 
-class PrefillBody(Body):
-    """Whether the assistant's message is opened, or one that the caller began is continued."""
+class TemplateBody(Body):
+    """What is rendered beside messages and tools, and how the prompt begins and ends."""
 
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
+    add_special_tokens: bool | None = None
+    documents: Documents | None = None
 
     def opened(self, prompt: ChatPrompt) -> ChatPrompt:
-        """The conversation with the beginning of the answer; raises FieldInvalid."""
+        """The conversation with its documents and the beginning of the answer; raises FieldInvalid."""
+        prompt = replace(prompt, documents=tuple(self.documents or ()), special=bool(self.add_special_tokens))
         return prompt.opened(self.add_generation_prompt, bool(self.continue_final_message))
+
+
+Budget = Annotated[int, Field(ge=0, le=MAX_INT)]
+"""Most tokens of thinking."""
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+
+
+class ThinkingBody(Body):
+    """Whether the model thinks, in the words of Anthropic and of DeepSeek."""
+
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: Budget | None = None
+
+
+class ThinkingFields(Body):
+    """Settings of the model's thinking. A chat template ignores those that it does not read."""
+
+    reasoning_effort: Effort | None = None
+    enable_thinking: bool | None = None
+    thinking: ThinkingBody | None = None
+    thinking_budget: Budget | None = None
+    thinking_token_budget: Annotated[int, Field(ge=-1, le=MAX_INT)] | None = None
+    include_reasoning: bool | None = None
+
+    @property
+    def budget(self) -> int | None:
+        """Most tokens of thinking, by any of its names; None for as many as the model wants."""
+        nested = self.thinking.budget_tokens if self.thinking else None
+        given = (self.thinking_token_budget, self.thinking_budget, nested)
+        chosen = next((each for each in given if each is not None), -1)
+        return None if chosen == -1 else chosen  # vLLM's -1: no limit
+
+    @property
+    def thinking_arguments(self) -> dict[str, Any]:
+        """The values, by the names under which templates know them."""
+        thinks = self.enable_thinking
+        if thinks is None and self.thinking is not None and self.thinking.type != "adaptive":
+            thinks = self.thinking.type == "enabled"
+        return template_arguments(self.reasoning_effort, thinks, self.budget)
 
 
 Messages = Annotated[list[MessageBody], Field(max_length=MAX_MESSAGES, fail_fast=True)]
 
 
-def chat_prompt(messages: list[MessageBody], template_arguments: dict[str, Any] | None = None) -> ChatPrompt:
+def chat_prompt(messages: list[MessageBody], arguments: dict[str, Any] | None = None) -> ChatPrompt:
     """The conversation; "developer" is OpenAI's newer name of the role that chat templates call "system".
 
     Raises:
         FieldRequired: a message of the system or the user has no content.
     """
     turns = tuple(_message(f"messages[{index}]", message) for index, message in enumerate(messages))
-    return ChatPrompt(turns, template_arguments=template_arguments or {})
+    return ChatPrompt(turns, template_arguments=arguments or {})
 
 
 def _message(place: str, message: MessageBody) -> Message:

@@ -1,12 +1,14 @@
 """The bodies of the endpoints that show tokens, in vLLM's shape."""
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, WithJsonSchema
 
 from gateway.http.requests.body import Body
 from gateway.http.requests.fields import ModelName, TemplateArguments, TokenIds
-from gateway.http.requests.messages import Messages, PrefillBody, chat_prompt
+from gateway.http.requests.messages import Messages, TemplateBody, chat_prompt
+from gateway.http.requests.tools import Tools, ToolsBody
 from gateway.request import Prompt, TextPrompt, check_prompt
 from specdec.errors import FieldRequired
 
@@ -16,7 +18,7 @@ def _only(given: str, other: str) -> dict[str, Any]:
     return {"required": [given], "properties": {given: {"not": {"type": "null"}}, other: {"type": "null"}}}
 
 
-class TokenizeBody(PrefillBody):
+class TokenizeBody(TemplateBody):
     """POST /tokenize: a text, or a conversation."""
 
     model_config = ConfigDict(json_schema_extra={"oneOf": [_only("prompt", "messages"), _only("messages", "prompt")]})
@@ -26,7 +28,7 @@ class TokenizeBody(PrefillBody):
     messages: Messages | None = Field(default=None, json_schema_extra={"minItems": 1})
     chat_template_kwargs: TemplateArguments | None = None
     return_token_strs: bool | None = None
-    add_special_tokens: bool | None = None
+    tools: Tools | None = None
 
     def input(self) -> Prompt:
         """Return the prompt to tokenize; raises RequestError."""
@@ -34,7 +36,8 @@ class TokenizeBody(PrefillBody):
             raise FieldRequired("exactly one of prompt and messages is required", "prompt")
         prompt: Prompt = TextPrompt(self.prompt or "", special=self.add_special_tokens is not False)
         if self.messages is not None:
-            prompt = self.opened(chat_prompt(self.messages, self.chat_template_kwargs))
+            chat = self.opened(chat_prompt(self.messages, self.chat_template_kwargs))
+            prompt = replace(chat, tools=ToolsBody(tools=self.tools).asked().offered())
         check_prompt(prompt)
         return prompt
 

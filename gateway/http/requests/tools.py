@@ -91,6 +91,9 @@ class ToolBody(Body):
         return Tool(given.name, given.description or "", json.dumps(parameters, ensure_ascii=False), bool(given.strict))
 
 
+Tools = Annotated[list[ToolBody], Field(max_length=MAX_TOOLS, fail_fast=True)]
+
+
 class NamedFunction(Body):
     """The function that must be called."""
 
@@ -190,7 +193,7 @@ class AllowedTools(Body):
 class ToolsBody(Body):
     """The fields of a chat that offer tools."""
 
-    tools: Annotated[list[ToolBody], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
+    tools: Tools | None = None
     tool_choice: Literal["none", "auto", "required", "any"] | NamedAny | AllowedTools | None = None
     parallel_tool_calls: bool | None = None
 

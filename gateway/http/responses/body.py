@@ -6,8 +6,18 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, WithJsonSchema
 
 from gateway.http.requests.body import Body
-from gateway.http.requests.completions import ChatBody
-from gateway.http.requests.fields import Metadata, ModelName, Name, Off, Unread
+from gateway.http.requests.completions import ChatBody, OutputBody
+from gateway.http.requests.fields import (
+    JustZero,
+    Metadata,
+    ModelName,
+    Name,
+    Off,
+    ServiceTier,
+    StructuredOutputs,
+    TemplateArguments,
+    Unread,
+)
 from gateway.tools.values import MAX_TOOLS
 from specdec.errors import FieldInvalid, SessionNotFound, UnsupportedParameter
 
@@ -17,6 +27,11 @@ Input = Annotated[
 ]
 RESPONSE = re.compile(r"resp_([0-9a-f]{32})-([1-9][0-9]{0,8})")
 """The id of a response, made of a session's id and a turn's number."""
+SHOWN = {
+    *("instructions", "max_output_tokens", "metadata", "parallel_tool_calls", "previous_response_id", "store"),
+    *("temperature", "tool_choice", "tools", "top_p", "truncation", "user"),
+}
+"""Fields of a request that its response repeats as they are."""
 _HOSTED = ("web_search", "image_generation", "file_search", "code_interpreter")
 
 
@@ -64,7 +79,7 @@ class ResponseTool(Body):
     strict: bool | None = None
 
 
-class CustomTool(Body):
+class ResponseCustomTool(Body):
     """A tool of the client whose input is a text."""
 
     annotations_only: ClassVar[frozenset[str]] = frozenset({"allowed_callers", "cache_control", "defer_loading"})
@@ -83,19 +98,27 @@ class AllowedChoice(Body):
     tools: list[dict[str, Any]]
 
 
-class ResponsesBody(Body):
-    """POST /v1/responses."""
+class ResponsesBody(OutputBody):
+    """POST /v1/responses: OpenAI's fields, and vLLM's, which a chat takes by the same names."""
 
+    default_only: ClassVar[frozenset[str]] = frozenset({"enable_response_messages", "priority", "watermarking"})
     annotations_only: ClassVar[frozenset[str]] = frozenset(
-        {"client_metadata", "include", "max_tool_calls", "prompt_cache_options", "stream_options"}
+        {
+            "client_metadata",
+            "include",
+            "max_tool_calls",
+            "mm_payload",
+            "prompt_cache_options",
+            "request_id",
+            "return_mm_kwargs",
+            "stream_options",
+        }
     )
 
     model: ModelName | None = None
     input: Input
     instructions: str | None = None
     max_output_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=0)] | None = None
     stream: bool | None = None
     tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = None
@@ -112,7 +135,13 @@ class ResponsesBody(Body):
     prompt_cache_key: Unread | None = None
     prompt_cache_retention: Unread | None = None
     safety_identifier: Unread | None = None
-    service_tier: Literal["auto", "default", "flex", "priority"] | None = None
+    service_tier: ServiceTier | None = None
+    chat_template_kwargs: TemplateArguments | None = None
+    structured_outputs: StructuredOutputs | None = None
+    include_reasoning: bool | None = None
+    enable_response_messages: Off | None = None
+    priority: JustZero | None = None
+    watermarking: Off | None = None
 
     def chat(self) -> ChatBody:
         """Return the request as a chat request; raises RequestError.
@@ -129,8 +158,6 @@ class ResponsesBody(Body):
             "model": self.model,
             "messages": messages,
             "max_tokens": self.max_output_tokens,
-            "temperature": self.temperature,
-            "top_p": self.top_p,
             "stream": self.stream,
             "tools": self._tools(),
             "tool_choice": self._tool_choice(),
@@ -142,7 +169,9 @@ class ResponsesBody(Body):
             "session": session,
             "expect_turn": turn,
         }
-        return ChatBody.parse({name: value for name, value in fields.items() if value is not None})
+        chat = ChatBody.parse({name: value for name, value in fields.items() if value is not None})
+        names = (*OutputBody.model_fields, "chat_template_kwargs", "structured_outputs", "include_reasoning")
+        return chat.model_copy(update={name: getattr(self, name) for name in names if name in self.model_fields_set})
 
     def _previous(self) -> tuple[str | None, int | None]:
         """The session that is continued, and the turns that it has."""
@@ -162,7 +191,7 @@ class ResponsesBody(Body):
             if kind not in ("function", "custom"):
                 place = f"tools[{index}].type"
                 raise UnsupportedParameter(f"{place}: {kind!r} is not supported", place)
-            tool = (ResponseTool if kind == "function" else CustomTool).parse(each)
+            tool = (ResponseTool if kind == "function" else ResponseCustomTool).parse(each)
             tools.append({"type": kind, kind: tool.model_dump(exclude={"type"})})
         return tools or None
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from gateway.http.replies.blocks import AnswerBlock, BlockEvent, blocks_of
 from gateway.http.replies.named_events import NamedEventsWriter
 from gateway.http.replies.problems import error_body
-from gateway.http.responses.body import ResponsesBody
+from gateway.http.responses.body import SHOWN, ResponsesBody
 from gateway.turns.events import Finished, Output, Started
 from specdec.errors import SpecdecError
 from specdec.sampling.params import FinishReason
@@ -185,17 +185,7 @@ class ResponsesWriter(NamedEventsWriter):
 
     def _reply(self, status: Status, output: list[dict[str, Any]], finished: Finished | None = None) -> ResponseReply:
         asked, header = self._asked, self._started.header
-        shown = asked.model_dump(
-            include={"instructions", "max_output_tokens", "previous_response_id", "temperature", "top_p", "user"}
-        )
-        optional: dict[str, Any] = {
-            "metadata": asked.metadata,
-            "parallel_tool_calls": asked.parallel_tool_calls,
-            "store": asked.store,
-            "tool_choice": asked.tool_choice,
-            "tools": asked.tools,
-            "truncation": asked.truncation,
-        }
+        shown = {name: value for name in SHOWN if (value := getattr(asked, name)) is not None}
         return ResponseReply(
             id=f"resp_{self._started.turn.name}",
             created_at=header.created,
@@ -207,7 +197,6 @@ class ResponsesWriter(NamedEventsWriter):
             text={"format": _format(asked)},
             usage=self._usage(finished) if finished else None,
             **shown,
-            **{key: value for key, value in optional.items() if value is not None},
         )
 
     def _usage(self, finished: Finished) -> ResponseUsage:

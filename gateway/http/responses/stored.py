@@ -2,7 +2,7 @@
 
 import json
 
-from gateway.http.responses.body import RESPONSE, ResponsesBody
+from gateway.http.responses.body import RESPONSE, SHOWN, ResponsesBody
 from specdec.errors import GenerationNotFound
 
 _FORMAT = "responses "
@@ -14,7 +14,7 @@ def stored(body: ResponsesBody) -> str:
     """Serialize the parts of a request that answers repeat, for `stored_body`."""
     if body.store is False:
         return _FORMAT + '{"store": false}'
-    shown = body.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"input", "stream"})
+    shown = body.model_dump(mode="json", by_alias=True, exclude_none=True, include=SHOWN | {"reasoning", "text"})
     text = json.dumps(shown, ensure_ascii=False)
     if len(text) > _LONG:
         text = json.dumps({name: value for name, value in shown.items() if name not in ("instructions", "tools")})

@@ -1,5 +1,6 @@
 """Fields of the HTTP API that the gRPC API has as well."""
 
+import json
 from typing import Any
 
 import grpc
@@ -7,6 +8,7 @@ import pytest
 
 from gateway.request import ChatPrompt
 from gateway.rpc.tools import chat_prompt
+from gateway.tools.values import Message
 from specdec.errors import FieldInvalid
 from specdec.protos.gateway.v1 import gateway_pb2 as pb
 from specdec.protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
@@ -26,7 +28,11 @@ def stub(channel: grpc.aio.Channel) -> Any:
 async def test_a_stop_string_is_shown_where_it_is_asked_for(stub: Any) -> None:
     for shown, text in ((False, "Hello"), (True, "Hello, w")):
         stop = pb.StopOptions(stop=[", w"], include_stop_str_in_output=shown)
-        assert (await stub.Generate(pb.GenerateRequest(text="x", stop=stop))).text == text
+        answer = await stub.Generate(pb.GenerateRequest(text="x", stop=stop))
+        assert (answer.text, answer.matched_stop) == (text, ", w")
+    for choice in (await stub.Generate(pb.GenerateRequest(text="x", stop=stop, n=2))).choices:
+        assert choice.matched_stop == ", w"
+    assert not (await stub.Generate(pb.GenerateRequest(text="x"))).matched_stop
 
 
 async def test_special_tokens_are_shown_where_they_are_asked_for(stub: Any) -> None:
@@ -79,3 +85,32 @@ async def test_a_budget_is_refused_where_the_thinking_is_not_known(stub: Any) ->
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await stub.Generate(pb.GenerateRequest(chat=pb.ChatPrompt(messages=TALK, thinking_token_budget=5)))
     assert getattr(from_rpc_error(caught.value), "param", "") == "thinking_token_budget"
+
+
+def test_a_chat_has_documents_and_may_begin_like_a_text() -> None:
+    documents = [pb.Document(texts={"title": "a", "text": "b"}), pb.Document(texts={"text": "c"})]
+    prompt = chat_prompt(pb.ChatPrompt(messages=TALK, documents=documents), special=True)
+    assert (prompt.documents, prompt.special) == (({"title": "a", "text": "b"}, {"text": "c"}), True)
+    assert chat_prompt(pb.ChatPrompt(messages=TALK)) == ChatPrompt((Message("user", "hi"),))
+
+
+async def test_white_space_and_other_properties_are_the_callers(here: Stage, stub: Any) -> None:
+    schema = '{"type": "object", "properties": {"a": {"type": "object", "properties": {"properties": {}}}}}'
+    form = pb.StructuredOutput(json_schema=schema, whitespace_pattern=" ?", disable_additional_properties=True)
+    await stub.Generate(pb.GenerateRequest(text="x", structured_output=form))
+    grammar = here.verifier.calls[-1].sampling.grammar
+    assert grammar is not None
+    found = json.loads(grammar.text)
+    assert found["x-guidance"] == {"whitespace_pattern": " ?"}
+    inner = found["properties"]["a"]
+    assert (found["additionalProperties"], inner["additionalProperties"]) == (False, False)
+    assert inner["properties"] == {"properties": {}}
+
+
+async def test_tools_and_the_beginning_are_tokenized(stub: Any) -> None:
+    talk = pb.ChatPrompt(messages=TALK)
+    answer = await stub.Tokenize(pb.TokenizeRequest(chat=talk, tools=[pb.Tool(name="f")], add_special_tokens=True))
+    assert bytes(answer.token_ids) == b"user: hi\n"
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stub.Tokenize(pb.TokenizeRequest(chat=talk, tools=[pb.Tool(name="f", parameters="[")]))
+    assert getattr(from_rpc_error(caught.value), "param", "") == "tools[0].parameters"

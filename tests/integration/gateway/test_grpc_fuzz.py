@@ -46,7 +46,8 @@ def fill(message: Message, rng: random.Random) -> None:
             continue
         place = getattr(message, field.name)
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
-            place[rng.choice(_WIDE)] = rng.choice(_REALS)
+            key, value = field.message_type.fields
+            place[rng.choice(_VALUES[key.cpp_type])] = rng.choice(_VALUES[value.cpp_type])
         elif field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
             fill(place.add() if field.is_repeated else place, rng)
         elif field.is_repeated:

@@ -11,8 +11,8 @@ from specdec.protos.common.v1 import common_pb2
 from specdec.protos.gateway.v1 import gateway_pb2 as pb
 from specdec.protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from specdec.serving.rpc.status import from_rpc_error
-from tests.integration.gateway.stage import Stage
-from tests.support.gateway_fakes import Script
+from tests.integration.gateway.stage import Stage, stage
+from tests.support.gateway_fakes import Script, ScriptedVerifier, facts
 
 WEATHER = pb.Tool(name="weather", parameters='{"type": "object", "properties": {"city": {"type": "string"}}}')
 TIME = pb.Tool(name="time")
@@ -21,6 +21,10 @@ CALLS = (
     '<tool_call>\n{"name": "time", "arguments": {}}\n</tool_call>'
 )
 CALLED = [("weather", {"city": "Ulm"}), ("time", {})]
+PATCH = '*** Begin Patch\n*** Delete File: "é".py\n*** End Patch\n'
+PATCH_CALL = f'<tool_call>\n{{"name": "apply_patch", "arguments": {json.dumps({"input": PATCH})}}}\n</tool_call>'
+LARK = 'start: "*** Begin Patch" LF /(.*)/ LF "*** End Patch" LF?\n%import common.LF'
+CUSTOM = pb.Tool(name="apply_patch", description="Edit files.", custom=pb.CustomInput(lark=LARK))
 USER = pb.ChatMessage(role="user", content="?")
 
 
@@ -50,7 +54,7 @@ class Heard:
         message = getattr(event, which).message if which != "started" else pb.MessageDelta()
         self.text += message.content
         for part in message.tool_calls:
-            call = self.calls.setdefault(part.index, pb.ToolCall(id=part.id, name=part.name))
+            call = self.calls.setdefault(part.index, pb.ToolCall(id=part.id, name=part.name, custom=part.custom))
             call.arguments += part.arguments
             self.pieces += 1
 
@@ -82,6 +86,39 @@ async def test_without_tools_nothing_is_read(here: Stage, stub: Any) -> None:
         answer = await stub.Generate(request)
         assert not answer.HasField("message")
         assert answer.text == CALLS
+
+
+@pytest.mark.parametrize("custom", [pb.CustomInput(), pb.CustomInput(lark=LARK), pb.CustomInput(regex=r"[\s\S]*")])
+async def test_a_custom_tool_is_called_with_its_input(custom: pb.CustomInput) -> None:
+    verifier = ScriptedVerifier(info=facts(context_length=4096), script=Script(text=PATCH_CALL, gamma=1))
+    request = asked(tools=[pb.Tool(name="apply_patch", custom=custom), TIME])
+    async with stage(verifier) as here, grpc.aio.insecure_channel(here.gateway.grpc) as channel:
+        stub: Any = pb_grpc.GenerationServiceStub(channel)
+        (call,) = (await stub.Generate(request)).message.tool_calls
+        assert (call.name, call.arguments, call.custom) == ("apply_patch", PATCH, True)
+        heard, name = Heard(), ""
+        begun = stub.StreamGenerate(pb.StreamGenerateRequest(request=request, resumable=True))
+        for event in [event async for event in begun][:20]:
+            name = name or event.started.id
+            heard.take(event)
+        async for event in stub.ResumeGeneration(pb.ResumeGenerationRequest(id=name, received=heard.received)):
+            heard.take(event)
+        (joined,) = heard.calls.values()
+        assert (joined.name, joined.arguments, joined.custom) == ("apply_patch", PATCH, True)
+        answered = pb.ChatMessage(role="tool", content="done", tool_call_id=call.id)
+        messages = [USER, pb.ChatMessage(role="assistant", tool_calls=[call]), answered]
+        await stub.Generate(asked(chat=pb.ChatPrompt(messages=messages), tools=[CUSTOM]))
+        assert b"tool: done" in bytes(verifier.calls[-1].tokens)
+
+
+async def test_a_custom_tool_is_bound_to_its_grammar(here: Stage, stub: Any) -> None:
+    here.verifier.script = Script(text=PATCH_CALL)
+    for choice in (pb.ToolChoice(name="apply_patch"), pb.ToolChoice(mode=pb.TOOL_CHOICE_MODE_REQUIRED)):
+        await stub.Generate(asked(tools=[CUSTOM], tool_choice=choice))
+        grammar = here.verifier.calls[-1].sampling.grammar
+        assert grammar is not None
+        assert '\\"apply_patch\\"' in grammar.text
+        assert "SPECDEC_CHARACTER" in grammar.text  # letters of the tool's own grammar, inside a JSON string
 
 
 @pytest.mark.parametrize("at", [0, 6, 20])
@@ -132,6 +169,14 @@ async def test_what_a_tool_answered_goes_back_to_the_model(here: Stage, stub: An
         ({"tools": [pb.Tool(name="a", parameters="[1]")]}, FieldInvalid, "tools[0].parameters"),
         ({"tools": [pb.Tool(name="a", parameters="{")]}, FieldInvalid, "tools[0].parameters"),
         ({"tool_choice": pb.ToolChoice(name="none")}, FieldInvalid, "tool_choice"),
+        (
+            {"tools": [pb.Tool(name="p", parameters="{}", custom=pb.CustomInput())]},
+            FieldInvalid,
+            "tools[0].parameters",
+        ),
+        ({"tools": [pb.Tool(name="p", strict=True, custom=pb.CustomInput())]}, FieldInvalid, "tools[0].strict"),
+        ({"tools": [pb.Tool(name="p", custom=pb.CustomInput(lark=""))]}, FieldRequired, "tools[0].custom.lark"),
+        ({"tools": [pb.Tool(name="p", custom=pb.CustomInput(lark="start: /(/"))]}, FieldInvalid, "tools"),
         ({"tool_choice": pb.ToolChoice(name="")}, FieldRequired, "tool_choice"),
         ({"tools": (), "tool_choice": pb.ToolChoice(mode=pb.TOOL_CHOICE_MODE_REQUIRED)}, FieldRequired, "tools"),
         ({"text": "x"}, UnsupportedParameter, "tools"),

@@ -122,3 +122,17 @@ async def test_grpc_packs_them_beside_each_token(here: Stage, channel: grpc.aio.
     assert streamed == [token.logprobs for token in answer.tokens]
     mute = await stub.Generate(pb.GenerateRequest(text="hi"))
     assert not any(token.HasField("logprobs") for token in mute.tokens)
+
+
+async def test_tokens_are_named_by_their_ids_where_a_caller_asks_for_that(here: Stage) -> None:
+    by_id: Any = {"extra_body": {"return_tokens_as_token_ids": True}}
+    answer = await here.client.completions.create(**COMPLETION, **by_id, logprobs=1)
+    names, found = [f"token_id:{token}" for token in TOKENS], answer.choices[0].logprobs
+    assert found is not None
+    assert found.tokens == names
+    assert [set(each) for each in found.top_logprobs or ()] == [{name, "token_id:128"} for name in names]
+    chat = await here.client.chat.completions.create(**CHAT, **by_id, logprobs=True, top_logprobs=1)
+    listed = chat.choices[0].logprobs
+    assert listed is not None
+    assert [(each.token, bytes(each.bytes or ())) for each in listed.content or ()] == [(n, n.encode()) for n in names]
+    assert {it.token for each in listed.content or () for it in each.top_logprobs} == {"token_id:128"}

@@ -1,6 +1,6 @@
 """Anthropic's client uses /v1/messages: whole answers, events, calls, prefills, counts, errors, answers sent back."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import Any
 
 import anthropic
@@ -9,9 +9,8 @@ import pytest
 
 from gateway.http.messages_api.body import MessagesBody
 from gateway.request import ChatPrompt
-from gateway.tools.formats import format_of
 from tests.integration.gateway.stage import Stage, stage
-from tests.support.gateway_fakes import ByteTokenizer, Script, ScriptedVerifier, facts
+from tests.support.gateway_fakes import Script, ScriptedVerifier, ThinkingTokenizer, facts
 
 CALL = '<tool_call>\n{"name": "Bash", "arguments": {"command": "ls"}}\n</tool_call>'
 BASH: Any = {
@@ -99,15 +98,6 @@ async def test_ten_turns_of_an_agent_with_cut_calls(streamed: bool) -> None:
                 if block.type == "tool_use"
             ]
             messages.append({"role": "user", "content": [*results, {"type": "text", "text": "on"}]})
-
-
-class ThinkingTokenizer(ByteTokenizer):
-    """Bytes of a model that thinks."""
-
-    tool_format = format_of("<think>")
-
-    def spelled(self, tokens: Sequence[int]) -> str:
-        return bytes(token for token in tokens if token < 256).decode(errors="replace")
 
 
 @pytest.mark.parametrize("streamed", [False, True])

@@ -238,3 +238,59 @@ async def test_what_is_not_a_stored_response_is_not_found(here: Stage) -> None:
             await here.client.responses.retrieve(name)
         with pytest.raises(openai.NotFoundError):
             await here.client.responses.delete(name)
+
+
+async def test_the_fields_of_vllm_are_those_of_a_chat(here: Stage) -> None:
+    here.verifier.script = Script(text="One. Two.")
+    fields: Any = {
+        "stop": [". "],
+        "include_stop_str_in_output": True,
+        "seed": 5,
+        "top_k": 3,
+        "min_p": 0.1,
+        "presence_penalty": 0.5,
+        "frequency_penalty": 0.25,
+        "repetition_penalty": 1.5,
+        "logit_bias": {"65": 2},
+        "stop_token_ids": [7],
+        "ignore_eos": True,
+        "cache_salt": "s",
+        "request_id": "r",
+        "chat_template_kwargs": {"a": 1},
+        "priority": 0,
+    }
+    got = await here.client.responses.create(model="bytes", input="hi", temperature=0.5, extra_body=fields)
+    assert (got.output_text, got.temperature) == ("One. ", 0.5)
+    call = here.verifier.calls[-1]
+    sampling = call.sampling
+    assert (sampling.seed, sampling.top_k, sampling.min_p, dict(sampling.logit_bias)) == (5, 3, 0.1, {65: 2.0})
+    assert (sampling.presence_penalty, sampling.frequency_penalty) == (0.5, 0.25)
+    assert (sampling.repetition_penalty, sampling.temperature) == (1.5, 0.5)
+    again = await here.client.responses.retrieve(got.id)
+    assert again.output_text == "One. "
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"stop": [""]}, "stop"),
+        ({"top_k": -2}, "top_k"),
+        ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs"),
+        ({"structured_outputs": {"json": {"type": "whole"}}}, "structured_outputs.json"),
+        ({"logit_bias": {"a": 1}}, "logit_bias"),
+        ({"previous_input_messages": []}, "previous_input_messages"),
+        ({"priority": 3}, "priority"),
+    ],
+)
+async def test_a_wrong_field_of_vllm_is_refused_by_name(here: Stage, fields: Any, param: str) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        await here.client.responses.create(model="bytes", input="hi", extra_body=fields)
+    assert refused.value.param == param
+
+
+async def test_a_form_of_vllm_binds_a_response(here: Stage) -> None:
+    fields: Any = {"structured_outputs": {"choice": ["Hello, world."]}}
+    await here.client.responses.create(model="bytes", input="hi", extra_body=fields)
+    grammar = here.verifier.calls[-1].sampling.grammar
+    assert grammar is not None
+    assert "Hello, world." in grammar.text

@@ -160,6 +160,30 @@ def test_a_text_begins_once_and_nothing_ends_it(single: str) -> None:
     assert tokenizer.encode(TextPrompt(f"{opening}hi <t> ho")) == begun
     assert tokenizer.encode(TextPrompt(f"{opening}hi <t> ho", special=False)) == begun
     assert tokenizer.encode_after(TextPrompt("hi <t> ho"), begun) == plain
+    inner.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    tokenizer, talk = ModelTokenizer(inner), (Message("user", "hi <t> ho"),)
+    own = tokenizer.encode(ChatPrompt(talk))
+    chat = ChatPrompt(talk, special=True)
+    assert tokenizer.encode(chat) == (*begun[: len(begun) - len(plain)], *own)
+    assert tokenizer.encode_last(chat, (), 99) == tokenizer.encode(chat)
+    inner.chat_template = opening + inner.chat_template
+    tokenizer = ModelTokenizer(inner)
+    assert tokenizer.encode(chat) == tokenizer.encode(ChatPrompt(talk)), "a beginning of the template is not doubled"
+
+
+def test_documents_are_text_for_templates_that_render_them() -> None:
+    inner = AutoTokenizer.from_pretrained(DEMO)
+    inner.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
+    inner.chat_template = (
+        "{% for d in documents or [] %}<|im_start|>{{ d.title }}: {{ d.text }}<|im_end|>{% endfor %}"
+        "{% for m in messages %}{{ m.content }}{% endfor %}"
+    )
+    tokenizer, talk = ModelTokenizer(inner), (Message("user", "hi"),)
+    documents = ({"title": "a", "text": "x<|im_end|>y"}, {"title": "b", "text": "z"})
+    ids = tokenizer.encode(ChatPrompt(talk, documents=documents))
+    assert inner.decode(ids) == "<|im_start|>a: x<|im_end|>y<|im_end|><|im_start|>b: z<|im_end|>hi"
+    assert ids.count(inner.convert_tokens_to_ids("<|im_end|>")) == len(documents)
+    assert tokenizer.encode(ChatPrompt(talk)) == tokenizer.encode(TextPrompt("hi", special=False))
 
 
 def test_a_folder_without_a_tokenizer_is_one_clear_line(tmp_path: Path) -> None:

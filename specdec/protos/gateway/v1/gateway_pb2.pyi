@@ -93,8 +93,36 @@ class ChatMessage(_message.Message):
 Global___ChatMessage: _TypeAlias = ChatMessage  # noqa: Y015
 
 @_typing.final
+class CustomInput(_message.Message):
+    """Input of a custom tool, a text in place of arguments."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LARK_FIELD_NUMBER: _builtins.int
+    REGEX_FIELD_NUMBER: _builtins.int
+    lark: _builtins.str
+    """Lark grammar of the input."""
+    regex: _builtins.str
+    """Regular expression that the whole input matches."""
+    def __init__(
+        self,
+        *,
+        lark: _builtins.str = ...,
+        regex: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["grammar", b"grammar", "lark", b"lark", "regex", b"regex"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["grammar", b"grammar", "lark", b"lark", "regex", b"regex"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_grammar: _TypeAlias = _typing.Literal["lark", "regex"]  # noqa: Y015
+    _WhichOneofArgType_grammar: _TypeAlias = _typing.Literal["grammar", b"grammar"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_grammar) -> _WhichOneofReturnType_grammar | None: ...
+
+Global___CustomInput: _TypeAlias = CustomInput  # noqa: Y015
+
+@_typing.final
 class Tool(_message.Message):
-    """A function that the model may ask the caller to call."""
+    """A function or a custom tool that the model may ask the caller to call."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -102,6 +130,7 @@ class Tool(_message.Message):
     DESCRIPTION_FIELD_NUMBER: _builtins.int
     PARAMETERS_FIELD_NUMBER: _builtins.int
     STRICT_FIELD_NUMBER: _builtins.int
+    CUSTOM_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """At most 128 letters, digits, underscores, dots, colons, slashes and hyphens."""
     description: _builtins.str
@@ -110,6 +139,10 @@ class Tool(_message.Message):
     """JSON Schema of the arguments; empty for none."""
     strict: _builtins.bool
     """Whether the arguments of a call must match the schema."""
+    @_builtins.property
+    def custom(self) -> Global___CustomInput:
+        """Set for a custom tool, which has no parameters; unset for a function."""
+
     def __init__(
         self,
         *,
@@ -117,10 +150,11 @@ class Tool(_message.Message):
         description: _builtins.str = ...,
         parameters: _builtins.str = ...,
         strict: _builtins.bool = ...,
+        custom: Global___CustomInput | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["custom", b"custom"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "name", b"name", "parameters", b"parameters", "strict", b"strict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["custom", b"custom", "description", b"description", "name", b"name", "parameters", b"parameters", "strict", b"strict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -135,22 +169,26 @@ class ToolCall(_message.Message):
     ID_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     ARGUMENTS_FIELD_NUMBER: _builtins.int
+    CUSTOM_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Id of the call. The message with the tool's answer repeats it."""
     name: _builtins.str
     """Name of the tool to call."""
     arguments: _builtins.str
-    """A JSON object as the model wrote it; incomplete if the output was cut."""
+    """A JSON object as the model wrote it, or the input of a custom tool; incomplete if the output was cut."""
+    custom: _builtins.bool
+    """Whether the tool is a custom tool."""
     def __init__(
         self,
         *,
         id: _builtins.str = ...,
         name: _builtins.str = ...,
         arguments: _builtins.str = ...,
+        custom: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "id", b"id", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "custom", b"custom", "id", b"id", "name", b"name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -226,6 +264,7 @@ class ToolCallDelta(_message.Message):
     ID_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     ARGUMENTS_FIELD_NUMBER: _builtins.int
+    CUSTOM_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     """Index of the call in its message. Join the parts of one index."""
     id: _builtins.str
@@ -233,7 +272,9 @@ class ToolCallDelta(_message.Message):
     name: _builtins.str
     """Name of the tool; only in the first part."""
     arguments: _builtins.str
-    """Next characters of the arguments."""
+    """Next characters of the arguments, or of a custom tool's input."""
+    custom: _builtins.bool
+    """Whether the tool is a custom tool."""
     def __init__(
         self,
         *,
@@ -241,10 +282,11 @@ class ToolCallDelta(_message.Message):
         id: _builtins.str = ...,
         name: _builtins.str = ...,
         arguments: _builtins.str = ...,
+        custom: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "id", b"id", "index", b"index", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "custom", b"custom", "id", b"id", "index", b"index", "name", b"name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -283,6 +325,50 @@ class AssistantMessage(_message.Message):
 Global___AssistantMessage: _TypeAlias = AssistantMessage  # noqa: Y015
 
 @_typing.final
+class Document(_message.Message):
+    """A document that chat templates for retrieval render."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class TextsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    TEXTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def texts(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Texts by name, such as "title" and "text"."""
+
+    def __init__(
+        self,
+        *,
+        texts: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["texts", b"texts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Document: _TypeAlias = Document  # noqa: Y015
+
+@_typing.final
 class ChatPrompt(_message.Message):
     """A conversation, rendered by the model's chat template."""
 
@@ -295,6 +381,8 @@ class ChatPrompt(_message.Message):
     REASONING_EFFORT_FIELD_NUMBER: _builtins.int
     ENABLE_THINKING_FIELD_NUMBER: _builtins.int
     THINKING_TOKEN_BUDGET_FIELD_NUMBER: _builtins.int
+    DOCUMENTS_FIELD_NUMBER: _builtins.int
+    INCLUDE_REASONING_FIELD_NUMBER: _builtins.int
     add_generation_prompt: _builtins.bool
     """Whether to open the assistant's next message. Default true."""
     continue_final_message: _builtins.bool
@@ -311,9 +399,15 @@ class ChatPrompt(_message.Message):
     """Largest number of thinking tokens, after which the closing tag is forced. Only for models whose thinking format is
     known.
     """
+    include_reasoning: _builtins.bool
+    """Whether messages of the answer have the thinking; its text and its tokens always do. Default true."""
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChatMessage]:
         """At least one message."""
+
+    @_builtins.property
+    def documents(self) -> _containers.RepeatedCompositeFieldContainer[Global___Document]:
+        """Documents, for chat templates that render them."""
 
     def __init__(
         self,
@@ -325,21 +419,27 @@ class ChatPrompt(_message.Message):
         reasoning_effort: _builtins.str = ...,
         enable_thinking: _builtins.bool | None = ...,
         thinking_token_budget: _builtins.int | None = ...,
+        documents: _abc.Iterable[Global___Document] | None = ...,
+        include_reasoning: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_add_generation_prompt", b"_add_generation_prompt", "_enable_thinking", b"_enable_thinking", "_thinking_token_budget", b"_thinking_token_budget", "add_generation_prompt", b"add_generation_prompt", "enable_thinking", b"enable_thinking", "thinking_token_budget", b"thinking_token_budget"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_add_generation_prompt", b"_add_generation_prompt", "_enable_thinking", b"_enable_thinking", "_include_reasoning", b"_include_reasoning", "_thinking_token_budget", b"_thinking_token_budget", "add_generation_prompt", b"add_generation_prompt", "enable_thinking", b"enable_thinking", "include_reasoning", b"include_reasoning", "thinking_token_budget", b"thinking_token_budget"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_add_generation_prompt", b"_add_generation_prompt", "_enable_thinking", b"_enable_thinking", "_thinking_token_budget", b"_thinking_token_budget", "add_generation_prompt", b"add_generation_prompt", "chat_template_kwargs", b"chat_template_kwargs", "continue_final_message", b"continue_final_message", "enable_thinking", b"enable_thinking", "messages", b"messages", "reasoning_effort", b"reasoning_effort", "thinking_token_budget", b"thinking_token_budget"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_add_generation_prompt", b"_add_generation_prompt", "_enable_thinking", b"_enable_thinking", "_include_reasoning", b"_include_reasoning", "_thinking_token_budget", b"_thinking_token_budget", "add_generation_prompt", b"add_generation_prompt", "chat_template_kwargs", b"chat_template_kwargs", "continue_final_message", b"continue_final_message", "documents", b"documents", "enable_thinking", b"enable_thinking", "include_reasoning", b"include_reasoning", "messages", b"messages", "reasoning_effort", b"reasoning_effort", "thinking_token_budget", b"thinking_token_budget"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__add_generation_prompt: _TypeAlias = _typing.Literal["add_generation_prompt"]  # noqa: Y015
     _WhichOneofArgType__add_generation_prompt: _TypeAlias = _typing.Literal["_add_generation_prompt", b"_add_generation_prompt"]  # noqa: Y015
     _WhichOneofReturnType__enable_thinking: _TypeAlias = _typing.Literal["enable_thinking"]  # noqa: Y015
     _WhichOneofArgType__enable_thinking: _TypeAlias = _typing.Literal["_enable_thinking", b"_enable_thinking"]  # noqa: Y015
+    _WhichOneofReturnType__include_reasoning: _TypeAlias = _typing.Literal["include_reasoning"]  # noqa: Y015
+    _WhichOneofArgType__include_reasoning: _TypeAlias = _typing.Literal["_include_reasoning", b"_include_reasoning"]  # noqa: Y015
     _WhichOneofReturnType__thinking_token_budget: _TypeAlias = _typing.Literal["thinking_token_budget"]  # noqa: Y015
     _WhichOneofArgType__thinking_token_budget: _TypeAlias = _typing.Literal["_thinking_token_budget", b"_thinking_token_budget"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__add_generation_prompt) -> _WhichOneofReturnType__add_generation_prompt | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__enable_thinking) -> _WhichOneofReturnType__enable_thinking | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__include_reasoning) -> _WhichOneofReturnType__include_reasoning | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__thinking_token_budget) -> _WhichOneofReturnType__thinking_token_budget | None: ...
 
@@ -620,6 +720,8 @@ class StructuredOutput(_message.Message):
     CHOICE_FIELD_NUMBER: _builtins.int
     GRAMMAR_FIELD_NUMBER: _builtins.int
     DISABLE_ANY_WHITESPACE_FIELD_NUMBER: _builtins.int
+    WHITESPACE_PATTERN_FIELD_NUMBER: _builtins.int
+    DISABLE_ADDITIONAL_PROPERTIES_FIELD_NUMBER: _builtins.int
     json_schema: _builtins.str
     """A JSON value that matches this JSON Schema."""
     json_object: _builtins.bool
@@ -630,6 +732,10 @@ class StructuredOutput(_message.Message):
     """Text that matches this grammar, in the notation of Lark or GBNF."""
     disable_any_whitespace: _builtins.bool
     """Write JSON without white space between its tokens."""
+    whitespace_pattern: _builtins.str
+    """Pattern of the white space between the tokens of JSON. Empty allows a space or an indented line."""
+    disable_additional_properties: _builtins.bool
+    """Allow only named properties in objects of the schema that do not say so themselves."""
     @_builtins.property
     def choice(self) -> Global___Choices:
         """One of the given texts."""
@@ -643,10 +749,12 @@ class StructuredOutput(_message.Message):
         choice: Global___Choices | None = ...,
         grammar: _builtins.str = ...,
         disable_any_whitespace: _builtins.bool = ...,
+        whitespace_pattern: _builtins.str = ...,
+        disable_additional_properties: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["choice", b"choice", "form", b"form", "grammar", b"grammar", "json_object", b"json_object", "json_schema", b"json_schema", "regex", b"regex"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["choice", b"choice", "disable_any_whitespace", b"disable_any_whitespace", "form", b"form", "grammar", b"grammar", "json_object", b"json_object", "json_schema", b"json_schema", "regex", b"regex"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["choice", b"choice", "disable_additional_properties", b"disable_additional_properties", "disable_any_whitespace", b"disable_any_whitespace", "form", b"form", "grammar", b"grammar", "json_object", b"json_object", "json_schema", b"json_schema", "regex", b"regex", "whitespace_pattern", b"whitespace_pattern"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_form: _TypeAlias = _typing.Literal["json_schema", "json_object", "regex", "choice", "grammar"]  # noqa: Y015
     _WhichOneofArgType_form: _TypeAlias = _typing.Literal["form", b"form"]  # noqa: Y015
@@ -724,7 +832,7 @@ class GenerateRequest(_message.Message):
     skip_special_tokens: _builtins.bool
     """Whether texts leave out special tokens; default true."""
     add_special_tokens: _builtins.bool
-    """Whether to add the tokens that a text begins with, such as BOS; for `text` only. Default true."""
+    """Whether to add the tokens that a text begins with, such as BOS. Default true for `text`, false for `chat`."""
     truncate_prompt_tokens: _builtins.int
     """Number of the prompt's last tokens to keep, -1 for as many as fit; unset keeps all."""
     user: _builtins.str
@@ -864,6 +972,7 @@ class GenerateResponse(_message.Message):
     TEXT_FIELD_NUMBER: _builtins.int
     TOKENS_FIELD_NUMBER: _builtins.int
     FINISH_REASON_FIELD_NUMBER: _builtins.int
+    MATCHED_STOP_FIELD_NUMBER: _builtins.int
     USAGE_FIELD_NUMBER: _builtins.int
     SPECULATION_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
@@ -882,6 +991,8 @@ class GenerateResponse(_message.Message):
     """Text of the first choice."""
     finish_reason: _common_pb2.FinishReason.ValueType
     """Why the first choice ended."""
+    matched_stop: _builtins.str
+    """The stop string that ended the first choice, or empty."""
     seed: _builtins.int
     """The seed used."""
     session: _builtins.str
@@ -926,6 +1037,7 @@ class GenerateResponse(_message.Message):
         text: _builtins.str = ...,
         tokens: _abc.Iterable[Global___CommittedToken] | None = ...,
         finish_reason: _common_pb2.FinishReason.ValueType = ...,
+        matched_stop: _builtins.str = ...,
         usage: Global___Usage | None = ...,
         speculation: Global___SpeculationSummary | None = ...,
         seed: _builtins.int = ...,
@@ -939,7 +1051,7 @@ class GenerateResponse(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "speculation", b"speculation", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["choices", b"choices", "finish_reason", b"finish_reason", "id", b"id", "message", b"message", "model", b"model", "priority", b"priority", "prompt_logprobs", b"prompt_logprobs", "rounds", b"rounds", "seed", b"seed", "session", b"session", "speculation", b"speculation", "text", b"text", "tokens", b"tokens", "turn", b"turn", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["choices", b"choices", "finish_reason", b"finish_reason", "id", b"id", "matched_stop", b"matched_stop", "message", b"message", "model", b"model", "priority", b"priority", "prompt_logprobs", b"prompt_logprobs", "rounds", b"rounds", "seed", b"seed", "session", b"session", "speculation", b"speculation", "text", b"text", "tokens", b"tokens", "turn", b"turn", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2115,13 +2227,21 @@ class TokenizeRequest(_message.Message):
     MODEL_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
     CHAT_FIELD_NUMBER: _builtins.int
+    ADD_SPECIAL_TOKENS_FIELD_NUMBER: _builtins.int
+    TOOLS_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Model name; the only model when empty."""
     text: _builtins.str
     """Raw text to tokenize."""
+    add_special_tokens: _builtins.bool
+    """Whether to add the tokens that a text begins with, such as BOS. Default true for `text`, false for `chat`."""
     @_builtins.property
     def chat(self) -> Global___ChatPrompt:
         """Conversation to render by the chat template and tokenize."""
+
+    @_builtins.property
+    def tools(self) -> _containers.RepeatedCompositeFieldContainer[Global___Tool]:
+        """Tools of the conversation."""
 
     def __init__(
         self,
@@ -2129,13 +2249,20 @@ class TokenizeRequest(_message.Message):
         model: _builtins.str = ...,
         text: _builtins.str = ...,
         chat: Global___ChatPrompt | None = ...,
+        add_special_tokens: _builtins.bool | None = ...,
+        tools: _abc.Iterable[Global___Tool] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "input", b"input", "text", b"text"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_add_special_tokens", b"_add_special_tokens", "add_special_tokens", b"add_special_tokens", "chat", b"chat", "input", b"input", "text", b"text"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "input", b"input", "model", b"model", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_add_special_tokens", b"_add_special_tokens", "add_special_tokens", b"add_special_tokens", "chat", b"chat", "input", b"input", "model", b"model", "text", b"text", "tools", b"tools"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__add_special_tokens: _TypeAlias = _typing.Literal["add_special_tokens"]  # noqa: Y015
+    _WhichOneofArgType__add_special_tokens: _TypeAlias = _typing.Literal["_add_special_tokens", b"_add_special_tokens"]  # noqa: Y015
     _WhichOneofReturnType_input: _TypeAlias = _typing.Literal["text", "chat"]  # noqa: Y015
     _WhichOneofArgType_input: _TypeAlias = _typing.Literal["input", b"input"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__add_special_tokens) -> _WhichOneofReturnType__add_special_tokens | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType_input) -> _WhichOneofReturnType_input | None: ...
 
 Global___TokenizeRequest: _TypeAlias = TokenizeRequest  # noqa: Y015

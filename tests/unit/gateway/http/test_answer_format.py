@@ -12,6 +12,7 @@ from gateway.http.replies.writers import AnswerFormat
         AnswerFormat(chat=True),
         AnswerFormat(True, True, True, True, True),
         AnswerFormat(include_usage=True),
+        AnswerFormat(tokens_as_ids=True),
     ],
 )
 def test_a_format_comes_back_from_its_text(given: AnswerFormat) -> None:

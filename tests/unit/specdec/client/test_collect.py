@@ -40,10 +40,11 @@ def test_choices_are_told_apart() -> None:
 
 def test_the_parts_of_a_message_are_joined() -> None:
     begun = AnswerDelta("I ", (FunctionCallDelta(0, '{"a"', "c0", "look"),), "Hm")
-    more = AnswerDelta("look.", (FunctionCallDelta(0, ": 1}"), FunctionCallDelta(1, "{}", "c1", "see")), ".")
+    parts = (FunctionCallDelta(0, ": 1}"), FunctionCallDelta(1, "{}", "c1", "see", custom=True))
+    more = AnswerDelta("look.", parts, ".")
     last = AnswerDelta("!")
     result = collect([STARTED, a_round("x", message=begun), a_round("y", message=more), finished(message=last)])
-    calls = (ToolInvocation("look", '{"a": 1}', "c0"), ToolInvocation("see", "{}", "c1"))
+    calls = (ToolInvocation("look", '{"a": 1}', "c0"), ToolInvocation("see", "{}", "c1", custom=True))
     assert result.message == AnswerMessage("I look.!", calls, "Hm.")
 
 

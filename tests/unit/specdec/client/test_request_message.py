@@ -10,14 +10,21 @@ from google.protobuf.message import Message
 from specdec.beams.options import BeamOptions, EarlyStopping
 from specdec.client.events import PromptRequest
 from specdec.client.request_message import request_to_pb
-from specdec.client.requests import ChatMessage, ChatOptions, FunctionTool, OutputForm, ToolInvocation
+from specdec.client.requests import (
+    ChatMessage,
+    ChatOptions,
+    CustomTool,
+    FunctionTool,
+    OutputForm,
+    ToolInvocation,
+)
 from specdec.errors import FieldInvalid
 from specdec.planning.gamma_policy import GammaPolicy, PolicyKind
 from specdec.protos.common.v1 import common_pb2
 from specdec.protos.gateway.v1 import gateway_pb2 as pb
 from specdec.rules.speculation import Mode, TreeOptions
 
-CALL = ToolInvocation("look", "{}", "c1")
+CALL = ToolInvocation("look", "{}", "c1", custom=True)
 MESSAGES = (ChatMessage("assistant", "Hi", (CALL,), "c0", "ann", "Hm."), ChatMessage("user", "Look."))
 EVERYTHING = PromptRequest(
     MESSAGES,
@@ -53,11 +60,20 @@ EVERYTHING = PromptRequest(
     logprobs=3,
     prompt_logprobs=1,
     prediction="Look",
-    structured_output=OutputForm(json_schema={"type": "object"}, disable_any_whitespace=True),
-    tools=(FunctionTool("look", "Looks.", {"type": "object"}, strict=True),),
+    structured_output=OutputForm(
+        json_schema={"type": "object"},
+        disable_any_whitespace=True,
+        whitespace_pattern=" ?",
+        disable_additional_properties=True,
+    ),
+    tools=(
+        FunctionTool("look", "Looks.", {"type": "object"}, strict=True),
+        CustomTool("edit", "Edits.", lark="start: /a/"),
+        CustomTool("see", regex="a+"),
+    ),
     tool_choice="required",
     parallel_tool_calls=False,
-    chat_options=ChatOptions(False, True, {"a": 1}, "low", True, 50),
+    chat_options=ChatOptions(False, True, {"a": 1}, "low", True, 50, ({"title": "a"},), include_reasoning=False),
     skip_special_tokens=False,
     add_special_tokens=False,
     truncate_prompt_tokens=-1,
@@ -104,6 +120,9 @@ def test_every_value_arrives_under_its_name() -> None:
     assert (made.tool_choice.mode, made.priority) == (pb.TOOL_CHOICE_MODE_REQUIRED, common_pb2.PRIORITY_CLASS_FLEX)
     assert [(each.role, each.content) for each in made.chat.messages] == [("assistant", "Hi"), ("user", "Look.")]
     assert (made.chat.chat_template_kwargs, made.chat.thinking_token_budget) == ('{"a": 1}', 50)
+    assert [dict(each.texts) for each in made.chat.documents] == [{"title": "a"}]
+    assert [each.custom.WhichOneof("grammar") for each in made.tools] == [None, "lark", "regex"]
+    assert [each.HasField("custom") for each in made.tools] == [False, True, True]
 
 
 def test_a_field_that_is_not_given_is_not_set() -> None:

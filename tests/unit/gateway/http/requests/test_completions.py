@@ -138,6 +138,9 @@ def test_what_is_shown_beside_the_text_is_asked_for() -> None:
     [
         {"n": 1, "best_of": 1, "echo": False, "logprobs": None, "suffix": None},
         {"suffix": "", "priority": 0, "top_k": -1, "use_beam_search": False},
+        {"watermarking": False, "truncation_side": "left", "routed_experts_prompt_start": 0, "stream_interval": 4},
+        {"request_id": "r", "mm_payload": "none", "return_mm_kwargs": False, "return_token_offsets": True},
+        {"thinking_token_budget": -1, "service_tier": "scale"},
         {"skip_special_tokens": True, "include_stop_str_in_output": False, "add_special_tokens": True},
         {"spaces_between_special_tokens": False},
         {"user": "me", "metadata": {"a": "b"}, "store": True, "service_tier": "auto", "prompt_cache_key": "k"},
@@ -156,6 +159,8 @@ def test_values_that_do_nothing_are_taken(fields: dict[str, Any]) -> None:
         {"tools": [], "tool_choice": "none", "functions": [], "parallel_tool_calls": True, "top_logprobs": 0},
         {"response_format": {"type": "text"}, "modalities": ["text"], "audio": None},
         {"reasoning_effort": "none", "chat_template_kwargs": {}},
+        {"include_reasoning": True, "add_special_tokens": False, "documents": [], "thinking_token_budget": -1},
+        {"return_prompt_text": False, "request_id": "r", "prompt_cache_options": {"a": 1}},
         {"reasoning_effort": None, "logprobs": False, "n": 1, "add_generation_prompt": True},
     ],
 )
@@ -183,3 +188,29 @@ def test_a_chat_template_gets_the_callers_arguments() -> None:
     assert TokenizeBody.parse({"messages": CHAT["messages"], "chat_template_kwargs": {"a": 1}}).input() == ChatPrompt(
         (Message("user", "hi"),), template_arguments={"a": 1}
     )
+
+
+def test_a_chat_may_begin_like_a_text_and_have_documents() -> None:
+    documents = [{"title": "a", "text": "b"}, {"text": "c"}]
+    fields = {"add_special_tokens": True, "documents": documents}
+    expected = ChatPrompt((Message("user", "hi"),), documents=tuple(documents), special=True)
+    assert chat(**fields).prompt == expected
+    assert TokenizeBody.parse({"messages": CHAT["messages"], **fields}).input() == expected
+
+
+def test_the_tools_of_a_conversation_are_tokenized() -> None:
+    tool = {"type": "function", "function": {"name": "f"}}
+    prompt = TokenizeBody.parse({"messages": CHAT["messages"], "tools": [tool]}).input()
+    assert isinstance(prompt, ChatPrompt)
+    assert [each.name for each in prompt.tools] == ["f"]
+
+
+def test_thinking_is_hidden_where_a_caller_asks_for_that() -> None:
+    shown, hidden = chat(), chat(include_reasoning=False)
+    assert (shown.shows_thinking, shown.reading.shown) == (True, True)
+    assert (hidden.shows_thinking, hidden.reading.shown) == (False, False)
+
+
+@pytest.mark.parametrize("budget", [{"thinking_token_budget": -1}, {"thinking_budget": None}, {}])
+def test_a_budget_of_minus_one_is_none(budget: dict[str, Any]) -> None:
+    assert chat(**budget).thinking_budget is None
