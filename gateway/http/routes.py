@@ -43,6 +43,8 @@ from gateway.http.responses.replies import ResponseReply, ResponsesWriter
 from gateway.http.responses.stored import stored
 from gateway.models.served import ServedModel
 from gateway.request import GenerationRequest
+from gateway.text.tokenizer import ModelTokenizer
+from gateway.turns.events import Started
 from gateway.turns.generation import Generator
 from gateway.turns.services import Services
 from gateway.turns.sessions import UserSessions
@@ -155,7 +157,11 @@ class _Api:
         request.state.large_body |= body is not read  # the items may be large
         chat = await self._bodies.convert(request, body.chat)
         kept = await self._bodies.convert(request, partial(stored, body))
-        return await self._generate(request, chat, lambda started, _: ResponsesWriter(started, body), kept)
+
+        def writer(started: Started, tokenizer: ModelTokenizer) -> ResponsesWriter:
+            return ResponsesWriter(started, body, tokenizer.token_bytes)
+
+        return await self._generate(request, chat, writer, kept)
 
     async def messages(self, request: Request) -> Response:
         """Continue a conversation, as Anthropic's API has it."""

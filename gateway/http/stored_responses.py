@@ -17,6 +17,8 @@ from gateway.http.requests.fields import Name
 from gateway.http.responses.body import ResponsesBody
 from gateway.http.responses.replies import DeletedResponse, ResponseReply, ResponsesWriter
 from gateway.http.responses.stored import stored_body, turn_name, unknown_response
+from gateway.text.tokenizer import ModelTokenizer
+from gateway.turns.events import Started
 from gateway.turns.generation import Generator
 from gateway.turns.services import Services
 from gateway.turns.sessions import UserSessions
@@ -51,7 +53,11 @@ class StoredResponses:
         """
         asked = stored_body(await self._generator.answer_format(turn))
         events = self._generator.resume(turn.name, turn.tenant)
-        return await whole(events, self._services, lambda started, _: ResponsesWriter(started, asked))
+
+        def writer(started: Started, tokenizer: ModelTokenizer) -> ResponsesWriter:
+            return ResponsesWriter(started, asked, tokenizer.token_bytes)
+
+        return await whole(events, self._services, writer)
 
     async def with_items(self, body: ResponsesBody) -> ResponsesBody:
         """Return the body with output items of earlier responses in place of references to them.

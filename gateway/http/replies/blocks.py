@@ -1,11 +1,11 @@
 """Splits a message into blocks of thinking, text or one call, for APIs whose answers are lists of items."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from gateway.text.output import text_of
+from gateway.text.output import OutputToken, text_of
 from gateway.tools.message_reader import ReadMessage
 from gateway.tools.values import CallDelta
 from gateway.turns.events import Finished, Output, OutputRound
@@ -26,6 +26,8 @@ class AnswerBlock:
     """Id of the call."""
     name: str = ""
     """Name of the tool."""
+    tokens: list[OutputToken] = field(default_factory=list)
+    """Output tokens of a text, from the end of the block before it, that have log probabilities."""
     cut: bool = False
     """Whether the limit of tokens ended the output in this block, or the block is an unfinished call."""
 
@@ -46,6 +48,8 @@ class BlockEvent:
     block: AnswerBlock
     more: str = ""
     """Next characters of the content."""
+    tokens: Sequence[OutputToken] = ()
+    """Next tokens of a text."""
 
 
 @dataclass(slots=True)
@@ -54,13 +58,16 @@ class Blocks:
 
     known: list[AnswerBlock] = field(default_factory=list)
     _open: AnswerBlock | None = None
+    _waiting: list[OutputToken] = field(default_factory=list)
+    """Tokens with log probabilities whose text has not come yet."""
 
     def take(self, event: OutputRound | Finished) -> Iterator[BlockEvent]:
         """Yield the block events of a generation event."""
         message = event.message
         text = message.content if message else ""
-        if isinstance(event, OutputRound) and message is None:
-            text = event.text
+        if isinstance(event, OutputRound):
+            self._waiting += scored(event.tokens)
+            text = event.text if message is None else text
         calls = message.calls if message else ()
         yield from self._goes_on(call.arguments for call in calls if not call.name)
         if message and message.reasoning:
@@ -92,8 +99,10 @@ class Blocks:
             yield from self._end()
             yield self._begin(kind)
         if self._open is not None and text:
+            tokens, self._waiting = self._waiting if kind == "text" else [], []
             self._open.content += text
-            yield BlockEvent("more", self._open, text)
+            self._open.tokens += tokens
+            yield BlockEvent("more", self._open, text, tokens)
 
     def _begin(self, kind: Kind, call_id: str = "", name: str = "") -> BlockEvent:
         self._open = AnswerBlock(len(self.known), kind, "", call_id, name)
@@ -102,9 +111,15 @@ class Blocks:
 
     def _end(self, finished: Finished | None = None) -> Iterator[BlockEvent]:
         if self._open is not None:
+            self._open.tokens += self._waiting if finished and self._open.kind == "text" else ()
             self._open.end(finished)
             yield BlockEvent("end", self._open)
         self._open = None
+
+
+def scored(tokens: Iterable[OutputToken]) -> list[OutputToken]:
+    """Return the tokens that have log probabilities."""
+    return [token for token in tokens if token.logprobs is not None]
 
 
 def blocks_of(output: Output) -> list[AnswerBlock]:
@@ -112,6 +127,8 @@ def blocks_of(output: Output) -> list[AnswerBlock]:
     message = output.message or ReadMessage(text_of(output.tokens), ())
     texts: list[tuple[Kind, str]] = [("thinking", message.reasoning), ("text", message.content)]
     blocks = [AnswerBlock(0, kind, text) for kind, text in texts if text]
+    for block in blocks[-1:] if message.content else ():
+        block.tokens += scored(output.tokens)
     for call in message.calls:
         blocks.append(AnswerBlock(0, "custom" if call.custom else "call", call.arguments, call.id, call.name))
     for index, block in enumerate(blocks):

@@ -9,6 +9,7 @@ from gateway.http.requests.body import Body
 from gateway.http.requests.completions import ChatBody, OutputBody
 from gateway.http.requests.fields import (
     JustZero,
+    Logprobs,
     Metadata,
     ModelName,
     Name,
@@ -32,6 +33,7 @@ SHOWN = {
     *("temperature", "tool_choice", "tools", "top_p", "truncation", "user"),
 }
 """Fields of a request that its response repeats as they are."""
+_LOGPROBS = "message.output_text.logprobs"
 _HOSTED = ("web_search", "image_generation", "file_search", "code_interpreter")
 
 
@@ -105,7 +107,6 @@ class ResponsesBody(OutputBody):
     annotations_only: ClassVar[frozenset[str]] = frozenset(
         {
             "client_metadata",
-            "include",
             "max_tool_calls",
             "mm_payload",
             "prompt_cache_options",
@@ -119,7 +120,8 @@ class ResponsesBody(OutputBody):
     input: Input
     instructions: str | None = None
     max_output_tokens: int | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=0)] | None = None
+    include: Annotated[list[str], Field(max_length=MAX_TOOLS)] | None = None
+    top_logprobs: Logprobs | None = None
     stream: bool | None = None
     tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: str | dict[str, Any] | None = None
@@ -154,6 +156,7 @@ class ResponsesBody(OutputBody):
         if self.instructions and not session:
             messages = [{"role": "system", "content": self.instructions}, *messages]
         text, reasoning = self.text or TextOption(), self.reasoning or ReasoningOption()
+        scored = _LOGPROBS in (self.include or ()) and self.include_reasoning is not False
         fields = {
             "model": self.model,
             "messages": messages,
@@ -162,6 +165,8 @@ class ResponsesBody(OutputBody):
             "tools": self._tools(),
             "tool_choice": self._tool_choice(),
             "parallel_tool_calls": self.parallel_tool_calls,
+            "logprobs": scored,
+            "top_logprobs": self.top_logprobs if scored else None,
             "reasoning_effort": reasoning.effort,
             "response_format": text.format.response_format() if text.format else None,
             "user": self.user,

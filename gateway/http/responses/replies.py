@@ -6,9 +6,11 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from gateway.http.replies.blocks import AnswerBlock, BlockEvent, blocks_of
+from gateway.http.replies.logprobs import TokenBytes, chat_logprobs
 from gateway.http.replies.named_events import NamedEventsWriter
 from gateway.http.replies.problems import error_body
 from gateway.http.responses.body import SHOWN, ResponsesBody
+from gateway.text.output import OutputToken
 from gateway.turns.events import Finished, Output, Started
 from specdec.errors import SpecdecError
 from specdec.sampling.params import FinishReason
@@ -67,9 +69,10 @@ class DeletedResponse(BaseModel):
 class ResponsesWriter(NamedEventsWriter):
     """Writes the answers of /v1/responses."""
 
-    def __init__(self, started: Started, asked: ResponsesBody) -> None:
+    def __init__(self, started: Started, asked: ResponsesBody, token_bytes: TokenBytes) -> None:
         super().__init__(started)
         self._asked = asked
+        self._token_bytes = token_bytes
         self._sent = 0
 
     def whole(self, outputs: Sequence[Output]) -> ResponseReply:
@@ -123,12 +126,14 @@ class ResponsesWriter(NamedEventsWriter):
                 yield self._numbered(
                     "response.output_item.added", output_index=block.index, item=item | {"content": []}
                 )
-                yield self._numbered("response.content_part.added", **place, part=_part(block))
+                yield self._numbered("response.content_part.added", **place, part=self._part(block))
             case "more":
-                yield self._numbered("response.output_text.delta", **place, delta=event.more, logprobs=[])
+                scores = self._scores(event.tokens)
+                yield self._numbered("response.output_text.delta", **place, delta=event.more, logprobs=scores)
             case "end":
-                yield self._numbered("response.output_text.done", **place, text=block.content, logprobs=[])
-                yield self._numbered("response.content_part.done", **place, part=_part(block))
+                scores = self._scores(block.tokens)
+                yield self._numbered("response.output_text.done", **place, text=block.content, logprobs=scores)
+                yield self._numbered("response.content_part.done", **place, part=self._part(block))
                 yield self._done(block)
 
     def _call(self, event: BlockEvent, prefix: str, content: str, **more: str) -> Iterator[bytes]:
@@ -180,8 +185,17 @@ class ResponsesWriter(NamedEventsWriter):
         if block.kind == "thinking":
             thought = {"summary": [], "content": [{"type": "reasoning_text", "text": block.content}]}
             return {"id": f"rs_{own}", "type": "reasoning", "status": status, **thought}
-        message = {"role": "assistant", "status": status, "content": [_part(block)]}
+        message = {"role": "assistant", "status": status, "content": [self._part(block)]}
         return {"id": f"msg_{own}", "type": "message", **message}
+
+    def _part(self, block: AnswerBlock) -> dict[str, Any]:
+        scores = self._scores(block.tokens)
+        return {"type": "output_text", "text": block.content, "annotations": [], "logprobs": scores}
+
+    def _scores(self, tokens: Sequence[OutputToken]) -> list[dict[str, Any]]:
+        """Return the log probabilities of tokens."""
+        found = chat_logprobs(tokens, self._token_bytes)
+        return [each.model_dump() for each in found.content] if found else []
 
     def _reply(self, status: Status, output: list[dict[str, Any]], finished: Finished | None = None) -> ResponseReply:
         asked, header = self._asked, self._started.header
@@ -207,10 +221,6 @@ class ResponsesWriter(NamedEventsWriter):
             output_tokens_details={"reasoning_tokens": 0},
             total_tokens=self._started.prompt_tokens + finished.completion_tokens,
         )
-
-
-def _part(block: AnswerBlock) -> dict[str, Any]:
-    return {"type": "output_text", "text": block.content, "annotations": [], "logprobs": []}
 
 
 def _format(asked: ResponsesBody) -> dict[str, Any]:

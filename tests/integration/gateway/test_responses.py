@@ -294,3 +294,21 @@ async def test_a_form_of_vllm_binds_a_response(here: Stage) -> None:
     grammar = here.verifier.calls[-1].sampling.grammar
     assert grammar is not None
     assert "Hello, world." in grammar.text
+
+
+@pytest.mark.parametrize("asked", [True, False])
+async def test_a_response_has_log_probabilities_where_they_are_included(here: Stage, asked: bool) -> None:
+    here.verifier.script = Script(text="Hello.", gamma=1)
+    ask: Any = {"model": "bytes", "input": "hi", "top_logprobs": 2}
+    ask["include"] = ["message.output_text.logprobs"] if asked else ["reasoning.encrypted_content"]
+    whole: Any = await here.client.responses.create(**ask)
+    found = whole.output[0].content[0].logprobs
+    assert [(each.token, len(each.top_logprobs)) for each in found] == [
+        (token, 2) for token in ([*"Hello.", "<end>"] if asked else ())
+    ]
+    events: list[Any] = [event async for event in await here.client.responses.create(**ask, stream=True)]
+    deltas = [each for event in events if event.type == "response.output_text.delta" for each in event.logprobs]
+    assert [each.token for each in deltas] == ([*"Hello."] if asked else [])
+    (done,) = [event for event in events if event.type == "response.output_text.done"]
+    assert [(each.token, each.logprob) for each in done.logprobs] == [(each.token, each.logprob) for each in found]
+    assert events[-1].response.output[0].content[0].logprobs == found
