@@ -21,8 +21,10 @@ _ATTENTION, _MLP = ("q_proj", "k_proj", "v_proj", "o_proj"), ("gate_proj", "up_p
 _NORMS = ("input_layernorm", "hidden_norm", "post_attention_layernorm")
 _ROPES = ("default", "linear", "llama3", "yarn")
 """Rotary embeddings that a head may share with its target; with another target it has the default."""
-_SPREAD = 0.02
-"""Standard deviation of weights that the target does not have."""
+_SPREAD, _FUSED_SPREAD = 0.02, 0.005
+"""Standard deviations of weights that the target does not have, and of those that fuse its states."""
+_BESIDE = 0.1
+"""Size of the first outputs of attention and of the MLP, which are added to the fused state."""
 _NORM = 0.35
 """Size of the first last norm relative to the target's, so that the first drafts are uncertain."""
 
@@ -35,8 +37,8 @@ def usual_taps(layers: int) -> tuple[int, ...]:
 def initial_head(target: CausalModel, decoder: Decoder, ids: Tensor, seed: int) -> Eagle3Head:
     """Return an EAGLE-3.1 head that drafts `ids` in float32, on their device.
 
-    Its output rows are the target's and are not trained. Attention over embeddings begins as in the target's first
-    layer, and other weights are small and random.
+    Its output rows are the target's and are not trained. The fused state begins as that of the highest tap, and
+    attention over embeddings as in the target's first layer. Other weights are small and random.
     """
     config = decoder.config
     heads, rope = config.num_attention_heads, getattr(config, "rope_parameters", None) or {}
@@ -58,7 +60,7 @@ def initial_head(target: CausalModel, decoder: Decoder, ids: Tensor, seed: int) 
         head = Eagle3Head(options, decoder.taps, decoder.embed, ids)
         for weight in head.parameters():
             if weight.ndim == 2:
-                nn.init.normal_(weight, std=_SPREAD)
+                nn.init.normal_(weight, std=_FUSED_SPREAD if weight is head.fc.weight else _SPREAD)
     first = target.base_model.layers[0].self_attn
     with torch.no_grad():
         head.lm_head.weight.copy_(target.get_output_embeddings().weight[ids.cpu()])
@@ -68,6 +70,9 @@ def initial_head(target: CausalModel, decoder: Decoder, ids: Tensor, seed: int) 
             given: Tensor | None = getattr(getattr(first, name, None), "weight", None)
             if given is not None and len(given) == len(own):
                 own[:, : given.shape[1]] = given
+        head.fc.weight[:, -config.hidden_size :] += torch.eye(config.hidden_size, device=ids.device)
+        head.o_proj.weight *= _BESIDE
+        head.down_proj.weight *= _BESIDE
     head.lm_head.requires_grad_(requires_grad=False)
     return head
 

@@ -25,7 +25,7 @@ from specdec.training.optimizer import Schedule, build_optimizers
 from specdec.training.step_cost import StepCost
 from specdec.training.weights import check_target, read_config
 
-ROWS = 16
+ROWS = 8
 """Texts of a step."""
 RATE, WARMUP, DECAY_SHARE = 5e-3, 20, 0.5
 _HELD_OUT = 24
