@@ -7,8 +7,8 @@ from benchmarks.reports.results import Line
 
 ORDER = (
     "engine", "stack", "prompt", "concurrency", "capacity", "grid", "grid_stack", "shared_device", "host_path",
-    "controllers", "memory", "one_core", "passes", "peers", "pingpong", "rtt", "rules", "sources", "spec", "theory",
-    "trees", "verdicts", "gpu_tests", "gpu", "gpu_host", "gpu_stack", "gpu_vllm", "gpu_processes",
+    "controllers", "memory", "one_core", "passes", "peers", "pingpong", "rtt", "rules", "sources", "spec", "chat",
+    "theory", "trees", "verdicts", "gpu_tests", "gpu", "gpu_host", "gpu_stack", "gpu_vllm", "gpu_processes",
 )  # fmt: skip
 """Sections of the benchmark, in the order of the page."""
 

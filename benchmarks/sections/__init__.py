@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from benchmarks.reports.results import Report
 from benchmarks.sections import (
     capacity,
+    chat,
     concurrency,
     controllers,
     engine,
@@ -49,6 +50,7 @@ SECTIONS: Mapping[str, Callable[[Lab], Report]] = {
     "rules": rules.measure,
     "sources": sources.measure,
     "spec": spec.measure,
+    "chat": chat.measure,
     "theory": theory.measure,
     "trees": trees.measure,
     "verdicts": verdicts.measure,

@@ -56,6 +56,12 @@ class Scale:
     """Questions of each category of Spec-Bench, and tokens of each answer."""
     chat: str = "smollm2"
     """Known model that answers them, or "" for the pair's target."""
+    chat_temperatures: tuple[float, ...] = (0.0, 1.0)
+    chat_streams: tuple[int, ...] = (1, 4, 16)
+    chat_turns: int = 12
+    """Turns of each way, after a warm-up."""
+    chat_tokens: int = 64
+    """Tokens of an answer through the whole system."""
     controller_temperatures: tuple[str, ...] = ("0", "0.7", "1", "mixed")
     controller_gammas: tuple[int, ...] = (1, 3, 6)
     controller_goal: float = 0.95
@@ -177,5 +183,9 @@ def quick(pair: Pair) -> Scale:
         verdict_turns=1,
         spec=(1, 6),
         chat="",
+        chat_temperatures=(0.0,),
+        chat_streams=(1,),
+        chat_turns=1,
+        chat_tokens=8,
         compiled=False,
     )
