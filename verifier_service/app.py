@@ -212,6 +212,7 @@ def _info(settings: VerifierSettings, target: Target) -> VerifierInfo:
         adapters=target.adapters,
         kv_fingerprint=target.kv.fingerprint,
         kv_block_tokens=target.kv.block_tokens,
+        turn_end_token_ids=tuple(facts.turn_end_ids),
     )
 
 

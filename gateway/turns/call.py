@@ -1,7 +1,7 @@
 """Builds the verifier's call and the turn's key from a request: checks it against the model and fills in defaults."""
 
 import asyncio
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Container, Sequence
 from dataclasses import replace
 
 from gateway.callers.caller import cache_domain
@@ -94,6 +94,23 @@ def make_call(
         beams=request.beams,
         adapter=info.adapter,
     )
+
+
+def with_ends(info: VerifierInfo, request: GenerationRequest, special: Collection[str]) -> VerifierInfo:
+    """Return the facts with the ids that end the output of a request.
+
+    The chat template's end of a turn is none of them if a stop string has the name of a special token: the caller then
+    chooses where turns end. A grammar ends at all of them.
+
+    Args:
+        info: facts of the verifier.
+        request: the request.
+        special: names of the model's special tokens.
+    """
+    turn_ends = () if request.sampling.grammar else info.turn_end_token_ids
+    if not turn_ends or not any(name in stop for stop in request.stop for name in special):
+        return info
+    return replace(info, end_token_ids=tuple(each for each in info.end_token_ids if each not in turn_ends))
 
 
 def _sampling(request: GenerationRequest, ends: tuple[int, ...], info: VerifierInfo) -> SamplingParams:

@@ -17,7 +17,7 @@ from gateway.tasks import Shared
 from gateway.text.prompt_encoder import PromptEncoder, request_memory
 from gateway.tools.values import ToolCall
 from gateway.turns.broadcast import Broadcast
-from gateway.turns.call import calls_of, digest_of, make_call, turn_key
+from gateway.turns.call import calls_of, digest_of, make_call, turn_key, with_ends
 from gateway.turns.charge import Charge, charged
 from gateway.turns.events import Event, Started, without_first
 from gateway.turns.services import Services
@@ -234,7 +234,7 @@ class Generator:
             call=make_call(
                 model.defaults.applied(request),
                 (*history, *added),
-                info,
+                with_ends(info, request, model.tokenizer.decode.special.values()),
                 services.settings.mode,
                 predicted,
                 clamp=clamp,

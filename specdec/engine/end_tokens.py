@@ -23,8 +23,13 @@ def end_token_ids(path: Path, otherwise: int | list[int] | None, tokenizer: Any,
     Raises:
         ModelRefused: a file cannot be read, or has a value that is not an id or a list of ids.
     """
-    named = {*_of_files(path), *_ids(tokenizer.eos_token_id), *_ids(end_of_turn(tokenizer))}
+    named = {*named_end_ids(path, tokenizer), *_ids(end_of_turn(tokenizer))}
     return frozenset(each for each in named or _ids(otherwise) if 0 <= each < vocab_size)
+
+
+def named_end_ids(path: Path, tokenizer: Any) -> frozenset[int]:
+    """The end ids in generation settings, configuration and tokenizer; raises ModelRefused as `end_token_ids`."""
+    return frozenset((*_of_files(path), *_ids(tokenizer.eos_token_id)))
 
 
 def end_of_turn(tokenizer: Any) -> int | None:

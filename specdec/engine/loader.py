@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from transformers.utils import logging
 
 from specdec.engine.decoder import Decoder
-from specdec.engine.end_tokens import end_token_ids
+from specdec.engine.end_tokens import end_token_ids, named_end_ids
 from specdec.engine.folder import open_folder
 from specdec.errors import ModelRefused
 from specdec.sampling import vocabulary
@@ -44,6 +44,8 @@ class ModelFacts:
     """Fingerprint of the tokenizer's vocabulary, from `specdec.sampling.vocabulary`."""
     fingerprint: str
     """SHA-256 in hex of everything that determines keys and values, from `ModelFolder.fingerprint`."""
+    turn_end_ids: frozenset[int] = frozenset()
+    """Those of `end_token_ids` that only the chat template names, as the end of a turn."""
 
 
 def load_decoder(path: Path, dtype: str, device: str, *, allow_pickle: bool = False) -> tuple[Decoder, ModelFacts]:
@@ -162,12 +164,13 @@ def read_folder_facts(path: Path, dtype: str, *, allow_pickle: bool = False) -> 
 def _facts(path: Path, config: Any, rows: int, tokenizer: Any, fingerprint: str) -> ModelFacts:
     ids: dict[str, int] = tokenizer.get_vocab()
     size = _vocab_size(path, ids, rows)
-    ends = end_token_ids(path, config.eos_token_id, tokenizer, size)
+    ends, named = end_token_ids(path, config.eos_token_id, tokenizer, size), named_end_ids(path, tokenizer)
     return ModelFacts(
         name=path.resolve().name,
         vocab_size=size,
         context_length=_context_length(path, config),
         end_token_ids=ends,
+        turn_end_ids=ends - named if named else frozenset(),
         tokenizer_hash=vocabulary.fingerprint(ids),
         fingerprint=fingerprint,
     )

@@ -256,6 +256,8 @@ class VerifierInfo:
     """Fingerprint of the KV blocks that the verifier exchanges; empty if it is `system_fingerprint`."""
     kv_block_tokens: int = 0
     """Exchanged KV blocks begin and end at multiples of this number of tokens; 0 if any block can be exchanged."""
+    turn_end_token_ids: tuple[int, ...] = ()
+    """Those of `end_token_ids` that only the chat template names, as the end of a turn."""
 
     @property
     def adapter(self) -> str:

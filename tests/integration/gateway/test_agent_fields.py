@@ -15,7 +15,7 @@ from specdec.protos.gateway.v1 import gateway_pb2 as pb
 from specdec.protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from tests.integration.gateway.stage import Stage, stage
 from tests.integration.gateway.writing_tool import CALL, WRITE
-from tests.support.gateway_fakes import CONTEXT, Script
+from tests.support.gateway_fakes import CONTEXT, EOS, Script, ScriptedVerifier, facts
 
 DEMO = "models/demo/target"
 USER = [{"role": "user", "content": "hi"}]
@@ -111,3 +111,22 @@ def test_a_result_is_a_turn_as_the_template_renders_it_in_a_chat() -> None:
 def test_whatever_a_template_raises_is_the_callers_to_know() -> None:
     with pytest.raises(FieldInvalid, match="division"):
         tokenizer("{{ 1 // (messages | length - 1) }}").encode(ChatPrompt((Message("user", "x"),)))
+
+
+@pytest.mark.parametrize(
+    ("fields", "ends"),
+    [
+        ({}, (EOS, 7)),
+        ({"stop": ["x"]}, (EOS, 7)),
+        ({"stop": ["x", "\n<end>"]}, (EOS,)),
+        ({"stop": ["<end>"], "response_format": {"type": "json_object"}}, (EOS, 7)),
+        ({"stop": ["<end>"], "ignore_eos": True}, ()),
+        ({"stop": ["<end>"], "stop_token_ids": [7]}, (EOS, 7)),
+    ],
+)
+async def test_a_caller_who_stops_at_special_tokens_chooses_where_turns_end(fields: Any, ends: Any) -> None:
+    info = facts(end_token_ids=(EOS, 7), turn_end_token_ids=(7,), grammars=True)
+    async with stage(ScriptedVerifier(info=info)) as here:
+        status, answer = await asked(here, "/v1/chat/completions", messages=USER, **fields)
+    assert status == 200, answer
+    assert here.verifier.calls[-1].stop_token_ids == ends

@@ -828,6 +828,7 @@ class GetVerifierInfoResponse(_message.Message):
     ADAPTERS_FIELD_NUMBER: _builtins.int
     KV_FINGERPRINT_FIELD_NUMBER: _builtins.int
     KV_BLOCK_TOKENS_FIELD_NUMBER: _builtins.int
+    TURN_END_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     CHECKSUM_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Name of the target model."""
@@ -885,6 +886,10 @@ class GetVerifierInfoResponse(_message.Message):
     def adapters(self) -> _containers.RepeatedCompositeFieldContainer[Global___Adapter]:
         """Adapters that a request may choose. A verifier that lists none ignores the choice."""
 
+    @_builtins.property
+    def turn_end_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Those of end_token_ids that only the chat template names, as the end of a turn."""
+
     def __init__(
         self,
         *,
@@ -910,11 +915,12 @@ class GetVerifierInfoResponse(_message.Message):
         adapters: _abc.Iterable[Global___Adapter] | None = ...,
         kv_fingerprint: _builtins.str = ...,
         kv_block_tokens: _builtins.int = ...,
+        turn_end_token_ids: _abc.Iterable[_builtins.int] | None = ...,
         checksum: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_lenience", b"_lenience", "lenience", b"lenience", "tree", b"tree"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_lenience", b"_lenience", "adapters", b"adapters", "bad_words", b"bad_words", "beams", b"beams", "checksum", b"checksum", "context_length", b"context_length", "drafter_names", b"drafter_names", "drafters", b"drafters", "end_token_ids", b"end_token_ids", "gamma_max", b"gamma_max", "grammars", b"grammars", "heartbeats", b"heartbeats", "kv_block_tokens", b"kv_block_tokens", "kv_fingerprint", b"kv_fingerprint", "lenience", b"lenience", "model", b"model", "passes", b"passes", "prefill_rate", b"prefill_rate", "prompt_logprobs", b"prompt_logprobs", "system_fingerprint", b"system_fingerprint", "tokenizer_hash", b"tokenizer_hash", "tree", b"tree", "trees", b"trees", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_lenience", b"_lenience", "adapters", b"adapters", "bad_words", b"bad_words", "beams", b"beams", "checksum", b"checksum", "context_length", b"context_length", "drafter_names", b"drafter_names", "drafters", b"drafters", "end_token_ids", b"end_token_ids", "gamma_max", b"gamma_max", "grammars", b"grammars", "heartbeats", b"heartbeats", "kv_block_tokens", b"kv_block_tokens", "kv_fingerprint", b"kv_fingerprint", "lenience", b"lenience", "model", b"model", "passes", b"passes", "prefill_rate", b"prefill_rate", "prompt_logprobs", b"prompt_logprobs", "system_fingerprint", b"system_fingerprint", "tokenizer_hash", b"tokenizer_hash", "tree", b"tree", "trees", b"trees", "turn_end_token_ids", b"turn_end_token_ids", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__lenience: _TypeAlias = _typing.Literal["lenience"]  # noqa: Y015
     _WhichOneofArgType__lenience: _TypeAlias = _typing.Literal["_lenience", b"_lenience"]  # noqa: Y015

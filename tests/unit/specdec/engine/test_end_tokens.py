@@ -2,11 +2,14 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
-from specdec.engine.end_tokens import end_of_turn, end_token_ids
+from specdec.engine.end_tokens import end_of_turn, end_token_ids, named_end_ids
+from specdec.engine.loader import read_facts
 from specdec.errors import ModelRefused
 from tests.support.tiny_models import make_tokenizer
 
@@ -32,6 +35,7 @@ def test_the_ids_of_all_sources_end_a_generation(tmp_path: Path) -> None:
     here = folder(tmp_path, generation_config=[5, 6], config=7)
     turn = tokenizer().convert_tokens_to_ids("<|im_end|>")
     assert end_token_ids(here, 9, tokenizer("<|im_end|>"), VOCABULARY) == {5, 6, 7, 0, turn}
+    assert named_end_ids(here, tokenizer("<|im_end|>")) == {5, 6, 7, 0}
 
 
 @pytest.mark.parametrize(
@@ -80,3 +84,20 @@ def test_a_template_that_drops_the_answer_or_is_missing_names_no_end() -> None:
     assert end_of_turn(made) is None
     made.chat_template = None
     assert end_of_turn(made) is None
+
+
+@pytest.mark.parametrize(
+    ("files", "eos", "alone"), [({"config": 7}, None, True), ({}, "<|endoftext|>", True), ({}, None, False)]
+)
+def test_an_end_that_only_the_template_names_is_told_apart(
+    tmp_path: Path, files: dict[str, Any], eos: str | None, alone: bool
+) -> None:
+    made = tokenizer("<|im_end|>", eos)
+    turn = made.convert_tokens_to_ids("<|im_end|>")
+    config = SimpleNamespace(eos_token_id=3, max_position_embeddings=64)
+    config.get_text_config = lambda decoder: config
+    model = SimpleNamespace(config=config, get_input_embeddings=lambda: SimpleNamespace(weight=torch.empty(400, 1)))
+    facts = read_facts(folder(tmp_path, **files), model, made, "")
+    assert turn in facts.end_token_ids
+    assert facts.turn_end_ids == ({turn} if alone else frozenset())
+    assert not read_facts(folder(tmp_path, config=[7, turn]), model, made, "").turn_end_ids
