@@ -62,9 +62,9 @@ class UpSettings(Settings):
     """The large model: a folder, a name in `specdec models list`, or the id of a downloaded Hub model."""
     drafter: Path = DEMO / "drafter"
     """The small model, as `target` is given; for `counts`, the folder of a counts file."""
-    drafter_kind: Literal["model", "counts", "ngram", "prompt_lookup", "suffix", "hybrid", "random"] = "model"
-    """Source of the drafters' drafts; only `model`, `hybrid` and `counts` need a folder, and for a known
-    model's name no drafter is started unless one is asked for."""
+    drafter_kind: Literal["model", "head", "counts", "ngram", "prompt_lookup", "suffix", "hybrid", "random"] = "model"
+    """Source of the drafters' drafts; only `model`, `hybrid` and `counts` need a folder, and `head` that of --head.
+    For a known model's name no drafter is started unless one is asked for."""
     drafter_local: Annotated[str, AfterValidator(check_sources)] = ""
     """Sources that guess the drafts of a draft model, such as `suffix,ngram`: the model confirms several guesses in one
     step; only for drafters of kind `model`."""
@@ -80,7 +80,7 @@ class UpSettings(Settings):
     head, which needs --head."""
     head: Path | None = None
     """Folder of a draft head of the target, a `speculators` or EAGLE-3 checkpoint, or the name of one on this disk. It
-    drafts inside the verifiers, after the sources of --local."""
+    drafts inside the verifiers, after the sources of --local, or in drafters of kind `head`."""
     sampled: bool = False
     """Whether the source `ngram` draws its drafts from its counts, with these as q̂, at temperatures above 0; otherwise
     it drafts the most frequent token."""

@@ -80,7 +80,11 @@ def check_models(settings: UpSettings) -> None:
     _check("--target", settings.target, "config.json")
     if settings.head is not None:
         _check("--head", settings.head, "config.json")
-    elif "head" in source_names(settings.local):
+    elif settings.drafter_kind == "head":
+        raise ConfigError("--drafter-kind head needs the folder of the head: give it with --head FOLDER")
+    if "head" in source_names(settings.local) and settings.drafter_kind == "head":
+        raise ConfigError("--local head drafts in the verifiers, --drafter-kind head in drafters: give one of them")
+    if "head" in source_names(settings.local) and settings.head is None:
         raise ConfigError("--local head needs the folder of the head: give it with --head FOLDER")
     if settings.drafters and settings.drafter_kind in _MODEL_FILES:
         _check("--drafter", settings.drafter, _MODEL_FILES[settings.drafter_kind])
@@ -186,12 +190,13 @@ def _services(role: Role, grpc: Sequence[str], http: Sequence[str], config: Mapp
 
 def _drafter_config(settings: UpSettings) -> dict[str, Any]:
     kind = settings.drafter_kind
-    folder = settings.drafter if kind in _MODEL_FILES else settings.target  # other kinds need only the tokenizer
+    folder = settings.drafter if kind in _MODEL_FILES else settings.target  # other kinds need parts of the target
     model = {"path": _absolute(folder), "dtype": settings.dtype, "compile": settings.compile}
     # A setting of this release is written only where it differs, so that services of the last one can read the rest.
     backend = {"backend": "transformers"} if settings.backend == "transformers" else {}
     local = {"local": source_names(settings.drafter_local)} if settings.drafter_local else {}
-    return {"kind": kind, "model": model, **backend, **local, **_sources(settings), "log": settings.log.model_dump()}
+    own = backend | local | (_head(settings, "head") if kind == "head" else {}) | _sources(settings)
+    return {"kind": kind, "model": model, **own, "log": settings.log.model_dump()}
 
 
 def _verifier_config(settings: UpSettings, drafters: Sequence[str]) -> dict[str, Any]:
@@ -200,12 +205,17 @@ def _verifier_config(settings: UpSettings, drafters: Sequence[str]) -> dict[str,
     config |= {"local": source_names(settings.local), "drafter": settings.default_drafter}
     config |= {"drafter_vocabulary": settings.drafter_vocabulary, "backend": settings.backend}
     config |= _sources(settings) | ({} if settings.drafters else {"drafters_expected": False})
-    config |= {} if settings.head is None else {"head": _absolute(settings.head)}
+    config |= _head(settings, "drafter_head" if settings.drafter_kind == "head" else "head")
     if settings.backend == "native":
         config["wide_threads"] = settings.wide_threads or max(1, min(_WIDE_THREADS, cores() // settings.verifiers))
     tree = None if settings.tree is None else asdict(settings.tree) | {"drafters": list(settings.tree.drafters)}
     chosen = {"gamma": settings.gamma, "lenience": settings.lenience, "tree": tree}
     return config | {name: value for name, value in chosen.items() if value is not None}
+
+
+def _head(settings: UpSettings, name: str) -> dict[str, Any]:
+    """The setting of the head's folder under the name that a service has for it; empty without a head."""
+    return {} if settings.head is None else {name: _absolute(settings.head)}
 
 
 def _sources(settings: UpSettings) -> dict[str, Any]:

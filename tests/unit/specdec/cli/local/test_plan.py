@@ -180,6 +180,25 @@ def test_verifiers_alone_are_told_the_head(settings: UpSettings, tmp_path: Path)
     assert "head" not in next(each.config for each in plan.services(settings, ADDRESSES, "") if each.role == "verifier")
 
 
+def test_drafters_of_kind_head_get_it_and_verifiers_fuse_for_them(settings: UpSettings, tmp_path: Path) -> None:
+    make_head = tmp_path / "head"
+    make_head.mkdir()
+    (make_head / "config.json").touch()
+    told = settings.model_copy(update={"head": make_head, "drafter_kind": "head"})
+    plan.check_models(told)
+    services = plan.services(told, ADDRESSES, "redis://x")
+    drafters, verifiers = ([each.config for each in services if each.role == role] for role in ("drafter", "verifier"))
+    assert {(each["kind"], each["head"]) for each in drafters} == {("head", str(make_head))}
+    assert {each["model"]["path"] for each in drafters} == {each["model"]["path"] for each in verifiers}
+    assert [(each["drafter_head"], "head" in each) for each in verifiers] == [(str(make_head), False)] * 2
+    for changes, message in (
+        ({"head": None}, "--drafter-kind head needs the folder"),
+        ({"local": "head"}, "one of them"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            plan.check_models(told.model_copy(update=changes))
+
+
 def test_a_head_needs_a_folder(settings: UpSettings, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--local head needs the folder"):
         plan.check_models(settings.model_copy(update={"local": "head"}))
