@@ -4,8 +4,9 @@ import hashlib
 import math
 import secrets
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 from gateway.bounds import check_bad_words, check_stops, unique_ids
@@ -21,6 +22,7 @@ from specdec.errors import FieldInvalid, FieldRequired, UnsupportedParameter
 from specdec.planning.gamma_policy import AUTO, GammaPolicy
 from specdec.rules.speculation import Mode, Speculation, TreeOptions
 from specdec.sampling.params import MAX_SEED, SamplingParams, check_ids, check_logprobs
+from specdec.wire.tokens import tokens_to_bytes
 
 MAX_CHOICES = 16
 """Most choices of one request, summed over its prompts."""
@@ -28,6 +30,7 @@ MAX_CHOICES = 16
 _IDS = 2**31
 """Upper bound, exclusive, of token ids in any vocabulary."""
 _SEED_BITS = 53
+_IDS_AT_ONCE = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,8 @@ class ChatPrompt:
 
 
 Prompt = TextPrompt | TokenPrompt | ChatPrompt
+_ANY_PROMPT = TextPrompt("any")
+"""Stands for the prompts of a request where they are left out."""
 
 
 def new_id() -> str:
@@ -245,6 +250,8 @@ class GenerationRequest:
         sampling = self.sampling if self.seeded else replace(self.sampling, seed=0)
         asked = replace(
             self,
+            prompt=_ANY_PROMPT,
+            more_prompts=(),
             sampling=sampling,
             lenience=1.0 if self.lenience is None else self.lenience,
             request_id="",
@@ -254,7 +261,10 @@ class GenerationRequest:
             retries=None,
             key=None,  # a retry with a newer key of the same tenant has the same digest
         )
-        return hashlib.sha256(repr(asked).encode()).hexdigest()[:32]
+        digest = hashlib.sha256(repr(asked).encode())
+        for part in chain.from_iterable(map(_parts, self.prompts)):
+            digest.update(part)
+        return digest.hexdigest()[:32]
 
     def __post_init__(self) -> None:
         for prompt in self.prompts:
@@ -357,6 +367,16 @@ class GenerationRequest:
             for prompt in self.prompts
             for seed in seeds
         )
+
+
+def _parts(prompt: Prompt) -> Iterator[bytes]:
+    """Yield the parts of a prompt's digest; one call for all ids would hold the interpreter lock."""
+    if not isinstance(prompt, TokenPrompt):
+        yield repr(prompt).encode()
+        return
+    yield b"%d token ids" % len(prompt.tokens)
+    for start in range(0, len(prompt.tokens), _IDS_AT_ONCE):
+        yield tokens_to_bytes(prompt.tokens[start : start + _IDS_AT_ONCE])
 
 
 def _check_truncation(truncate: int | None) -> None:

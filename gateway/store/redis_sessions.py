@@ -26,6 +26,8 @@ BLOCK = 0.2
 """Block time of one XREAD, in seconds; a stream added meanwhile is read by the next one."""
 _PAUSE = 0.2
 """Seconds between two attempts while the server does not answer."""
+_QUICK_IDS = 32 * 1024
+"""Most token ids that are packed on the event loop, in a millisecond; more on a thread."""
 PART = 256
 """Most rounds or leases in one script call, which blocks the server's other clients."""
 _HEAD, _FINISH, _NOTE = struct.Struct("<dII"), struct.Struct("<B"), struct.Struct("<I")
@@ -155,7 +157,8 @@ class RedisSessionStore:
         await self._memory.check()
         expected = "" if expect_turn is None else expect_turn
         limits = (round(self._policy.ttl * 1000), self._policy.max_tokens * 4)
-        what = (request_id, expected, tokens_to_bytes(tokens), params_blob, model_fingerprint, tenant)
+        ids = await asyncio.to_thread(tokens_to_bytes, tokens) if len(tokens) > _QUICK_IDS else tokens_to_bytes(tokens)
+        what = (request_id, expected, ids, params_blob, model_fingerprint, tenant)
         reply = await self._scripts.run_durably(
             "sessions/open", session_id, *what, *limits, digest, int(create), self._lease_ms, base or ""
         )

@@ -7,6 +7,7 @@ replacement characters as soon as they are known to be invalid.
 import re
 from codecs import utf_8_decode
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import filterfalse
 from types import MappingProxyType
 
 REPLACEMENT = "\ufffd"
@@ -87,11 +88,14 @@ class Detokenizer:
     """Incremental decoder of a growing token sequence."""
 
     def __init__(self, decode: Decode, before: Sequence[int] = ()) -> None:
-        """Args: before: tokens before the output, which may end in a character that the output completes."""
+        """Args: before: tokens before the output, which may end in a character that the output completes.
+
+        Special tokens, which have no text, are skipped fast: a caller may send very many.
+        """
         self.incomplete = 0
         """Number of last tokens whose character is incomplete."""
         self._decode = decode
-        self._begun = any(map(decode.inner, before))
+        self._begun = any(map(decode.inner, filterfalse(decode.special.__contains__, before)))
         self._pending = _half_character(decode, before)
 
     def special(self, token: int) -> str:
@@ -136,7 +140,7 @@ def _mark(token: int) -> str:
 def _half_character(decode: Decode, tokens: Sequence[int]) -> bytes:
     """Return the bytes of an incomplete character at the end of the tokens' text."""
     data = b""
-    for token in reversed(tokens):
+    for token in filterfalse(decode.special.__contains__, reversed(tokens)):
         data = _bytes(decode.inner(token)) + data
         if len(data) >= _LONGEST:
             break

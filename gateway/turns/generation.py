@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
 import structlog
 
@@ -48,6 +49,9 @@ _LAST = 32
 """Number of tokens at the end of a prompt that are searched for an opening thinking tag."""
 _QUICK_TOKENS = 1024
 """Most output tokens of a turn that are read back on the event loop, in a few milliseconds; more on a thread."""
+_QUICK_PROMPT = 8192
+"""Most tokens before an output that are checked on the event loop, in a millisecond; more on a thread."""
+_Result = TypeVar("_Result")
 
 _log = structlog.get_logger()
 
@@ -228,38 +232,38 @@ class Generator:
             request = replace(request, sampling=replace(request.sampling, bad_words=words))
         reading = request.reading
         if reading.thinking:
-            reading = reading.after(model.tokenizer.spelled((*history, *added)[-_LAST:]))
+            reading = reading.after(model.tokenizer.spelled((*history[-_LAST:], *added[-_LAST:])[-_LAST:]))
             request = replace(request, sampling=reading.bound(request.sampling, request.thinking_budget))
-        header = Header(
-            call=make_call(
-                model.defaults.applied(request),
-                (*history, *added),
-                with_ends(info, request, model.tokenizer.decode.special.values()),
-                services.settings.mode,
-                predicted,
-                clamp=clamp,
-            ),
-            stop=request.stop,
-            model=model.name,
-            system_fingerprint=info.system_fingerprint,
-            created=int(time.time()),
-            priority=request.priority,
-            answer_format=request.answer_format,
-            reading=reading.text(),
-            in_session=bool(request.session),
-            resumable=request.resumable,
-            choices=request.number,
-            prompts=request.of_prompts,
-            shows_stop=request.shows_stop,
-            shows_special=request.shows_special,
-        )
+
+        def written() -> tuple[Header, bytes]:
+            ends = with_ends(info, request, model.tokenizer.decode.special.values())
+            asked, mode = model.defaults.applied(request), services.settings.mode
+            header = Header(
+                call=make_call(asked, (*history, *added), ends, mode, predicted, clamp=clamp),
+                stop=request.stop,
+                model=model.name,
+                system_fingerprint=info.system_fingerprint,
+                created=int(time.time()),
+                priority=request.priority,
+                answer_format=request.answer_format,
+                reading=reading.text(),
+                in_session=bool(request.session),
+                resumable=request.resumable,
+                choices=request.number,
+                prompts=request.of_prompts,
+                shows_stop=request.shows_stop,
+                shows_special=request.shows_special,
+            )
+            return header, header_to_bytes(header)
+
+        header, params = await self._beside(request, written, len(history) + len(added), _QUICK_PROMPT)
         digest = await digest_of(request) if request.idempotency_key or request.session else ""
         with services.metrics.store_seconds.labels("open").time():
             opened = await services.sessions.open(
                 session_id,
                 key,
                 added,
-                header_to_bytes(header),
+                params,
                 kept or services.models.kept(model, info.system_fingerprint),
                 request.tenant,
                 expect_turn,
@@ -292,9 +296,14 @@ class Generator:
             return history_of(last, model.tokenizer.decode), calls_of(last, models)
 
         length = sum(len(each.tokens) for each in last.rounds)
-        beside, share = self._services.beside, place_share(request.tenant)
-        history, called = read() if length <= _QUICK_TOKENS else await beside.run(share, read, length)
+        history, called = await self._beside(request, read, length, _QUICK_TOKENS)
         return history, view.model_fingerprint, expect, called
+
+    async def _beside(self, request: GenerationRequest, work: Callable[[], _Result], size: int, quick: int) -> _Result:
+        """Run work on a number of tokens: on the event loop up to `quick`, otherwise on a thread."""
+        if size <= quick:
+            return work()
+        return await self._services.beside.run(place_share(request.tenant), work, size)
 
     def _broadcast(self, turn: Turn, deadline: float, header: Header | None, resumable: bool) -> Broadcast:
         """Return the broadcast of a turn; start it unless it runs here. `header` is set for a turn just opened."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 
 from specdec.errors import FieldInvalid
 from specdec.rules.checks import check_drafts
@@ -33,11 +34,17 @@ class DraftBuffer:
         self._probs: list[SparseProbs | None] = []
         self._steps: list[DraftStep | None] = []
         self._limit = limit
-        self._hashes = [PrefixHash(committed)]
-        """Hashes of the prefixes of length _first, _first + 1, ... up to all tokens."""
         self._first = len(committed)
         self._pushed: dict[tuple[int, int], Draft] = {}
         """Pushed chains for prefixes that may be committed next, by prefix length and hash."""
+
+    @cached_property
+    def _hashes(self) -> list[PrefixHash]:
+        """Hashes of the prefixes of length _first, _first + 1, ... up to all tokens.
+
+        Made when they are first needed: that of a long prompt takes milliseconds, which are no part of its opening.
+        """
+        return [PrefixHash(self._tokens[: self._first])]
 
     def __len__(self) -> int:
         """Number of drafted tokens."""
@@ -142,9 +149,10 @@ class DraftBuffer:
         del self._hashes[length - self._first + 1 :]
 
     def _extend(self, tokens: Sequence[int]) -> None:
+        hashes = self._hashes
         for token in tokens:
             self._tokens.append(token)
-            self._hashes.append(self._hashes[-1].extended((token,)))
+            hashes.append(hashes[-1].extended((token,)))
 
     def _forget_old(self) -> None:
         old = self._committed - self._first - _REMEMBERED
@@ -184,9 +192,13 @@ class TreeBuffer:
     def __init__(self, committed: Sequence[int], limit: int) -> None:
         """Create a buffer without a tree that holds at most `limit` nodes."""
         self._tokens = list(committed)
-        self._hash = PrefixHash(committed)
         self._limit = limit
         self._draft: TreeDraft | None = None
+
+    @cached_property
+    def _hash(self) -> PrefixHash:
+        """Hash of the committed tokens, made when it is first needed."""
+        return PrefixHash(self._tokens)
 
     def __len__(self) -> int:
         """Number of drafted tokens."""
@@ -232,8 +244,8 @@ class TreeBuffer:
 
     def advance(self, tokens: Sequence[int], judged: int) -> bool:
         """Commit the tokens of the verdict on the tree, and drop the tree. Always returns True."""
-        self._tokens += tokens
         self._hash = self._hash.extended(tokens)
+        self._tokens += tokens
         self._draft = None
         return True
 

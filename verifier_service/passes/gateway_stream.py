@@ -12,6 +12,8 @@ from specdec.wire.passes import Opening, Orders, Pass
 from verifier_service.passes.generations import Generations, OpenGeneration
 from verifier_service.passes.sequence import Reader
 
+_LONG = 16 * 1024
+"""Token ids that are decoded in about half a millisecond."""
 _MOST_UNREAD = 16_384
 """Most refusals and errors that a gateway may leave unread. Credit limits the number of unread rounds."""
 
@@ -78,6 +80,8 @@ class GatewayStream:
 
     async def _read(self, orders: AsyncIterator[Orders]) -> None:
         async for each in orders:
+            if sum(len(opening.call.tokens) for opening in each.opens) > _LONG:
+                await asyncio.sleep(0)  # others run between decoding and opening, which take milliseconds each
             self._follow(each)
             if len(self._ended) > _MOST_UNREAD:
                 raise QueueFull("the gateway does not read what became of its generations")

@@ -12,6 +12,7 @@ import pytest
 from gateway.http import routes
 from gateway.http.replies.writers import CompletionWriter
 from gateway.rpc import door, replies
+from gateway.turns import generation
 from specdec.protos.gateway.v1 import gateway_pb2 as pb
 from specdec.protos.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from tests.integration.gateway.stage import Stage, stage
@@ -33,9 +34,9 @@ def threads_of(patch: pytest.MonkeyPatch, owner: Any, name: str) -> list[int]:
     """Record the thread of each call of a function."""
     own, threads = getattr(owner, name), list[int]()
 
-    def noted(*given: Any) -> Any:
+    def noted(*given: Any, **named: Any) -> Any:
         threads.append(threading.get_ident())
-        return own(*given)
+        return own(*given, **named)
 
     patch.setattr(owner, name, noted)
     return threads
@@ -101,6 +102,15 @@ async def test_a_large_request_is_stored_beside_the_loop(
     tools = [{"type": "function", "name": "f", "description": "d" * size, "parameters": {}}]
     await posted(here, "/v1/responses", {"input": "a", "max_output_tokens": 2, "tools": tools})
     assert [thread == threading.get_ident() for thread in threads] == [on_loop]
+
+
+@pytest.mark.parametrize(("count", "on_loop"), [(100, True), (40_000, False)])
+async def test_a_long_prompt_is_checked_and_packed_beside_the_loop(
+    here: Stage, count: int, on_loop: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked, packed = (threads_of(monkeypatch, generation, name) for name in ("make_call", "header_to_bytes"))
+    await posted(here, "/v1/completions", {"prompt": [97] * count, "max_tokens": 2, "n": 2})
+    assert [thread == threading.get_ident() for thread in (*checked, *packed)] == [on_loop] * 4
 
 
 async def test_a_long_prompt_is_echoed_in_several_chunks(here: Stage) -> None:

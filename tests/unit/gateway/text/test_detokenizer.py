@@ -108,3 +108,15 @@ def test_every_piece_is_asked_for_once() -> None:
     decode = Decode(spell)
     assert decode([0xA9] * 4000) == "\ufffd" * 4000
     assert len(asked) <= 3
+
+
+def test_special_tokens_before_an_output_are_not_decoded_one_by_one() -> None:
+    decoded = list[int]()
+
+    def piece(token: int, first: bool) -> Piece:
+        decoded.append(token)
+        return byte_piece(token, first)
+
+    decode, half = Decode(piece, {END: "<end>"}), list("😀".encode())
+    assert pushed(decode, half[2:], [97, *half[:2], *[END] * 1000])[:2] == ["", "😀"]
+    assert END not in decoded

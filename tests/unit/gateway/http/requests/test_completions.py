@@ -214,3 +214,12 @@ def test_thinking_is_hidden_where_a_caller_asks_for_that() -> None:
 @pytest.mark.parametrize("budget", [{"thinking_token_budget": -1}, {"thinking_budget": None}, {}])
 def test_a_budget_of_minus_one_is_none(budget: dict[str, Any]) -> None:
     assert chat(**budget).thinking_budget is None
+
+
+def test_digests_tell_all_prompts_apart() -> None:
+    long = [1] * 20_000
+    prompts: list[object] = ["a", "b", [1, 2], [2, 1], [12], ["a", "b"], ["b", "a"], [[1], [2]], [[1, 2]], long]
+    prompts += [[*long[:-1], 2], [*long, 1], [long, long]]
+    read = [CompletionBody.parse({"prompt": each, "seed": 1}).request("r") for each in prompts]
+    assert len({each.digest for each in read}) == len(prompts) - 1, "[[1, 2]] is [1, 2]"
+    assert read[2].digest == read[8].digest
