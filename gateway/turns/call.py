@@ -20,7 +20,7 @@ from specdec.beams.options import candidates
 from specdec.errors import ContextLengthExceeded, FieldInvalid, FieldRequired, GammaTooLarge, UnsupportedParameter
 from specdec.planning.gamma_policy import AUTO
 from specdec.rules.speculation import Mode, Speculation, TreeOptions
-from specdec.sampling.params import SamplingParams, check_ids, check_prompt_logprobs
+from specdec.sampling.params import MAX_ANSWER_LOGPROBS, SamplingParams, check_ids, check_prompt_logprobs
 from specdec.wire.generation import GenerationCall, VerifierInfo
 
 _QUICK_BYTES = 64 * 1024
@@ -49,15 +49,15 @@ def make_call(
         TokenOutOfRange: a token id is not in the vocabulary.
         ContextLengthExceeded: the prompt, or prompt and max_tokens together, do not fit the context.
         GammaTooLarge: gamma is over the model's limit.
-        FieldInvalid: no token may be drawn, the prompt is too long to be scored, the mode allows no lenience, or
-            no drafter has the requested name.
+        FieldInvalid: no token may be drawn, prompt or output is too long to be scored, the mode allows no lenience,
+            or no drafter has the requested name.
         FieldRequired: the prompt has no tokens after tokenization.
         UnsupportedParameter: the verifiers do not support the request's grammar, tree or prompt scores, or the
             request combines a grammar with a tree.
     """
     if not prompt:
         raise FieldRequired("prompt has no tokens", "prompt")
-    max_tokens = _max_tokens(request, len(prompt), info.context_length, clamp)
+    max_tokens = _scored_tokens(request, _max_tokens(request, len(prompt), info.context_length, clamp), clamp)
     check_ids(prompt, "prompt", info.vocab_size)
     check_ids(request.stop_token_ids, "stop_token_ids", info.vocab_size)
     for name, ids in request.sampling.named_ids.items():
@@ -203,6 +203,24 @@ def _max_tokens(request: GenerationRequest, prompt: int, context: int, clamp: bo
             "max_tokens",
         )
     return min(room, request.max_tokens or request.cap_tokens or room)
+
+
+def _scored_tokens(request: GenerationRequest, max_tokens: int, clamp: bool) -> int:
+    """Return the longest output with the requested log probabilities, which a gateway keeps until the answer ends.
+
+    Raises:
+        FieldInvalid: the request asks for a longer one.
+    """
+    if request.logprobs is None:
+        return max_tokens
+    most = MAX_ANSWER_LOGPROBS // (request.number * (request.logprobs + 1))
+    if request.max_tokens is not None and max_tokens > most and not clamp:
+        raise FieldInvalid(
+            f"logprobs: {request.number} outputs of {max_tokens} tokens with {request.logprobs} likely ones each are "
+            f"over the limit of {MAX_ANSWER_LOGPROBS} log probabilities",
+            "logprobs",
+        )
+    return min(max_tokens, most)
 
 
 async def turn_key(request: GenerationRequest, sessions: SessionStore) -> tuple[str, SessionView | None]:

@@ -18,6 +18,8 @@ from specdec.serving.rpc.status import error_from_bytes
 from specdec.wire.generation import GenerationCall, Round, Timing
 from specdec.wire.passes import Opening, Orders, Pass
 
+_JOINED = 64
+"""Most rounds that are merged: the tokens of a round are shown in one step, which their log probabilities make long."""
 _GROUP_IDS = 32 * 1024
 """Token ids that are written in about 2 ms."""
 _ENTRY_IDS = 8
@@ -71,13 +73,13 @@ class RoundCheck:
 
 
 def joined_rounds(rounds: Sequence[Round]) -> Iterator[Round]:
-    """Yield the rounds in order, with each run of joinable neighbours merged to one round."""
+    """Yield the rounds in order, with each run of joinable neighbours merged to rounds of at most _JOINED of them."""
     if len(rounds) == 1:
         yield rounds[0]
         return
     together: list[Round] = []
     for each in rounds:
-        if together and not joinable(together[-1], each):
+        if together and (len(together) == _JOINED or not joinable(together[-1], each)):
             yield joined(together)
             together = []
         together.append(each)

@@ -17,6 +17,10 @@ MAX_LOGPROBS = 20
 """Largest number of likely tokens that are reported with each committed one."""
 
 
+MAX_ANSWER_LOGPROBS = 2**20
+"""Most log probabilities of the outputs of one request: all tokens, times one more than the likely ones with each."""
+
+
 MAX_PROMPT_LOGPROBS = 2**16
 """Most log probabilities of one prompt: its tokens, times one more than the likely tokens reported with each."""
 

@@ -177,13 +177,14 @@ async def whole(events: AsyncGenerator[Event], services: Services, make: WriterM
     started, outputs = await collect(events)
     writer = _writer(started, services, make)
     size = writer.repeats + described_tokens(started, outputs)
-    if size <= _QUICK_TOKENS:
-        return json_response(writer.whole(outputs), exclude_unset=writer.sparse, headers=started.limits)
 
     def written() -> bytes:
         return b"".join(json_pieces(writer.whole(outputs), writer.sparse))
 
-    content = await services.beside.run(place_share(started.turn.tenant), written, size)
+    if size <= _QUICK_TOKENS:
+        content = written()
+    else:
+        content = await services.beside.run(place_share(started.turn.tenant), written, size)
     return Response(content, media_type="application/json", headers=started.limits)
 
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
+from typing import Any
 
 from pydantic import BaseModel
 
+from gateway.http.replies.pieces import Deferred
 from gateway.text.output import OutputToken
-from specdec.sampling.logprobs import TokenLogprobs
 
 TokenBytes = Callable[[int], bytes]
 """Returns the bytes of a token id."""
@@ -31,14 +32,17 @@ class TokenLogprob(BaseModel):
 
 
 class ChatLogprobs(BaseModel):
-    """One entry for every token of the choice, in order."""
+    """One entry for every token of the choice, in order. `chat_logprobs` defers the list."""
 
     content: list[TokenLogprob]
     refusal: None = None
 
 
 class CompletionLogprobs(BaseModel):
-    """Parallel lists with one entry for every token of the choice; null where a chat has null."""
+    """Parallel lists with one entry for every token of the choice; null where a chat has null.
+
+    `completion_logprobs` defers the lists.
+    """
 
     tokens: list[str]
     token_logprobs: list[float | None]
@@ -52,7 +56,7 @@ def chat_logprobs(tokens: Sequence[OutputToken], token_bytes: TokenBytes) -> Cha
     """Return the log probabilities of a choice or a part of it; None if no token has any."""
     if not any(token.logprobs for token in tokens):
         return None
-    return ChatLogprobs(content=[_of_chat(token, token_bytes) for token in tokens])
+    return ChatLogprobs.model_construct(content=Deferred(tokens, lambda token: _of_chat(token, token_bytes)))
 
 
 def completion_logprobs(
@@ -64,27 +68,31 @@ def completion_logprobs(
     """
     if not (asked or any(token.logprobs for token in tokens)):
         return None
-    return CompletionLogprobs(
-        tokens=[_text(token_bytes(token.id)) for token in tokens],
-        token_logprobs=[token.logprobs.logprob if token.logprobs else None for token in tokens],
-        top_logprobs=[
-            _alternatives(token.id, token.logprobs, token_bytes) if token.logprobs else None for token in tokens
-        ],
+    return CompletionLogprobs.model_construct(
+        tokens=Deferred(tokens, lambda token: _text(token_bytes(token.id))),
+        token_logprobs=Deferred(tokens, lambda token: token.logprobs.logprob if token.logprobs else None),
+        top_logprobs=Deferred(tokens, lambda token: _alternatives(token, token_bytes)),
         text_offset=list(accumulate((len(token.text) for token in tokens[:-1]), initial=start)),
     )
 
 
-def _of_chat(token: OutputToken, token_bytes: TokenBytes) -> TokenLogprob:
-    data, own = token_bytes(token.id), token.logprobs
-    spelled = [(token_bytes(other), logprob) for other, logprob in own.top] if own else []
-    top = [TopLogprob(token=_text(each), logprob=logprob, bytes=list(each)) for each, logprob in spelled]
-    return TokenLogprob(token=_text(data), logprob=own.logprob if own else None, bytes=list(data), top_logprobs=top)
+def _of_chat(token: OutputToken, token_bytes: TokenBytes) -> dict[str, Any]:
+    """Return the fields of a `TokenLogprob`; a model for each of very many would take ten times as long."""
+    own = token.logprobs
+    top = [_scored(token_bytes(other), logprob) for other, logprob in own.top] if own else []
+    return _scored(token_bytes(token.id), own.logprob if own else None) | {"top_logprobs": top}
 
 
-def _alternatives(token: int, own: TokenLogprobs, token_bytes: TokenBytes) -> dict[str, float]:
+def _scored(data: bytes, logprob: float | None) -> dict[str, Any]:
+    return {"token": _text(data), "logprob": logprob, "bytes": list(data)}
+
+
+def _alternatives(token: OutputToken, token_bytes: TokenBytes) -> dict[str, float] | None:
     """Return log probabilities by text; several tokens with the same text get that of the likeliest."""
+    if token.logprobs is None:
+        return None
     found: dict[str, float] = {}
-    for other, logprob in (*own.top, (token, own.logprob)):
+    for other, logprob in (*token.logprobs.top, (token.id, token.logprobs.logprob)):
         found.setdefault(_text(token_bytes(other)), logprob)
     return found
 

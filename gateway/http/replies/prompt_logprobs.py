@@ -1,10 +1,12 @@
 """Log probabilities of a prompt's tokens: as vLLM writes them, and before those of an output that echoes the prompt."""
 
 from collections.abc import Iterator, Sequence
+from typing import Annotated, Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, SkipValidation
 
 from gateway.http.replies.logprobs import TokenBytes
+from gateway.http.replies.pieces import Deferred
 from gateway.text.detokenizer import Decode, Detokenizer
 from gateway.text.output import OutputToken
 from specdec.rules.speculation import Origin
@@ -20,11 +22,14 @@ class PromptLogprob(BaseModel):
     decoded_token: str
 
 
-PromptLogprobs = list[dict[str, PromptLogprob] | None]
-"""At each position of the prompt its token and the likeliest ones, by their ids; null at the first position."""
+PromptLogprobs = Annotated[list[dict[str, PromptLogprob] | None], SkipValidation]
+"""At each position of the prompt its token and the likeliest ones, by their ids; null at the first position.
+
+`prompt_logprobs` defers the list.
+"""
 
 
-def prompt_logprobs(prompt: Sequence[int], found: Sequence[TokenLogprobs], token_bytes: TokenBytes) -> PromptLogprobs:
+def prompt_logprobs(prompt: Sequence[int], found: Sequence[TokenLogprobs], token_bytes: TokenBytes) -> Deferred:
     """Return the log probabilities in vLLM's format.
 
     Args:
@@ -32,8 +37,13 @@ def prompt_logprobs(prompt: Sequence[int], found: Sequence[TokenLogprobs], token
         found: log probabilities of each token after the first.
         token_bytes: returns the bytes of a token id.
     """
-    positions = zip(prompt[1:], found, strict=True)
-    return [None, *(_position(token, own, token_bytes) for token, own in positions)]
+    scores: list[TokenLogprobs | None] = [None, *found]
+
+    def position(at: int) -> dict[str, dict[str, Any]] | None:
+        own = scores[at]
+        return None if own is None else _position(prompt[at], own, token_bytes)
+
+    return Deferred(range(len(prompt)), position)
 
 
 def echoed(prompt: Sequence[int], found: Sequence[TokenLogprobs], decode: Decode) -> Iterator[OutputToken]:
@@ -43,9 +53,10 @@ def echoed(prompt: Sequence[int], found: Sequence[TokenLogprobs], decode: Decode
         yield OutputToken(token, text.push(token), Origin.PLAIN, own)
 
 
-def _position(token: int, own: TokenLogprobs, token_bytes: TokenBytes) -> dict[str, PromptLogprob]:
+def _position(token: int, own: TokenLogprobs, token_bytes: TokenBytes) -> dict[str, dict[str, Any]]:
+    """Return the fields of each `PromptLogprob`."""
     ranked = [(token, own.logprob, own.rank), *((each, value, at) for at, (each, value) in enumerate(own.top, 1))]
     return {
-        str(each): PromptLogprob(logprob=value, rank=rank, decoded_token=token_bytes(each).decode(errors="replace"))
+        str(each): {"logprob": value, "rank": rank, "decoded_token": token_bytes(each).decode(errors="replace")}
         for each, value, rank in reversed(ranked)
     }

@@ -13,7 +13,7 @@ from gateway.http.replies.objects import (
     CustomCall,
     FunctionCall,
 )
-from gateway.http.replies.writers import AnswerFormat, ChatWriter
+from gateway.http.replies.writers import SCORED, AnswerFormat, ChatWriter
 from gateway.text.output import OutputToken
 from gateway.text.tokenizer import ModelTokenizer
 from gateway.tools.message_reader import ReadMessage
@@ -41,9 +41,17 @@ class ToolChatWriter(ChatWriter):
             self.noted(event)
             self._waiting[event.choice] += event.tokens
         if isinstance(event, OutputRound | Finished) and event.message:
+            yield from self._long_wait(event.choice)
             yield self._chunk(self._message_part(event.choice, event.message))
         if isinstance(event, Finished):
             yield from super().chunks(event)
+
+    def _long_wait(self, choice: int) -> Iterator[bytes]:
+        """Yield chunks without text for all but the last waiting tokens, if there are many with log probabilities."""
+        waiting = self._waiting[choice]
+        while len(waiting) > SCORED and waiting[0].logprobs is not None:
+            yield self._chunk(self._delta(choice, waiting[:SCORED], {}))
+            del waiting[:SCORED]
 
     def _message_part(self, choice: int, message: MessageDelta) -> dict[str, Any]:
         content = {"content": message.content} if message.content else {}

@@ -8,7 +8,6 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from pydantic import BaseModel
 from pydantic_core import to_json
 
 from gateway.http.replies.logprobs import chat_logprobs, completion_logprobs
@@ -21,6 +20,7 @@ from gateway.http.replies.objects import (
     CompletionChoice,
     SessionRef,
 )
+from gateway.http.replies.pieces import object_pieces
 from gateway.http.replies.problems import error_body
 from gateway.http.replies.prompt_logprobs import echoed, prompt_logprobs
 from gateway.http.replies.statistics import counts_of, metrics_of, report_of, usage_of
@@ -37,8 +37,8 @@ from specdec.wire.report import RoundReport
 _TEXT = "\u241ftext\u241f"
 """Placeholder of the text in a prepared chunk."""
 _FORMAT = "openai"
-_ECHOED = 256
-"""Most tokens of an echoed prompt with log probabilities in one chunk."""
+SCORED = 256
+"""Most tokens with log probabilities in one chunk."""
 
 _Part = TypeVar("_Part", OutputRound, Finished, OutputRound | Finished, Output)
 
@@ -259,7 +259,7 @@ class CompletionWriter(Writer):
     def chunks(self, event: Event) -> Iterator[bytes]:
         if isinstance(event, OutputRound):
             echo = self._echo(event.choice, event.prompt_logprobs)
-            while part := list(islice(echo, _ECHOED)):
+            while part := list(islice(echo, SCORED)):
                 yield self._chunk(self._part(event.choice, (), None, part))
         match event:
             case OutputRound() | Finished():
@@ -360,8 +360,9 @@ class ChunkTemplate:
 
     def chunk(self, choices: Iterable[Mapping[str, Any]], more: Mapping[str, Any]) -> bytes:
         """Return the JSON of a chunk; fields that are models omit their unset fields."""
-        rest = {**_plain(more), "choices": [_plain(choice) for choice in choices]}
-        return self._head + to_json(rest, inf_nan_mode="null")[1:]
+        rest = b"".join(object_pieces(more.items(), exclude_unset=True))[1:-1]
+        parts = b",".join(b"".join(object_pieces(choice.items(), exclude_unset=True)) for choice in choices)
+        return b'%b%b"choices":[%b]}' % (self._head, rest and rest + b",", parts)
 
 
 class TextTemplate:
@@ -378,10 +379,3 @@ class TextTemplate:
 
 def _named_by_id(token: int) -> bytes:
     return f"token_id:{token}".encode()
-
-
-def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: value.model_dump(exclude_unset=True) if isinstance(value, BaseModel) else value
-        for name, value in fields.items()
-    }

@@ -10,7 +10,7 @@ from specdec.errors import FieldInvalid, RequestError, UnsupportedParameter
 from specdec.planning.gamma_policy import GammaPolicy, PolicyKind
 from specdec.rules.speculation import Mode, TreeOptions
 from specdec.sampling.grammar import Grammar, GrammarKind
-from specdec.sampling.params import SamplingParams
+from specdec.sampling.params import MAX_ANSWER_LOGPROBS, SamplingParams
 from specdec.wire.generation import DrafterState
 from tests.support.gateway_fakes import facts
 
@@ -142,3 +142,18 @@ def test_the_log_probabilities_of_all_choices_are_bounded_together(prompts: int,
     with pytest.raises(FieldInvalid) as refused:
         make_call(own, (1,) * 3000, info, Mode.OFF)
     assert refused.value.param == "prompt_logprobs"
+
+
+@pytest.mark.parametrize(("logprobs", "n"), [(20, 1), (20, 16), (0, 16)])
+def test_the_log_probabilities_of_an_answer_are_bounded(logprobs: int, n: int) -> None:
+    info = facts(context_length=2 * MAX_ANSWER_LOGPROBS)
+    most = MAX_ANSWER_LOGPROBS // (n * (logprobs + 1))
+    asked = replace(asking(""), logprobs=logprobs, n=n)
+    assert make_call(replace(asked, max_tokens=most), (1,), info, Mode.OFF).max_tokens == most
+    assert make_call(asked, (1,), info, Mode.OFF).max_tokens == most, "as much as there is room for"
+    longer = replace(asked, max_tokens=most + 1)
+    assert make_call(longer, (1,), info, Mode.OFF, clamp=True).max_tokens == most
+    assert make_call(replace(longer, logprobs=None), (1,), info, Mode.OFF).max_tokens == most + 1
+    with pytest.raises(FieldInvalid, match="log probabilities") as refused:
+        make_call(longer, (1,), info, Mode.OFF)
+    assert refused.value.param == "logprobs"

@@ -68,6 +68,10 @@ def test_neighbours_are_joined_up_to_one_that_cannot_be() -> None:
     assert [each.tokens for each in joined_rounds(rounds)] == [(0, 1, 2), (4,), (0, 1)]
 
 
+def test_a_long_run_of_plain_neighbours_becomes_several_rounds() -> None:
+    assert [len(each.tokens) for each in joined_rounds(plain(150))] == [64, 64, 22]
+
+
 def test_plain_neighbours_can_be_joined() -> None:
     assert joinable(FIRST, SECOND)
     assert joinable(FIRST._replace(logprobs=(SCORES,)), SECOND._replace(logprobs=(SCORES,)))

@@ -145,6 +145,15 @@ def test_a_chunk_of_text_alone_is_its_models(usage: bool, texts: list[tuple[str,
             assert json.loads(data) == json.loads(expected.model_dump_json(exclude_unset=True))
 
 
+def test_many_tokens_that_waited_are_described_in_several_chunks() -> None:
+    chosen = writer(AnswerFormat(True), logprobs=True, detail=False, tools=True)
+    tokens = (OutputToken(97, "a", Origin.PLAIN, LOGPROBS),) * 600
+    waited = OutputRound("", tokens, (), 0, 0, 600, message=MessageDelta("all", ()))
+    choices = [json.loads(data)["choices"][0] for data in chosen.chunks(waited)]
+    assert [len(each["logprobs"]["content"]) for each in choices] == [256, 256, 88]
+    assert [each["delta"] for each in choices] == [{}, {}, {"content": "all"}]
+
+
 def test_counts_so_far_are_those_of_all_choices() -> None:
     chosen = writer(AnswerFormat(False, True, True), logprobs=False, detail=False, tools=False)
     token = OutputToken(97, "a", Origin.PLAIN)
