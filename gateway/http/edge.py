@@ -6,6 +6,7 @@ The checks are API keys, and for browsers the origin, the host name and the medi
 import re
 import time
 from collections.abc import Collection
+from contextlib import AsyncExitStack
 from ipaddress import ip_address
 
 import structlog
@@ -33,7 +34,10 @@ _log = structlog.get_logger()
 
 
 class Edge:
-    """Outermost layer: gives every request an id, counts it, and answers it even after an unexpected exception."""
+    """Outermost layer: gives every request an id, counts it, and answers it even after an unexpected exception.
+
+    The `AsyncExitStack` in a request's state under the name `at_end` is closed after the answer.
+    """
 
     def __init__(self, app: ASGIApp, metrics: GatewayMetrics) -> None:
         self._app = app
@@ -61,7 +65,8 @@ class Edge:
         traced = served_span(scope["method"], Headers(scope=scope), begins=scope["method"] == "POST")
         with bound_contextvars(request_id=logged_id(given) if good else request_id), traced as span:
             try:
-                await self._app(scope, receive, send_with_id)
+                async with AsyncExitStack() as scope["state"]["at_end"]:
+                    await self._app(scope, receive, send_with_id)
             except ClientDisconnect:
                 _log.debug("client_gone")
             except Exception as error:  # noqa: BLE001 - a bug is answered like every other error

@@ -27,6 +27,8 @@ _BEFORE_OUTPUT = (0,)
 """Arbitrary token that stands for the tokens before the output."""
 _TOKEN_MEMORY = 8
 """Memory of a token id in a tuple, in bytes."""
+_SIDE_TEXTS = 2**20
+"""Most characters of names, ids and thinking in a conversation, if the context has no room for more."""
 _LEAST_SIZE = 512
 """Least size, in bytes, counted per waiting text, which also bounds the number of texts."""
 
@@ -53,6 +55,8 @@ def check_fits(prompt: Prompt, room: int, longest_token: int) -> None:
             check_count(len(messages), room, "messages", "messages")
             size = sum(_byte_length(text) for text in _texts(prompt))
             _check_bytes(size, room, longest_token, "messages")
+            if sum(map(len, _side_texts(prompt))) > max(room * longest_token, _SIDE_TEXTS):
+                raise ContextLengthExceeded("messages have too long names, ids, thinking and documents", "messages")
 
 
 def memory_of(prompt: Prompt) -> int:
@@ -62,9 +66,8 @@ def memory_of(prompt: Prompt) -> int:
             return len(tokens) * _ID_MEMORY
         case TextPrompt(text):
             return sys.getsizeof(text)
-        case ChatPrompt(documents=documents):
-            texts = (text for document in documents for text in document.values())
-            return sum(map(sys.getsizeof, chain(_texts(prompt), texts)))
+        case ChatPrompt():
+            return sum(map(sys.getsizeof, chain(_texts(prompt), _side_texts(prompt))))
 
 
 def _texts(prompt: ChatPrompt) -> Iterator[str]:
@@ -75,6 +78,16 @@ def _texts(prompt: ChatPrompt) -> Iterator[str]:
     for tool in prompt.tools:
         yield tool.description
         yield tool.parameters
+
+
+def _side_texts(prompt: ChatPrompt) -> Iterator[str]:
+    """Yield every text of a conversation that only some chat templates include."""
+    for message in prompt.messages:
+        yield from (message.name, message.tool_call_id, message.reasoning)
+        for call in message.tool_calls:
+            yield from (call.id, call.name)
+    for document in prompt.documents:
+        yield from document.values()
 
 
 def request_memory(request: GenerationRequest) -> int:

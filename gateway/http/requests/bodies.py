@@ -19,8 +19,8 @@ _Result = TypeVar("_Result")
 
 _UNIT = 64 * 1024
 """Bytes of a body for which it takes a place; smaller bodies need none."""
-_PLACES = 1024
-"""Places for large bodies: 64 MiB, of which a caller may have a part."""
+_PLACES = 4096
+"""Places for large bodies: 256 MiB, of which a caller may have a part. A body has them until its answer ends."""
 _WAITING = 1024
 """Most large bodies that wait for places, and for the worker."""
 _SECONDS = 5.0
@@ -48,7 +48,7 @@ class BodyReader:
         encoded = "content-encoding" in request.headers  # then the length says little of the body
         share, length = place_share(calling_tenant()), None if encoded else request.headers.get("content-length")
         async with AsyncExitStack() as stack:
-            chunks = self._let_in(body_chunks(request), share, length, stack)
+            chunks = self._let_in(body_chunks(request), share, length, request.state.at_end)
             raw = await read_body(chunks, length, self._limit)
             request.state.large_body = not is_quick(raw)
             if not request.state.large_body:
@@ -78,7 +78,7 @@ class BodyReader:
         await self._worker.close()
 
     async def _let_in(
-        self, chunks: AsyncIterator[bytes], share: Share, length: str | None, stack: AsyncExitStack
+        self, chunks: AsyncIterator[bytes], share: Share, length: str | None, at_end: AsyncExitStack
     ) -> AsyncIterator[bytes]:
         """Yield the chunks of a body. After the first unit, wait for places for its declared size."""
         size, held = 0, False
@@ -88,7 +88,7 @@ class BodyReader:
                 declared = int(length) if length and length.isdecimal() else self._limit
                 places, held = _units(min(declared, self._limit)), True
                 await self._enter(self._places, share, places)
-                stack.callback(self._places.leave, share, places)
+                at_end.callback(self._places.leave, share, places)
             yield chunk
 
     async def _enter(self, queue: FairQueue, share: Share, places: int) -> None:

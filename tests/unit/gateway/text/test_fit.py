@@ -3,8 +3,8 @@
 import pytest
 
 from gateway.request import ChatPrompt, Prompt, TextPrompt, TokenPrompt
-from gateway.text.prompt_encoder import check_fits
-from gateway.tools.values import Message
+from gateway.text.prompt_encoder import check_fits, memory_of
+from gateway.tools.values import Message, ToolCall
 from specdec.errors import ContextLengthExceeded
 
 
@@ -30,6 +30,24 @@ def test_a_prompt_that_cannot_fit_is_refused_by_its_field(prompt: Prompt, field:
     with pytest.raises(ContextLengthExceeded) as refused:
         check_fits(prompt, room=10, longest_token=4)
     assert refused.value.param == field
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message("user", "x", name="a" * 2**20),
+        Message("tool", "x", tool_call_id="a" * 2**20),
+        Message("assistant", "x", reasoning="a" * 2**20),
+        Message("assistant", "x", tool_calls=(ToolCall("f", "{}", "a" * 2**20),)),
+        Message("assistant", "x", tool_calls=(ToolCall("f" * 2**20, "{}"),)),
+    ],
+)
+def test_names_ids_and_thinking_are_bounded(message: Message) -> None:
+    check_fits(ChatPrompt((message,)), room=2**20, longest_token=2)
+    assert memory_of(ChatPrompt((message,))) >= 2**20
+    with pytest.raises(ContextLengthExceeded, match="names, ids, thinking and documents") as refused:
+        check_fits(ChatPrompt((message, Message("user", "x", name="b"))), room=10, longest_token=4)
+    assert refused.value.param == "messages"
 
 
 def test_a_context_that_is_full_has_room_for_nothing() -> None:

@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -13,9 +14,11 @@ from gateway.http.requests.bodies import BodyReader
 from gateway.http.requests.body import is_quick, parse_json
 from gateway.http.requests.completions import ChatBody, CompletionBody
 from gateway.request import TextPrompt
-from specdec.errors import FieldInvalid, MessageTooLarge, RequestError, TokenOutOfRange
+from specdec.errors import FieldInvalid, MessageTooLarge, QueueFull, RequestError, TokenOutOfRange
 
 MESSAGES = [{"role": "user", "content": "a"}]
+MOST_LARGE = 36
+"""Bodies of 4 MiB that a user may have at once: 3 in 4 of its address' 3 in 4 of 256 MiB."""
 
 
 def nested(levels: int) -> Any:
@@ -77,7 +80,8 @@ def request(raw: bytes, declared: bool = True) -> Request:
         return {"type": "http.request", "body": chunks.pop(0), "more_body": bool(chunks)}
 
     headers = [(b"content-length", str(len(raw)).encode())] if declared else []
-    return Request({"type": "http", "method": "POST", "headers": headers}, receive)
+    state = {"at_end": AsyncExitStack()}
+    return Request({"type": "http", "method": "POST", "headers": headers, "state": state}, receive)
 
 
 @pytest.fixture
@@ -102,6 +106,19 @@ async def test_a_large_body_is_converted_off_the_event_loop(reader: BodyReader, 
     assert body.prompt == (TextPrompt("a" * size),)
     here = await reader.convert(asked, threading.get_ident) == threading.get_ident()
     assert here == (size == 10)
+
+
+async def test_large_bodies_of_one_caller_are_bounded_until_their_answers_end() -> None:
+    reader, raw = BodyReader(2**22, 0.2), json.dumps({"prompt": "a" * (2**22 - 100)}).encode()
+    asked = [request(raw) for _ in range(MOST_LARGE)]
+    for each in asked:
+        await reader.read(each, CompletionBody)
+    with pytest.raises(QueueFull):
+        await reader.read(request(raw), CompletionBody)
+    assert await reader.read(request(b'{"prompt": "a"}'), CompletionBody), "small ones take no room"
+    await asked[0].state.at_end.aclose()
+    assert await reader.read(request(raw), CompletionBody)
+    await reader.close()
 
 
 async def test_a_mistake_in_a_large_body_has_its_name(reader: BodyReader) -> None:
