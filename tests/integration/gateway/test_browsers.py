@@ -9,7 +9,6 @@ from tests.integration.gateway.stage import Stage, stage
 
 SECRET = "sk-topsecret5150"
 GOOD = {"prompt": "x", "max_tokens": 2}
-PAGE = {"origin": "https://evil.example"}
 
 
 @pytest.mark.parametrize(
@@ -36,13 +35,15 @@ def test_names_of_this_machine_are_told_from_others(host: str, local: bool) -> N
     assert is_local(host, {"named.example"}) is local
 
 
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://localhost:3000"])
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=a"])
-async def test_a_page_sends_json_by_its_type_or_nothing(here: Stage, kind: str) -> None:
+async def test_a_page_sends_json_by_its_type_or_nothing(here: Stage, kind: str, origin: str) -> None:
+    page = {"origin": origin}  # null: a file, or a frame in a sandbox
     async with httpx2.AsyncClient(base_url=here.url) as client:
         sent = {"content": b'{"prompt": "x", "max_tokens": 2}'}
-        refused = await client.post("/v1/completions", **sent, headers=PAGE | {"content-type": kind})
+        refused = await client.post("/v1/completions", **sent, headers=page | {"content-type": kind})
         assert (refused.status_code, refused.json()["error"]["code"]) == (415, "unsupported_media_type")
-        typed = PAGE | {"content-type": "application/json; charset=utf-8"}
+        typed = page | {"content-type": "application/json; charset=utf-8"}
         assert (await client.post("/v1/completions", **sent, headers=typed)).status_code == 200
         assert (await client.post("/v1/completions", **sent, headers={"content-type": kind})).status_code == 200
 
