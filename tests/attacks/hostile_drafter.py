@@ -4,7 +4,7 @@ Each lie is a script of `ScriptedDrafter`, so that it is sent over real gRPC wit
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, nan
 from struct import pack
 
@@ -134,6 +134,26 @@ def rewritten(seen: Seen, gamma: int) -> Sequence[pb.DraftResponse]:
     return [drafts(seen, [(token + 1) % VOCAB_SIZE for token in seen.tokens[base:]] + [LIKELY] * gamma, base_len=base)]
 
 
+def ahead(lie: Script) -> Script:
+    """Return a script that tells the lie about a longer prefix, as a chain pushed for an outcome of the verdict."""
+
+    def script(seen: Seen, gamma: int) -> Sequence[pb.DraftResponse]:
+        return lie(replace(seen, tokens=[*seen.tokens, LIKELY]), max(gamma, 1))
+
+    return script
+
+
+def uniform(count: int) -> Script:
+    """Return a script in which every q̂ is uniform over the first `count` ids."""
+
+    def change(message: pb.DraftTokens) -> None:
+        message.uniform_ids = count
+        message.support_sizes[:] = [0] * len(message.support_sizes)
+        message.support_ids, message.support_weights = b"", b""
+
+    return changed(change)
+
+
 def _load(seconds: float) -> Script:
     return beside(pb.DraftResponse(load=pb.Load(sessions=2**32 - 1, step_seconds=seconds)))
 
@@ -182,7 +202,9 @@ LIES: Mapping[str, Script] = {
     "entropies: unasked": field(entropies=pack("<f", nan)),
     "gammas: not whole": field(gammas=b"\1"),
     "gammas: unasked": field(gammas=b"\xff\xff"),
-    "uniform: over more ids than there are": field(uniform_ids=2**20),
+    "uniform: over more ids than there are": uniform(2**20),
+    "uniform: over one id too many": uniform(VOCAB_SIZE + 1),
+    "uniform: over other ids": uniform(LIKELY),
     "uniform: without end": field(uniform_ids=2**32 - 1, support_sizes=[0], support_ids=b"", support_weights=b""),
     "prefix: length 0": field(base_len=0),
     "prefix: the largest length": field(base_len=2**32 - 1),
@@ -204,3 +226,25 @@ LIES: Mapping[str, Script] = {
     "hello: again, of another tokenizer": beside(pb.DraftResponse(hello_ack=pb.HelloAck(tokenizer_hash="x"))),
 }
 """Scripts, keyed by what is false in them."""
+
+OUT_OF_RANGE = "a draft token is outside the vocabulary"
+REFUSED: Mapping[str, str] = {
+    "q̂: all of it on other ids": "a draft token is not in its own distribution",
+    "q̂: none": "needs its distribution",
+    "q̂: empty": "a draft distribution needs as many integer weights as ids",
+    "q̂: 0 / 0": "a draft distribution has a weight outside",
+    "q̂: one weight is 0": "a draft distribution has a weight outside",
+    "q̂: an id twice": "the ids of a draft distribution are not ascending",
+    "q̂: ids descend": "the ids of a draft distribution are not ascending",
+    "q̂: negative ids": "a draft distribution has an id outside the vocabulary",
+    "q̂: ids beyond the vocabulary": "a draft distribution has an id outside the vocabulary",
+    "q̂: more ids than there are": "a draft distribution has more ids than the vocabulary",
+    "uniform: over more ids than there are": "a draft distribution has more ids than the vocabulary",
+    "uniform: over one id too many": "a draft distribution has more ids than the vocabulary",
+    "uniform: over other ids": "a draft token is not in its own distribution",
+    "tokens: beyond the vocabulary": OUT_OF_RANGE,
+    "tokens: the largest": OUT_OF_RANGE,
+    "tokens: a chain of 20,000": "a message has at most 128 drafts",
+    "parents: all children of the root": "the session asked for chains, and got a tree",
+}
+"""Lies that only the check of a received draft refuses, and the reason that it gives."""

@@ -15,11 +15,12 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
+from structlog.testing import capture_logs
 
 from specdec.rules.speculation import Mode, TreeOptions
 from specdec.sampling.params import SamplingParams
 from specdec.sampling.vocabulary import fingerprint
-from tests.attacks.hostile_drafter import EVEN, HONEST, LIES, LIKELY, RARE, Claim
+from tests.attacks.hostile_drafter import EVEN, HONEST, LIES, LIKELY, RARE, REFUSED, Claim, ahead
 from tests.conformance.g_test import Law, p_value
 from tests.conformance.served_pair import Ask, Done, generate, running_verifier
 from tests.conformance.small_pair import PROMPT, VOCAB_SIZE, small
@@ -41,9 +42,11 @@ BAN = replace(SamplingParams(), banned_token_ids=(LIKELY,))
 
 
 @asynccontextmanager
-async def lied_to(script: Script, **settings: object) -> AsyncIterator[tuple[Client, ScriptedDrafter]]:
-    """Yield a client of a real verifier, and its one drafter, which answers by a script."""
-    liar = ScriptedDrafter(script, fingerprint(make_tokenizer(VOCAB_SIZE).get_vocab()))
+async def lied_to(
+    script: Script, outcomes: int = 0, **settings: object
+) -> AsyncIterator[tuple[Client, ScriptedDrafter]]:
+    """Yield a client of a real verifier, and its one drafter, which answers by a script and pushes for `outcomes`."""
+    liar = ScriptedDrafter(script, fingerprint(make_tokenizer(VOCAB_SIZE).get_vocab()), outcomes=outcomes)
     running = await RunningDrafter.start(liar)
     try:
         async with running_verifier(small().target, running.address, **settings) as client:
@@ -97,6 +100,45 @@ async def test_no_lie_changes_a_token_of_a_session_that_drafts_trees(lie: str) -
             assert tokens(await generate(client, trees, 2)) == tokens(plain), mode
             assert liar.handled > told, "it was asked for drafts"
         assert await client.info()
+
+
+WAYS = {
+    "rejection": (Mode.REJECTION, SamplingParams(), None),
+    "block": (Mode.BLOCK, SamplingParams(), None),
+    "greedy": (Mode.REJECTION, GREEDY, None),
+    "coupled": (Mode.COUPLED, SamplingParams(), None),
+    "trees": (Mode.REJECTION, SamplingParams(), TREE),
+    "trees with replacement": (Mode.REJECTION, SamplingParams(), replace(TREE, replacement=True)),
+    "coupled trees": (Mode.COUPLED, SamplingParams(), TREE),
+}
+"""Mode, parameters and trees of the sessions that are lied to."""
+
+
+def why_refused(lie: str, way: str) -> str:
+    """Return the reason of the refusal; empty if the way needs nothing of what is false."""
+    if lie.startswith("parents") and "trees" in way:
+        return "siblings share a token" if way == "trees" else ""
+    needs_q = way in ("rejection", "block", "trees", "trees with replacement")
+    return REFUSED[lie] if needs_q or not lie.startswith(("q̂", "uniform")) else ""
+
+
+@pytest.mark.parametrize("pushed", [False, True], ids=["for the verdict", "pushed"])
+@pytest.mark.parametrize("lie", REFUSED)
+async def test_what_no_pass_can_judge_is_refused_on_arrival(lie: str, pushed: bool) -> None:
+    outcomes = 4 if pushed else 0
+    script = ahead(LIES[lie]) if pushed else LIES[lie]
+    async with lied_to(script, outcomes, drafting={**HASTY, "outcomes": outcomes}) as (client, _):
+        for way, (mode, params, tree) in WAYS.items():
+            if pushed and tree is not None:
+                continue  # trees are never pushed
+            with capture_logs() as logs:
+                work = asks(mode, params, [None if tree else 3] * 2)
+                done = await generate(client, [replace(each, tree=tree) for each in work], 2)
+            assert {len(answer) for answer in tokens(done)} == {LENGTH}
+            reasons = {each["detail"] for each in logs if each["event"] == "draft_malformed"}
+            expected = why_refused(lie, way)
+            assert bool(reasons) == bool(expected), (way, reasons)
+            assert all(expected in reason for reason in reasons), (way, reasons)
 
 
 def law_of_a_lie(claim: Claim, params: SamplingParams) -> Law:
