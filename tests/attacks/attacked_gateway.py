@@ -40,6 +40,8 @@ class Target:
     """Bytes of the longest text that may fit."""
     attacker: Executor
     """The process that sends requests."""
+    store: int
+    """Process id of the session store."""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -64,15 +66,15 @@ class Target:
 
 
 @asynccontextmanager
-async def attacked_gateway(folder: Path) -> AsyncIterator[Target]:
-    """Run a gateway whose files are in `folder`."""
+async def attacked_gateway(folder: Path, verifier: str = "") -> AsyncIterator[Target]:
+    """Run a gateway whose files are in `folder`, with the verifier at an address, by default a scripted one."""
     tokenizer = ModelTokenizer.load(DEMO)
     info = replace(facts(vocab_size=2048, context_length=CONTEXT), tokenizer_hash=tokenizer.fingerprint)
     async with AsyncExitStack() as stack:
-        redis_url = Server(folder, stack.enter_context(Children(grace=5))).url
-        verifier = await serve_scripted(ScriptedVerifier(script=Script(text="x = 1"), info=info), stack)
+        store = Server(folder, stack.enter_context(Children(grace=5)))
+        verifier = verifier or await serve_scripted(ScriptedVerifier(script=Script(text="x = 1"), info=info), stack)
         config = folder / "gateway.yaml"
-        values = {"http": "127.0.0.1:0", "address": "127.0.0.1:0", "verifiers": [verifier], "redis_url": redis_url}
+        values = {"http": "127.0.0.1:0", "address": "127.0.0.1:0", "verifiers": [verifier], "redis_url": store.url}
         config.write_text(yaml.safe_dump({"model": {"path": str(DEMO), "name": "demo"}} | values))
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "gateway", "--config", str(config), stderr=asyncio.subprocess.PIPE, cwd=ROOT,
@@ -85,7 +87,7 @@ async def attacked_gateway(folder: Path) -> AsyncIterator[Target]:
         stack.callback(reading.cancel)
         attacker = stack.enter_context(ProcessPoolExecutor(1, multiprocessing.get_context("spawn")))
         longest = CONTEXT * tokenizer.longest_token
-        made = Target(started["http"], started["grpc"], process.pid, log, longest, attacker)
+        made = Target(started["http"], started["grpc"], process.pid, log, longest, attacker, store.pid)
         assert (await made.post("/v1/completions", {"prompt": "x", "max_tokens": 2}))[0] == 200
         yield made
 

@@ -106,6 +106,46 @@ def unread(http: Address, grpc: Address, size: int) -> list[int]:
     return []
 
 
+def leavers(http: Address, grpc: Address, size: int) -> list[int]:
+    """Request streams of 16 choices and leave at once."""
+    body = json.dumps({"prompt": PROMPT, "n": 16, "max_tokens": 900, "stream": True, "user": "mallory"}).encode()
+    raw = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    for _ in range(200 * size):
+        with suppress(OSError), socket.create_connection(http, 10) as connection:
+            connection.sendall(raw)
+    return []
+
+
+def unknown_routes(http: Address, grpc: Address, size: int) -> list[int]:
+    """Send megabytes to a route that does not exist, and very many headers and a WebSocket's offer to one that does."""
+    statuses = _posted(http, "/v1/embeddings", {"input": "a" * 4_000_000}, 8 * size)
+    offer = b"Connection: upgrade\r\nUpgrade: websocket\r\n"
+    head = b"GET /v1/models HTTP/1.1\r\nHost: x\r\n%b%b\r\n" % (
+        offer,
+        b"".join(b"x-%d: y\r\n" % each for each in range(240)),
+    )
+    for _ in range(20 * size):
+        with suppress(OSError), socket.create_connection(http, 10) as connection:
+            connection.sendall(head * 16)
+            connection.settimeout(0.5)
+            connection.recv(1)
+    return statuses
+
+
+def metadata(http: Address, grpc: Address, size: int) -> list[int]:
+    """Call over gRPC with as much metadata as is allowed."""
+    pairs = [(f"x-{each}", "y" * 100) for each in range(100)]
+    with grpc_channel(f"{grpc[0]}:{grpc[1]}") as channel, ThreadPoolExecutor(16) as threads:
+        stub = pb_grpc.ModelServiceStub(channel)
+
+        def call(_: int) -> None:
+            with suppress(RpcError):
+                stub.ListModels(pb.ListModelsRequest(), metadata=pairs, timeout=60)
+
+        list(threads.map(call, range(400 * size)))
+    return []
+
+
 def pings(http: Address, grpc: Address, size: int) -> list[int]:
     """Send endless HTTP/2 pings."""
     for _ in _times(size):
@@ -186,6 +226,67 @@ def chosen_hashes(http: Address, grpc: Address, size: int) -> list[int]:
     return _posted(http, "/v1/completions", {"prompt": PROMPT, "banned_token_ids": ids}, 8 * size)
 
 
+def masks(http: Address, grpc: Address, size: int) -> list[int]:
+    """Send a grammar of 39 bytes whose masks take long, for streams of a real model."""
+    grammar = "start: s\ns: s s s s | T | \nT: /[ -~]/"
+    body = {"prompt": PROMPT, "max_tokens": 200, "temperature": 1.5, "guided_grammar": grammar}
+    return _posted(http, "/v1/completions", body, 4 * size)
+
+
+def many_choices(http: Address, grpc: Address, size: int) -> list[int]:
+    """Send grammars of tens of thousands of choices, names and references."""
+    choices = [f"choice {each}" for each in range(20_000)]
+    names = {"type": "object", "properties": {f"p{each}": {"enum": [each]} for each in range(4000)}}
+    nested: dict[str, Any] = {"$defs": {f"d{each}": {"$ref": f"#/$defs/d{each + 1}"} for each in range(3000)}}
+    nested |= {"$ref": "#/$defs/d0"}
+    quantified = "(" * 12 + "a" + "{1,99})" * 12
+    forms: list[dict[str, Any]] = [
+        {"guided_choice": choices},
+        {"guided_json": {"enum": choices[:4000]}},
+        {"guided_json": names},
+        {"guided_json": nested},
+        {"guided_regex": quantified},
+        {"guided_regex": "(a*)*" * 500},
+    ]
+    return [status for form in forms for status in _posted(http, "/v1/completions", {"prompt": PROMPT, **form}, size)]
+
+
+def long_ids(http: Address, grpc: Address, size: int) -> list[int]:
+    """Send as many token ids as fit a body, special ones among them, for 16 choices."""
+    ids = [0, *[1000 + each % 1000 for each in range(8000)]]
+    return _posted(http, "/v1/completions", {"prompt": ids, "n": 16, "max_tokens": 2}, 8 * size)
+
+
+def texts(http: Address, grpc: Address, size: int) -> list[int]:
+    """Send megabytes in texts that no prompt contains."""
+    big = "a" * 4_000_000
+    call = {"id": big, "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    messages = [{"role": "user", "content": PROMPT}]
+    chats: list[dict[str, Any]] = [
+        {"messages": [*messages, {"role": "assistant", "tool_calls": [call]}]},
+        {"messages": [*messages, {"role": "tool", "content": "x", "tool_call_id": big}]},
+        {"messages": [{"role": "user", "name": big, "content": PROMPT}]},
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": big}}]}]},
+        {"messages": messages, "user": big},
+        {"messages": messages, "metadata": {big: "x"}},
+        {"messages": messages, "stop": ["a" * 1000] * 4000},
+        {"messages": messages, "logit_bias": {str(each): 1 for each in range(100_000)}},
+        {"messages": messages, "tools": [{"type": "function", "function": {"name": "f", "description": big}}]},
+        {"messages": messages, "response_format": {"type": "json_schema", "json_schema": {"name": big, "schema": {}}}},
+    ]
+    inputs: list[dict[str, Any]] = [
+        {"input": big, "instructions": big[:99]},
+        {"input": [{"type": "function_call_output", "call_id": big, "output": "x"}]},
+        {"input": [{"type": "reasoning", "id": big, "summary": []}] * 2},
+        {"input": [{"role": "user", "content": [{"type": "input_text", "text": ""}] * 20_000}]},
+    ]
+    found = [status for body in chats for status in _posted(http, "/v1/chat/completions", body, size)]
+    found += [status for body in inputs for status in _posted(http, "/v1/responses", body, size)]
+    blocks = [{"type": "text", "text": ""}] * 20_000
+    found += _posted(http, "/v1/messages", {"messages": [{"role": "user", "content": blocks}]}, size)
+    return found + _posted(http, "/tokenize", {"prompt": big}, size)
+
+
 def tools(http: Address, grpc: Address, size: int) -> list[int]:
     """Offer as many strict tools as are allowed, with as much in them as fits a body."""
     schema = {"type": "object", "properties": {f"p{each}": {"anyOf": [{}, {}, {}]} for each in range(100)}}
@@ -244,9 +345,15 @@ KINDS: Mapping[str, Kind] = {
         compressed,
         pipelined,
         unread,
+        leavers,
+        unknown_routes,
+        metadata,
         pings,
         resets,
         growing_schemas,
+        many_choices,
+        long_ids,
+        texts,
         users,
         made_up_users,
         chosen_hashes,
@@ -257,6 +364,10 @@ KINDS: Mapping[str, Kind] = {
         parts,
     )
 }
+
+
+SERVED_KINDS: Mapping[str, Kind] = {masks.__name__: masks}
+"""Kinds that need a real model."""
 
 
 def _times(size: int) -> Iterator[None]:

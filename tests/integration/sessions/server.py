@@ -57,6 +57,10 @@ class Server:
             assert time.monotonic() < deadline, "the server does not answer"
             time.sleep(0.02)
 
+    @property
+    def pid(self) -> int:
+        return self._child.process.pid
+
     def kill(self) -> None:
         self._child.process.kill()
         self._child.process.wait()
