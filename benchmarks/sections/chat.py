@@ -1,5 +1,6 @@
 """A real chat model through the whole system: `auto` with text sources, and with its draft head, against `off`."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -23,10 +24,10 @@ _GOALS = {("questions", 0.0): Goal(1.3), ("questions", 1.0): Goal(1.15), ("texts
 _MANY = Goal(0.97)
 _TEXT = """\
 Questions of `benchmarks/spec_bench.jsonl` to {model} over HTTP, on `specdec up --target {model} --compile`, whose
-verifier drafts by {sources}{head}. Each way answers the same {turns} turns, one after the other, `off` on the system of
-"text". "Texts" are summaries and answers from documents, which repeat parts of the prompt. The speed of one stream is
-that after its first token; of several, tokens a second of all together, prompts included. The first turn is a warm-up,
-with `auto` repeated until it has learned the load."""
+verifier drafts by {sources}{head}. Each way answers the same turns, one after the other, `off` on the system of "text":
+{turns} turns of one stream, fewer of several. "Texts" are summaries and answers from documents, which repeat parts of
+the prompt. The speed of one stream is that after its first token; of several, tokens a second of all together, prompts
+included. The first turn is a warm-up, with `auto` repeated until it has learned the load."""
 _HEAD = ("kind", "temperature", "streams", "way", "speed / off", "tokens/s", "tokens a round")
 OFF, TEXT, WITH_HEAD = "off", "text", "text, then head"
 
@@ -80,7 +81,7 @@ def _turns(
 ) -> dict[str, list[Slice]]:
     """Run all ways in turn. The warm-up is left out."""
     found: dict[str, list[Slice]] = {way: [] for way in (OFF, *ways)}
-    for turn in range(scale.chat_turns + 1):
+    for turn in range(_turns_of(streams, scale) + 1):
         mine = [asks[(turn * streams + each) % len(asks)] for each in range(streams)]
         for way in found if turn % 2 else reversed(found):
             with servers.asked(TEXT if way == OFF else way) as server:
@@ -89,6 +90,10 @@ def _turns(
                 slices = [server.together(own) for _ in range(repeats)]
             found[way] += slices[-1:] if turn else []
     return found
+
+
+def _turns_of(streams: int, scale: Scale) -> int:
+    return max(1, scale.chat_turns // math.isqrt(streams))
 
 
 def _speeds(found: dict[str, list[Slice]], way: str) -> tuple[list[float], list[float]]:
