@@ -264,7 +264,7 @@ def load_target(settings: VerifierSettings, thread: Executor) -> Target:
         trees=True,
         prompt_logprobs=True,
         engine=native,
-        head_step=engine.step_seconds() if isinstance(engine, HeadedEngine) else None,
+        head_step=engine.head.step_seconds() if isinstance(engine, HeadedEngine) else None,
         features=engine.features if isinstance(engine, FusingEngine) else "",
     )
 

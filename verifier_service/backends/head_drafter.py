@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import structlog
 from torch import Tensor
 
-from specdec.engine.heads.headed import HeadedEngine
+from specdec.engine.heads.sequences import HeadSequences
 from specdec.rules.draft import NO_DRAFT, Draft, SparseProbs
 from specdec.rules.proposal import propose_certain, propose_each
 from specdec.sampling.distribution import History, certain_tokens, probabilities
@@ -47,8 +47,8 @@ class _Chain:
 class HeadDrafter:
     """Drafts chains for many rows at once: each step of the head drafts one token for each row."""
 
-    def __init__(self, engine: HeadedEngine) -> None:
-        self._engine = engine
+    def __init__(self, head: HeadSequences) -> None:
+        self._head = head
 
     def drafts(self, rows: Sequence[Row]) -> dict[Row, Draft]:
         """Return the draft of each row that requests one; empty for a row whose head cannot draft now.
@@ -65,16 +65,18 @@ class HeadDrafter:
                 _log.error("head_failed", exc_info=error)
                 chains = []
             finally:
-                self._engine.finish([row.kv_name for row in able])
+                self._head.finish([row.kv_name for row in able])
         return dict.fromkeys(asking, NO_DRAFT) | {chain.row: chain.draft for chain in chains}
 
     def _can_draft(self, row: Row) -> bool:
-        complete = row.goal == len(row.tokens) == self._engine.length(row.kv_name) + 1
-        return complete and self._engine.can_draft(row.kv_name, row.head.gamma)
+        if row.kv_name not in self._head:
+            return False
+        complete = row.goal == len(row.tokens) == self._head.end(row.kv_name) + 1
+        return complete and self._head.can_draft(row.kv_name, row.head.gamma)
 
     def _draft(self, chains: Sequence[_Chain]) -> None:
         going = list(chains)
-        logits = self._engine.begin([each.row.kv_name for each in going], [each.row.tokens[-1] for each in going])
+        logits = self._head.begin([each.row.kv_name for each in going], [each.row.tokens[-1] for each in going])
         while going:
             drawn = _drawn(going, logits)
             rows = []
@@ -90,7 +92,7 @@ class HeadDrafter:
             going = [going[place] for place in rows]
             if going:
                 last = [each.tokens[-1] for each in going]
-                logits = self._engine.extend([each.row.kv_name for each in going], rows, last)
+                logits = self._head.extend([each.row.kv_name for each in going], rows, last)
 
 
 def _drawn(chains: Sequence[_Chain], logits: Tensor) -> list[tuple[int, SparseProbs | None] | None]:

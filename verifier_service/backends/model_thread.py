@@ -212,7 +212,7 @@ class ModelThread(SteppedModel):
         self._settings = settings
         self._kv = KvAdmission(engine)
         self._rotation = Rotation(settings.step_sessions)
-        self._head = HeadDrafter(engine) if isinstance(engine, HeadedEngine) else None
+        self._head = HeadDrafter(engine.head) if isinstance(engine, HeadedEngine) else None
 
     def can_ever_admit(self, limit: int) -> bool:
         """Whether a sequence of up to `limit` tokens fits an empty engine."""

@@ -22,6 +22,10 @@ class KvMemory:
     cached: int
     """Bytes of ended sessions, kept for sessions with a common prefix and evicted when memory is needed."""
 
+    def joined(self, other: "KvMemory") -> "KvMemory":
+        """Return the use of this memory and another one."""
+        return KvMemory(self.budget + other.budget, self.live + other.live, self.cached + other.cached)
+
 
 class KvPool(Generic[S]):
     """The admitted sessions and their keys and values. A session takes more pages as it grows."""

@@ -141,7 +141,7 @@ def _cost(plan: HeadPlan) -> StepCost:
     engine = HeadedEngine.load(
         plan.out, plan.target, kv_bytes=_TRIAL_BYTES, wide_threads=None, dtype="float32", device="cpu", threads=None
     )
-    head, passes = engine.step_seconds(), []
+    head, passes = engine.head.step_seconds(), []
     if not engine.admit("target", _TRIALS) or not engine.reserve("target", _TRIALS):
         raise MemoryError("no memory for the keys and values of a trial")
     for _ in range(_TRIALS):

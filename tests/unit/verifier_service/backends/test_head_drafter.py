@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from specdec.engine import Chunk
 from specdec.engine.heads.headed import HeadedEngine
+from specdec.engine.heads.sequences import HeadSequences
 from specdec.rules.speculation import Mode, Speculation
 from specdec.sampling.params import SamplingParams
 from tests.support.tiny_heads import draft_ids, make_tiny_head
@@ -141,7 +142,7 @@ class NoDraftIds(OddIds):
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_grammars_mask_drafts_and_end_them(temperature: float, folders: tuple[Path, Path]) -> None:
     engine = load(folders)
-    drafter = HeadDrafter(engine)
+    drafter = HeadDrafter(engine.head)
     for name, prompt in PROMPTS.items():
         assert engine.admit(name, 50, prompt)
         engine.follow(name, 50, prompt)
@@ -156,7 +157,7 @@ def test_grammars_mask_drafts_and_end_them(temperature: float, folders: tuple[Pa
     assert all(token % 2 for token in drafts[first].tokens)
     assert len(drafts[second].tokens) == 2
     assert len(drafts[second].probs) == 2
-    assert engine._kv.end("a") == 19
+    assert engine.head._kv.end("a") == 19
 
 
 def test_a_failing_head_leaves_the_rounds_plain(
@@ -165,7 +166,7 @@ def test_a_failing_head_leaves_the_rounds_plain(
     def fail(*_: object) -> None:
         raise RuntimeError("no drafts")
 
-    monkeypatch.setattr(HeadedEngine, "begin", fail)
+    monkeypatch.setattr(HeadSequences, "begin", fail)
     outputs, outcomes = run(ModelThread(load(folders), SETTINGS), gamma=3)
     assert outputs == greedy
     assert not any(outcome.offered for outcome in outcomes)
@@ -186,7 +187,7 @@ def test_draws_depend_on_the_position_alone(folders: tuple[Path, Path]) -> None:
         rows = [
             replace(row_of(name, (), None, gamma=3), call=call) if name == "a" else row_of(name, ()) for name in names
         ]
-        drafts = HeadDrafter(engine).drafts(rows)
+        drafts = HeadDrafter(engine.head).drafts(rows)
         found.append(drafts[rows[-1]])
     assert found[0].tokens == found[1].tokens
     assert found[0].probs == ()

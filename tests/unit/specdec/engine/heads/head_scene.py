@@ -66,11 +66,11 @@ class Scene:
 
     def draft(self, sessions: Sequence[str], tokens: Sequence[int], drafts: Sequence[Sequence[int]]) -> list[Tensor]:
         """Return the logits of the drafts of each sequence, given the tokens that were drafted."""
-        assert all(self.engine.can_draft(session, len(drafts[0]) + 1) for session in sessions)
-        logits = [self.engine.begin(sessions, tokens)]
+        assert all(self.engine.head.can_draft(session, len(drafts[0]) + 1) for session in sessions)
+        logits = [self.engine.head.begin(sessions, tokens)]
         for step in range(len(drafts[0])):
-            logits.append(self.engine.extend(sessions, range(len(sessions)), [each[step] for each in drafts]))
-        self.engine.finish(sessions)
+            logits.append(self.engine.head.extend(sessions, range(len(sessions)), [each[step] for each in drafts]))
+        self.engine.head.finish(sessions)
         return list(torch.stack(logits, 1))
 
 

@@ -67,7 +67,7 @@ def test_many_unread_states_are_read_before_the_next_pass(target: Path, tmp_path
     scene.open("a", long)
     for start in range(0, 170, 17):
         scene.compute(("a", long[start : start + 17]))
-        assert len(scene.engine._pending["a"]) < 64 + 17
+        assert len(scene.engine.head._pending["a"]) < 64 + 17
     (found,) = scene.draft(["a"], long[170:171], [[1]])
     close(found, scene.head.drafted(plain(long[:170]), long[:171], [1]))
 
@@ -81,8 +81,8 @@ def test_a_sequence_with_known_tokens_reuses_the_heads_slots(target: Path, tmp_p
     tokens = [*TOKENS[:45], 1, 2, 3]
     known = scene.open("b", tokens)
     assert known >= 32
-    assert scene.engine._kv.end("b") == known
-    assert scene.engine._kv._first["b"] == 0
+    assert scene.engine.head._kv.end("b") == known
+    assert scene.engine.head._kv._first["b"] == 0
     scene.compute(("b", tokens[known:47]))
     (found,) = scene.draft(["b"], tokens[47:48], [[5]])
     close(found, scene.head.drafted(plain(tokens[:47]), tokens, [5]))
@@ -105,27 +105,27 @@ def test_without_the_heads_slots_a_sequence_begins_late(target: Path, tmp_path: 
     scene.compute(("a", TOKENS[:50]))
     scene.engine.release("a")
     known = scene.open("b", TOKENS)
-    assert scene.engine._kv._first["b"] == known == 48
+    assert scene.engine.head._kv._first["b"] == known == 48
     scene.compute(("b", TOKENS[known:50]))
     (found,) = scene.draft(["b"], TOKENS[50:51], [[5]])
     assert found.isfinite().any()
     scene.engine.release("b")
-    assert scene.engine._kv.memory.live == scene.engine._kv.memory.cached == 0
+    assert scene.engine.head._kv.memory.live == scene.engine.head._kv.memory.cached == 0
     scene.open("c", TOKENS)  # slots that saw only a part of the tokens are not reused
-    assert scene.engine._kv._first["c"] == 48
+    assert scene.engine.head._kv._first["c"] == 48
 
 
 def test_a_sequence_without_memory_for_the_head_goes_on(target: Path, tmp_path: Path) -> None:
     scene = Scene(target, tmp_path)
-    page = scene.engine._kv._pool._store.page_tokens
+    page = scene.engine.head._kv._pool._store.page_tokens
     taken = 0
-    while scene.engine._kv.open(f"other {taken}", page, [taken, *range(page - 1)], "", 0):
-        assert scene.engine._kv.reserve(f"other {taken}", page)
+    while scene.engine.head._kv.open(f"other {taken}", page, [taken, *range(page - 1)], "", 0):
+        assert scene.engine.head._kv.reserve(f"other {taken}", page)
         taken += 1
     scene.open("a")
-    assert "a" not in scene.engine._kv
+    assert "a" not in scene.engine.head._kv
     scene.compute(("a", TOKENS[:20]))
-    assert not scene.engine.can_draft("a", 1)
+    assert not scene.engine.head.can_draft("a", 1)
 
 
 def test_the_logits_are_those_of_an_engine_without_head(target: Path, tmp_path: Path) -> None:

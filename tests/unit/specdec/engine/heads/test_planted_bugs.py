@@ -13,6 +13,7 @@ from specdec.engine.heads import checkpoint
 from specdec.engine.heads.eagle3 import Eagle3Head
 from specdec.engine.heads.headed import HeadedEngine
 from specdec.engine.heads.pending import PendingStates
+from specdec.engine.heads.sequences import HeadSequences
 from tests.support.tiny_models import make_tiny_model
 from tests.unit.specdec.engine.heads.head_scene import TOKENS, Scene, close, states_of
 
@@ -23,7 +24,7 @@ def of_another_row(patch: pytest.MonkeyPatch) -> None:
 
     def swapped(self: HeadedEngine, chunks: Sequence[Chunk]) -> Tensor:
         logits = forward(self, chunks)
-        first, second = (self._pending[name]._parts for name in ("a", "b"))
+        first, second = (self.head._pending[name]._parts for name in ("a", "b"))
         first[-1], second[-1] = second[-1], first[-1]
         return logits
 
@@ -51,12 +52,12 @@ def stale_after_preemption(patch: pytest.MonkeyPatch) -> None:
     """Keep the states of a preempted sequence, and go on with them when it comes back."""
 
     def release(self: HeadedEngine, session: str) -> None:
-        self._kv.close(session)
+        self.head._kv.close(session)
         self.target.release(session)
 
     def follow(self: HeadedEngine, session: str, limit: int, tokens: Sequence[int], domain: str = "") -> None:
-        assert self._kv.open(session, limit, tokens, domain, self.target.length(session))
-        self._pending.setdefault(session, PendingStates(self.target.length(session)))
+        assert self.head._kv.open(session, limit, tokens, domain, self.target.length(session))
+        self.head._pending.setdefault(session, PendingStates(self.target.length(session)))
 
     patch.setattr(HeadedEngine, "release", release)
     patch.setattr(HeadedEngine, "follow", follow)
@@ -64,7 +65,7 @@ def stale_after_preemption(patch: pytest.MonkeyPatch) -> None:
 
 def speculative_slots_stay(patch: pytest.MonkeyPatch) -> None:
     """Keep the slots of drafts, with the head's own states."""
-    patch.setattr(HeadedEngine, "finish", lambda self, sessions: None)
+    patch.setattr(HeadSequences, "finish", lambda self, sessions: None)
 
 
 def absolute_ids(patch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,168 @@
+"""The sequences that a head follows: their states that it has not read, and drafts that follow from them."""
+
+import time
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+import torch
+from torch import Tensor
+
+from specdec.engine.heads.eagle3 import Eagle3Head
+from specdec.engine.heads.head_kv import HeadKv
+from specdec.engine.heads.pending import PendingStates
+from specdec.engine.kv.pool import KvMemory
+from specdec.errors import ModelRefused
+
+_TRIAL, _TRIAL_STEPS = "trial", 8
+"""Name and largest length of the sequence that measures the head."""
+_MOST_PENDING = 64
+"""Most unread states of a sequence before its next pass. Reading many in one pass costs little for each."""
+
+
+class HeadSequences:
+    """A head and the sequences of a target that it follows, whatever runs the target.
+
+    The states of a sequence are kept until a draft is requested, or until there are many. So a sequence that decodes
+    plainly costs the head almost nothing.
+    """
+
+    def __init__(self, head: Eagle3Head, kv: HeadKv, vocab_size: int) -> None:
+        """`vocab_size` is the number of valid ids of the target."""
+        self._head = head
+        self._kv = kv
+        self._vocab_size = vocab_size
+        self._pending: dict[str, PendingStates] = {}
+        """Unread states of each followed sequence."""
+        self._states = torch.empty(0)
+        """State that each drafting sequence feeds its next step with [B, hidden]."""
+
+    @property
+    def memory(self) -> KvMemory:
+        """Use of the head's memory, in bytes."""
+        return self._kv.memory
+
+    def __contains__(self, session: object) -> bool:
+        return session in self._pending
+
+    def follow(self, session: str, limit: int, tokens: Sequence[int], domain: str, known: int) -> None:
+        """Follow a sequence, if there is memory. Arguments as for `HeadKv.open`."""
+        if self._kv.open(session, limit, tokens, domain, known):
+            self._pending[session] = PendingStates(known)
+
+    def leave(self, session: str) -> None:
+        """Stop following a sequence, if the head does."""
+        if self._pending.pop(session, None) is not None:
+            self._kv.close(session)
+
+    def end(self, session: str) -> int:
+        """Position after the newest state of a followed sequence."""
+        return self._pending[session].end
+
+    def append(self, session: str, tokens: Sequence[int], states: Tensor) -> None:
+        """Append the states [n, taps · hidden] of the next n tokens of a followed sequence."""
+        self._pending[session].append(tokens, states)
+
+    def truncate(self, session: str, length: int) -> None:
+        """Drop the states from position `length` on, if the head follows the sequence."""
+        if (pending := self._pending.get(session)) is not None:
+            pending.truncate(length)
+            self._kv.truncate(session, length)
+            if self._kv.end(session) != pending.start:  # the head has seen no token before that length
+                self.leave(session)
+
+    def keep(self, session: str, base_len: int, path: Sequence[int]) -> None:
+        """Keep one path of a tree, if the head follows the sequence; as `PendingStates.keep`."""
+        if (pending := self._pending.get(session)) is not None:
+            pending.keep(base_len, path)
+
+    def catch_up(self, following: Mapping[str, int]) -> None:
+        """Read the states of the sequences that have many unread ones.
+
+        Args:
+            following: the token after the last state of each followed sequence, which has no draft to be judged.
+        """
+        full = [session for session in following if len(self._pending[session]) >= _MOST_PENDING]
+        ready = [session for session in full if self.can_draft(session, 1)]
+        if ready:
+            self._read(ready, [following[session] for session in ready])
+
+    def can_draft(self, session: str, gamma: int) -> bool:
+        """Whether the head has new states of a sequence, and memory to draft γ tokens after its next token."""
+        pending = self._pending.get(session)
+        if not pending:
+            return False
+        if not self._kv.reserve(session, pending.end + gamma - 1):
+            self.leave(session)
+            return False
+        return True
+
+    def begin(self, sessions: Sequence[str], tokens: Sequence[int]) -> Tensor:
+        """Read the unread states of sequences that `can_draft`; `finish` must follow after the last `extend`.
+
+        Args:
+            sessions: the sequences [B].
+            tokens: the token after the last state of each sequence, which the target has not computed [B].
+
+        Returns:
+            Logits of the first draft of each, float32 [B, vocab_size]; -inf for an id that the head cannot draft.
+        """
+        return self._next(*self._read(sessions, tokens))
+
+    def extend(self, sessions: Sequence[str], rows: Sequence[int], tokens: Sequence[int]) -> Tensor:
+        """Append a draft to sequences.
+
+        Args:
+            sessions: the sequences [B].
+            rows: row of each sequence in the logits before [B].
+            tokens: the draft of each sequence [B].
+
+        Returns:
+            Logits of the next draft of each, float32 [B, vocab_size].
+        """
+        states = self._states[list(rows)]
+        return self._next(*self._kv.run(sessions, states, [[token] for token in tokens]))
+
+    def finish(self, sessions: Sequence[str]) -> None:
+        """Drop the slots of drafts, which hold states of the head, not of the target."""
+        for session in sessions:
+            if session in self._pending:
+                self._kv.truncate(session, self._pending[session].start)
+
+    def step_seconds(self) -> float:
+        """Measure the median duration of a step of one sequence, in seconds. Call this before the first sequence.
+
+        Raises:
+            ModelRefused: there is no memory for a sequence.
+        """
+        self.follow(_TRIAL, _TRIAL_STEPS, [0], "", 0)
+        if _TRIAL in self:
+            wide = len(self._head.taps) * self._head.config.target_hidden_size
+            self.append(_TRIAL, [0], self._head.norm.weight.new_zeros(1, wide))
+        if not self.can_draft(_TRIAL, _TRIAL_STEPS - 1):
+            raise ModelRefused("kv_bytes are too few for a trial of the head")
+        self.begin([_TRIAL], [0])
+        seconds = [self._timed_step() for _ in range(_TRIAL_STEPS - 2)]
+        self.finish([_TRIAL])
+        self.leave(_TRIAL)
+        return median(seconds)
+
+    def _timed_step(self) -> float:
+        started = time.perf_counter()
+        self.extend([_TRIAL], [0], [0])
+        return time.perf_counter() - started
+
+    def _next(self, normed: Tensor, states: Tensor) -> Tensor:
+        self._states = states
+        with torch.inference_mode():
+            logits = self._head.logits(normed, self._vocab_size)
+        return logits.clone()  # a tensor from inference mode could not be written later
+
+    def _read(self, sessions: Sequence[str], tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Append a slot for each unread state of the sequences, given the token after the last; as `HeadKv.run`."""
+        own = [self._pending[session] for session in sessions]
+        following = [[*pending.tokens[1:], token] for pending, token in zip(own, tokens, strict=True)]
+        for session in sessions:
+            self._kv.seal(session)
+        with torch.inference_mode():
+            fused = self._head.fuse(torch.cat([pending.take() for pending in own]))
+        return self._kv.run(sessions, fused, following)
