@@ -12,6 +12,7 @@ from ipaddress import IPv6Address, ip_address, ip_network
 from typing import NamedTuple
 
 from specdec.errors import FieldInvalid, PriorityNotAllowed
+from specdec.rules.blocks import adapter_end
 
 MAX_NAME = 256
 """Most characters of a name that a caller chooses."""
@@ -162,8 +163,8 @@ def cache_domain(tenant: str, salt: str, adapter: str = "") -> str:
     share = share_of(tenant)
     owner = "" if tenant == ANONYMOUS else _short_hash(share)
     inner = salt if share == tenant else _short_hash(tenant) + salt
-    parts = (owner, *(_short_hash(each) if each else "" for each in (inner, adapter)))
-    return ".".join(parts).rstrip(".")
+    domain = f"{owner}.{_short_hash(inner) if inner else ''}"
+    return domain + adapter_end(adapter) if adapter else domain.rstrip(".")
 
 
 def _short_hash(name: str) -> str:

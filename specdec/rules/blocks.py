@@ -19,6 +19,11 @@ def root(fingerprint: str, domain: str = "") -> bytes:
     return hashlib.sha256(f"{len(fingerprint)}:{fingerprint}{domain}".encode()).digest()
 
 
+def adapter_end(fingerprint: str) -> str:
+    """How the domain of an adapter's sequences ends, given its fingerprint; no other sequence has such a domain."""
+    return f".{hashlib.sha256(fingerprint.encode()).hexdigest()[:32]}"
+
+
 def link(parent: bytes, block: Sequence[int]) -> bytes:
     """The hash of a block that follows the block or root with hash `parent`; token ids are below 2³¹."""
     return hashlib.sha256(parent + array("i", block).tobytes()).digest()

@@ -4,7 +4,7 @@ import asyncio
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
@@ -23,10 +23,11 @@ from specdec.errors import (
 from specdec.grammar.compiler import GrammarCompiler
 from specdec.planning.allotment import Judgement
 from specdec.planning.gamma_policy import AUTO, GammaPolicy, PolicyKind
+from specdec.rules.blocks import adapter_end
 from specdec.rules.speculation import Mode
 from specdec.sampling.grammar import Grammar
 from specdec.sampling.params import check_ids, check_logprobs, check_prompt_logprobs
-from specdec.wire.generation import GenerationCall, Round, VerifierInfo
+from specdec.wire.generation import Adapter, GenerationCall, Round, VerifierInfo
 from verifier_service.backends.batch_plan import HeadUse, PromptScores, Row, rank
 from verifier_service.beams.beam_searches import BeamSearches
 from verifier_service.config import VerifierSettings
@@ -130,6 +131,21 @@ def check(call: GenerationCall, info: VerifierInfo) -> None:
     call.speculation.policy.check_limit(info.gamma_max)
 
 
+def with_own_salt(call: GenerationCall, adapters: Iterable[Adapter]) -> GenerationCall:
+    """Return the call with a salt that ends with its adapter's part, as a gateway's does.
+
+    So its KV is shared neither with calls of another adapter nor with those of the model as it is.
+
+    Raises:
+        FieldInvalid: the salt is one of another adapter.
+    """
+    ends = {each.name: adapter_end(each.system_fingerprint) for each in adapters}
+    own = ends.pop(call.adapter, "")
+    if call.cache_salt.endswith(tuple(ends.values())):
+        raise FieldInvalid("cache_salt ends as the salts of another adapter do", "cache_salt")
+    return call if call.cache_salt.endswith(own) else replace(call, cache_salt=call.cache_salt + own)
+
+
 def length_limit(call: GenerationCall, context_length: int) -> int:
     """Return the largest length of the sequence, in tokens."""
     return min(call.prompt_len + call.max_tokens, context_length)
@@ -224,6 +240,7 @@ class Generations:
         if self._draining:
             raise Draining("the verifier is shutting down")
         check(call, self._info)
+        call = with_own_salt(call, self._info.adapters)
         self._epochs.enter(call.session_id, call.epoch)
         if (older := self._running.get(call.session_id)) is not None:
             older.fail(Fenced("a newer owner has the session"))

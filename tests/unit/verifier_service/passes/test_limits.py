@@ -13,11 +13,12 @@ from specdec.errors import (
     TokenOutOfRange,
     UnsupportedParameter,
 )
+from specdec.rules.blocks import adapter_end
 from specdec.rules.speculation import Mode, Speculation
 from specdec.sampling.params import SamplingParams
 from specdec.wire.generation import Adapter, VerifierInfo
 from tests.unit.verifier_service.verifier_fakes import make_call
-from verifier_service.passes.generations import check, length_limit
+from verifier_service.passes.generations import check, length_limit, with_own_salt
 
 INFO = VerifierInfo(
     model="m",
@@ -69,6 +70,28 @@ def test_what_keeps_the_limits_passes() -> None:
 def test_a_verifier_without_adapters_refuses_one_by_name() -> None:
     with pytest.raises(UnsupportedParameter, match="this verifier has no adapter 'sql'"):
         check(make_call(adapter="sql"), replace(INFO, adapters=()))
+
+
+def test_calls_of_an_adapter_have_salts_of_their_own() -> None:
+    adapters = (*INFO.adapters, Adapter("law", "f law"))
+    salts = {
+        (name, salt): with_own_salt(make_call(adapter=name, cache_salt=salt), adapters).cache_salt
+        for name in ("", "sql", "law")
+        for salt in ("", "s")
+    }
+    assert len(set(salts.values())) == len(salts)
+    assert [salts["", salt] for salt in ("", "s")] == ["", "s"]
+    given = make_call(adapter="sql", cache_salt=salts["sql", "s"])
+    assert with_own_salt(given, adapters) is given
+
+
+@pytest.mark.parametrize("adapter", ["", "law"])
+def test_a_salt_of_another_adapter_is_refused(adapter: str) -> None:
+    adapters = (*INFO.adapters, Adapter("law", "f law"))
+    call = make_call(adapter=adapter, cache_salt=f"s{adapter_end('f sql')}")
+    with pytest.raises(FieldInvalid) as caught:
+        with_own_salt(call, adapters)
+    assert caught.value.param == "cache_salt"
 
 
 def test_the_end_is_the_context_or_max_tokens_whichever_is_first() -> None:
