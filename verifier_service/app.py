@@ -248,7 +248,8 @@ def load_target(settings: VerifierSettings, thread: Executor) -> Target:
 
         facts, remote, kv = open_target(settings)
         adapters = adapters_of(settings, facts.fingerprint)
-        return Target(facts, remote, kv, "vllm", trees=False, prompt_logprobs=False, adapters=adapters)
+        step = remote.head_step
+        return Target(facts, remote, kv, "vllm", trees=False, prompt_logprobs=False, adapters=adapters, head_step=step)
     if settings.backend == "transformers":
         reference = load_reference(settings)
         model = ModelThread(reference, settings)

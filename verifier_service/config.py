@@ -200,7 +200,7 @@ class VerifierSettings(Settings):
             raise ValueError(error.message.removeprefix("speculation.")) from error
         if self.head is None and "head" in self.local:
             raise ValueError("local: `head` needs the folder of a head in `head`")
-        if self.head is not None and self.backend != "native":
+        if self.head is not None and self.backend == "transformers":
             raise ValueError(f"head: the backend {self.backend} runs no head")
         if self.drafter_head is not None and self.backend != "native":
             raise ValueError(f"drafter_head: the backend {self.backend} computes no features")

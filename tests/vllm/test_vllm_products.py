@@ -1,13 +1,11 @@
 """The operator for matrix products under vLLM, in vLLM's own environment."""
 
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from specdec.cli.local.vllm import environment
-from tests.vllm.server import HAS_VLLM, PYTHON, ROOT
+from tests.vllm.programs import run
+from tests.vllm.server import HAS_VLLM, ROOT
 
 pytestmark = [HAS_VLLM, pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -46,20 +44,6 @@ try:
 except packed_products.InternalError as error:
     print(error)
 """
-
-
-def run(code: str, folder: Path, *arguments: str) -> str:
-    """Run a program in vLLM's environment and return its output.
-
-    It is a file because vLLM's processes may import it.
-    """
-    (folder / "program.py").write_text(code, encoding="utf-8")
-    variables = os.environ | {"PYTHONPATH": str(ROOT), "VLLM_TARGET_DEVICE": "cpu", "HF_HUB_OFFLINE": "1"}
-    variables |= environment(PYTHON, variables)
-    command = [str(PYTHON), str(folder / "program.py"), *arguments]
-    done = subprocess.run(command, env=variables, cwd=folder, capture_output=True, text=True, timeout=500)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 @pytest.mark.parametrize(("products", "packed"), [("operator", "65 of 65"), ("torch", "0 of 65")])

@@ -105,8 +105,13 @@ class DraftSources:
         return LocalDrafts(sources, tokens, limit - length, call.speculation.mode, drafter, length)
 
     def _has_head(self, name: str, call: GenerationCall) -> bool:
-        """Whether the target's head drafts for a session, whose source has this name. It makes no trees."""
-        return self._settings.head is not None and name in ("", HEAD, HYBRID) and call.speculation.tree is None
+        """Whether the target's head drafts for a session, whose source has this name. It makes no trees.
+
+        The process of vLLM has no grammars, so there a head drafts for sessions without one.
+        """
+        followed = self._settings.backend == "vllm" and call.sampling.grammar is not None
+        chains = call.speculation.tree is None and not followed
+        return self._settings.head is not None and name in ("", HEAD, HYBRID) and chains
 
     def _local(self, name: str) -> Sequence[SourceKind]:
         """Return the sources of this process that a name selects."""

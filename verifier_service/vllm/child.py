@@ -54,7 +54,7 @@ class Sequences:
         draft, grammar = draft_of(sent.draft), cast("TokenMasks | None", sent.masks)
         return Row(
             call, sent.kv_name, sent.rank, sent.limit, tokens, sent.goal, draft, False, grammar,
-            sent.runs_ahead, sent.prefetched,
+            sent.runs_ahead, sent.prefetched, head=sent.head,
         )  # fmt: skip
 
 
@@ -122,11 +122,11 @@ def main(connection: "Connection[Any, Any]", questions: "Connection[Any, Any]", 
     except ConfigError as error:
         return connection.send_bytes(pickle.dumps(error))
     if shared is None or model.blocks is None:
-        connection.send_bytes(pickle.dumps((facts, model.most_tokens, None)))
+        connection.send_bytes(pickle.dumps((facts, model.most_tokens, model.head_step, None)))
         return serve(connection, model, flags)
     port = KvPort(questions, model.blocks.ask)
     model.blocks.open(shared.fingerprint, port.answer)
-    connection.send_bytes(pickle.dumps((facts, model.most_tokens, shared)))
+    connection.send_bytes(pickle.dumps((facts, model.most_tokens, model.head_step, shared)))
     return serve(connection, model, flags, partial(port.await_order, connection, model.copy_blocks))
 
 

@@ -15,6 +15,8 @@ from specdec.engine.loader import ModelFacts
 from specdec.errors import ConfigError, ModelRefused
 from verifier_service.config import VerifierSettings
 from verifier_service.vllm.adapters import adapter_arguments
+from verifier_service.vllm.head.arguments import head_share, tapped_layers
+from verifier_service.vllm.head.states import TAPS
 from verifier_service.vllm.interfaces import PACKED
 
 _NEUTRAL = frozenset({
@@ -32,9 +34,10 @@ def engine_arguments(settings: VerifierSettings, *, on_cpu: bool) -> dict[str, A
     """Return the arguments of vLLM's engine, by their Python names.
 
     Raises:
-        ConfigError: the folder of an adapter has none.
-        ModelRefused: `model.products` requires an operator that is not available.
+        ConfigError: the folder of an adapter has none, or the target cannot run the head.
+        ModelRefused: `model.products` requires an operator that is not available, or the head is not served.
     """
+    taps, given = tapped_layers(settings), settings.vllm.engine_args
     ours: dict[str, Any] = {
         "model": str(settings.model.path),
         "dtype": settings.model.dtype,
@@ -58,9 +61,11 @@ def engine_arguments(settings: VerifierSettings, *, on_cpu: bool) -> dict[str, A
     ours |= adapter_arguments(settings, on_cpu=on_cpu)
     if on_cpu:
         ours |= {"enforce_eager": not settings.model.compile, **_products(settings)}
-    if "gpu_memory_utilization" not in settings.vllm.engine_args:
-        ours["kv_cache_memory_bytes"] = settings.kv_bytes
-    return ours | settings.vllm.engine_args
+    if "gpu_memory_utilization" not in given:
+        ours["kv_cache_memory_bytes"] = settings.kv_bytes - head_share(settings)
+    # vLLM's cache of compiled models distinguishes this value, and models that hand out states differ.
+    tapped = {"additional_config": {**given.get("additional_config", {}), TAPS: taps}} if taps else {}
+    return ours | given | tapped
 
 
 def _products(settings: VerifierSettings) -> dict[str, str]:

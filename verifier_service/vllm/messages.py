@@ -8,12 +8,13 @@ import torch
 
 from specdec.errors import InternalError
 from specdec.rules.draft import NO_DRAFT, Draft, JoinedProbs, SparseProbs, Verdict, join_probs
-from verifier_service.backends.batch_plan import Outcome, Row, ScheduledChunk
+from verifier_service.backends.batch_plan import HeadDraft, HeadUse, Outcome, Row, ScheduledChunk
 from verifier_service.backends.model_step import Changes, ModelStep
 
 SentDraft = tuple[tuple[int, ...], JoinedProbs | None]
-SentResult = int | tuple[Verdict, int] | InternalError | None
-"""A plain token, a verdict with the number of drafts in the pass, an error, or None for a prefill."""
+SentResult = int | tuple[Verdict, int, HeadDraft | None] | InternalError | None
+"""A plain token, a verdict with the number of drafts in the pass and the draft of the head, an error, or None for a
+prefill."""
 
 
 class SentRow(NamedTuple):
@@ -35,6 +36,7 @@ class SentRow(NamedTuple):
     masks: "WrittenMasks | None"
     runs_ahead: bool
     prefetched: bool
+    head: HeadUse
 
 
 class Order(NamedTuple):
@@ -73,8 +75,8 @@ class Report(NamedTuple):
         if isinstance(sent, int):
             return Outcome(Verdict((sent,), 0, 0), self.rest.started, self.rest.seconds, 0)
         if isinstance(sent, tuple):
-            verdict, offered = sent
-            return Outcome(verdict, self.rest.started, self.rest.seconds, offered)
+            verdict, offered, made = sent
+            return Outcome(verdict, self.rest.started, self.rest.seconds, offered, made)
         return sent
 
 
@@ -111,5 +113,6 @@ def _sent_result(result: Outcome | InternalError | None) -> SentResult:
     if not isinstance(result, Outcome):
         return result
     verdict = result.verdict
-    plain = not (verdict.drafted or verdict.logprobs or verdict.judged_tokens)
-    return verdict.tokens[0] if plain and len(verdict.tokens) == 1 else (verdict, result.offered)
+    made = result.drafted and replace(result.drafted, draft=Draft(result.drafted.draft.tokens))  # q̂ is used up
+    plain = not (verdict.drafted or verdict.logprobs or verdict.judged_tokens or made)
+    return verdict.tokens[0] if plain and len(verdict.tokens) == 1 else (verdict, result.offered, made)

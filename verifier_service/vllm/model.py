@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -9,10 +10,11 @@ import structlog
 
 from specdec.engine.kv.pool import KvMemory
 from specdec.errors import InternalError
-from verifier_service.backends.batch_plan import Outcome, Row, ScheduledChunk
+from verifier_service.backends.batch_plan import HeadDraft, Outcome, Row, ScheduledChunk
 from verifier_service.backends.model_step import ModelStep, TargetLost
 from verifier_service.backends.model_thread import SteppedModel
 from verifier_service.vllm.batch import ComputedPiece, Judged
+from verifier_service.vllm.head.drafts import VllmHead
 from verifier_service.vllm.kv.blocks import SharedBlocks
 
 _LOAD_SECONDS = 0.25
@@ -30,18 +32,22 @@ class VllmModel(SteppedModel):
 
     drafts_first = False
 
-    def __init__(self, engine: Any, vocab_size: int, add: Callable[[Row], str]) -> None:
+    def __init__(self, engine: Any, vocab_size: int, add: Callable[[Row], str], head: VllmHead | None = None) -> None:
         """Create a target.
 
         Args:
             engine: vLLM's `LLMEngine`, whose scheduler is a `RowScheduler`.
             vocab_size: size of the vocabulary.
             add: adds the sequence of a row to the engine and returns its request id.
+            head: draft head of the target, if it has one.
         """
         super().__init__()
         core = engine.engine_core.engine_core
         self._engine = engine
         self._add = add
+        self._head = head
+        self.head_step = None if head is None else head.step_seconds
+        """Duration of a step of the head, in seconds; None if there is none."""
         self._scheduler: Any = core.scheduler
         self._scheduler.vocab_size = vocab_size
         cache = engine.vllm_config.cache_config
@@ -61,8 +67,9 @@ class VllmModel(SteppedModel):
             self._release(ended)
             queried, found = self._admit(rows, results)
             ready = self._ready(rows, results)
+            made = {} if results else self._drafted(ready)
             started = time.perf_counter()
-            chunks = self._pass(ready, results, started) if ready and not results else []
+            chunks = self._pass(ready, made, results, started) if ready and not results else []
         except Exception as error:
             raise TargetLost("vllm failed in a step") from error
         seconds, lost = time.perf_counter() - started, self._scheduler.preempted - preempted
@@ -87,10 +94,14 @@ class VllmModel(SteppedModel):
     def _memory(self) -> KvMemory:
         """KV memory in use. vLLM counts cached blocks as free, so the cached size is 0."""
         live = round(self._scheduler.kv_cache_manager.usage * self._budget)
-        return KvMemory(self._budget, live, 0)
+        own = KvMemory(self._budget, live, 0)
+        return own if self._head is None else own.joined(self._head.memory)
 
     def _release(self, ended: Sequence[str]) -> None:
         requests = [self._requests.pop(name) for name in ended if name in self._requests]
+        if self._head is not None:
+            for name in ended:
+                self._head.leave(name)
         if requests:
             self._engine.abort_request(requests, internal=True)
 
@@ -137,10 +148,16 @@ class VllmModel(SteppedModel):
                 ready[self._requests[row.kv_name]] = row
         return ready
 
-    def _pass(self, ready: Mapping[str, Row], results: Results, started: float) -> list[ScheduledChunk]:
+    def _drafted(self, ready: Mapping[str, Row]) -> Mapping[str, HeadDraft]:
+        """Return the draft of the head for each row that requests one, by request."""
+        return {} if self._head is None else self._head.drafted(ready)
+
+    def _pass(
+        self, ready: dict[str, Row], made: Mapping[str, HeadDraft], results: Results, started: float
+    ) -> list[ScheduledChunk]:
         """Run a pass, and another one as long as a pass only preempts requests, or waits for KV alone."""
         scheduler = self._scheduler
-        scheduler.rows = ready
+        scheduler.rows = ready | {request: replace(ready[request], draft=each.draft) for request, each in made.items()}
         preempted = scheduler.preempted
         compute = self._engine.engine_core.get_output  # `step` would also process outputs, which are unused
         compute()
@@ -149,8 +166,10 @@ class VllmModel(SteppedModel):
             compute()
         scheduler.rows = {}
         outcome = partial(_outcome, started=started, seconds=time.perf_counter() - started)
-        results |= {ready[request]: outcome(judged) for request, judged in scheduler.judged.items()}
         judged, pieces = scheduler.judged, scheduler.pieces
+        results |= {ready[request]: outcome(found, made.get(request)) for request, found in judged.items()}
+        if self._head is not None:
+            self._head.take(ready, pieces, judged, scheduler.states)
         return [_chunk(ready[request], piece, judged.get(request)) for request, piece in pieces.items()]
 
     def _loads(self, started: float) -> bool:
@@ -161,10 +180,10 @@ class VllmModel(SteppedModel):
         return True
 
 
-def _outcome(judged: Judged, started: float, seconds: float) -> Outcome | InternalError:
+def _outcome(judged: Judged, made: HeadDraft | None, started: float, seconds: float) -> Outcome | InternalError:
     if isinstance(judged.result, InternalError):
         return judged.result
-    return Outcome(judged.result, started, seconds, judged.offered)
+    return Outcome(judged.result, started, seconds, judged.offered, made)
 
 
 def _chunk(row: Row, piece: ComputedPiece, judged: Judged | None) -> ScheduledChunk:

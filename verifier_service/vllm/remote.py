@@ -49,6 +49,7 @@ class RemoteModel:
         connection: "Connection[Any, Any]",
         flags: SharedFlags,
         most_tokens: int,
+        head_step: float | None = None,
     ) -> None:
         """Create the client of a process that has loaded its model.
 
@@ -57,11 +58,13 @@ class RemoteModel:
             connection: connection to the process, which ends when it is closed.
             flags: flags shared with the process.
             most_tokens: number of tokens that fit the empty engine.
+            head_step: duration of a step of the target's head, in seconds; None if it has none.
         """
         self.flags = flags
         self._process = process
         self._connection = connection
         self._most_tokens = most_tokens
+        self.head_step = head_step
         self._sent: dict[str, int] = {}
         """Number of tokens sent for each sequence, by KV name."""
         self._joining: dict[str, Row] = {}
@@ -137,6 +140,7 @@ class RemoteModel:
             _masks(row),
             row.runs_ahead,
             row.prefetched,
+            row.head,
         )
 
 
@@ -175,9 +179,9 @@ def open_target(settings: VerifierSettings) -> tuple[ModelFacts, RemoteModel, Kv
         process.wait()
         raise answer
     _leave_a_processor()
-    facts, most_tokens, shared = answer
+    facts, most_tokens, head_step, shared = answer
     kv = _mover(shared, questions)
-    return facts, RemoteModel(process, ours, flags, most_tokens), kv
+    return facts, RemoteModel(process, ours, flags, most_tokens, head_step), kv
 
 
 def _mover(shared: SharedKv | None, questions: "Connection[Any, Any]") -> KvMover:

@@ -14,8 +14,11 @@ from vllm.v1.request import RequestStatus
 from specdec.rules.draft import NO_DRAFT
 from verifier_service.backends.batch_plan import Row
 from verifier_service.vllm.batch import ROWS, VERDICTS, ComputedPiece, Judged, PassRows
+from verifier_service.vllm.head.states import STATES, PassStates
 from verifier_service.vllm.kv.blocks import SharedBlocks
 from verifier_service.vllm.kv_connector import BlockConnector
+
+_NO_STATES = PassStates((), {})
 
 
 class RowScheduler(Scheduler):
@@ -39,6 +42,8 @@ class RowScheduler(Scheduler):
         """Pieces that the last pass computed, by request id."""
         self.judged: Mapping[str, Judged] = {}
         """Verdicts of the last pass, by request id."""
+        self.states = _NO_STATES
+        """States of the last pass, if a head reads them."""
         self.preempted = 0
         """Number of preemptions."""
         self.blocks: SharedBlocks | None = self.connector.blocks if isinstance(self.connector, BlockConnector) else None
@@ -66,6 +71,7 @@ class RowScheduler(Scheduler):
     @override
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
         self.judged = getattr(model_runner_output, VERDICTS, {})
+        self.states = getattr(model_runner_output, STATES, _NO_STATES)
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         if self.blocks is not None:
             for request in filter(None, map(self.requests.get, self.pieces)):

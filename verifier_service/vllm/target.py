@@ -13,6 +13,7 @@ from verifier_service.backends.batch_plan import Row
 from verifier_service.config import VerifierSettings
 from verifier_service.vllm.adapters import load_adapters
 from verifier_service.vllm.engine import fingerprint, open_engine
+from verifier_service.vllm.head.drafts import open_head
 from verifier_service.vllm.interfaces import check_interfaces
 from verifier_service.vllm.kv.messages import SharedKv
 from verifier_service.vllm.model import VllmModel
@@ -26,7 +27,8 @@ def load_target(settings: VerifierSettings) -> tuple[ModelFacts, VllmModel, Shar
 
     Raises:
         ConfigError: the supported version of vLLM is not installed, or an argument is unknown.
-        ModelRefused: the folder has no model that vLLM can serve, or vLLM cannot load an adapter.
+        ModelRefused: the folder has no model that vLLM can serve, vLLM cannot load an adapter, or the head was made
+            for another target.
     """
     check_interfaces()
     facts = read_folder_facts(settings.model.path, settings.model.dtype, allow_pickle=settings.model.allow_pickle)
@@ -34,7 +36,11 @@ def load_target(settings: VerifierSettings) -> tuple[ModelFacts, VllmModel, Shar
     context_length = min(facts.context_length, engine.vllm_config.model_config.max_model_len)
     facts = replace(facts, context_length=context_length, fingerprint=fingerprint(facts, settings))
     add = partial(_add, engine, load_adapters(engine, settings), context_length)
-    return facts, VllmModel(engine, facts.vocab_size, add), _shared_kv(engine, facts.fingerprint)
+    head = None
+    if settings.head is not None:
+        shared = engine.collective_rpc("head_target")[0]
+        head = open_head(settings, settings.head, shared, facts.vocab_size, facts.fingerprint)
+    return facts, VllmModel(engine, facts.vocab_size, add, head), _shared_kv(engine, facts.fingerprint)
 
 
 def _shared_kv(engine: Any, fingerprint: str) -> SharedKv | None:

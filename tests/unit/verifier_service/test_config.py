@@ -64,7 +64,7 @@ def test_trees_and_lenience_come_from_the_environment(monkeypatch: pytest.Monkey
         ({"tree": {"nodes": 4, "width": 2, "depth": 2, "drafters": ["a", "a"]}}, "drafters must be different names"),
         ({"tree": {"nodes": 4, "width": 2, "depth": 2}, "backend": "vllm"}, "vllm judges no trees"),
         ({"local": ["head"]}, "local: `head` needs the folder of a head"),
-        ({"head": "folder", "backend": "vllm"}, "head: the backend vllm runs no head"),
+        ({"head": "folder", "backend": "transformers"}, "head: the backend transformers runs no head"),
         ({"drafter_head": "folder", "backend": "vllm"}, "drafter_head: the backend vllm computes no features"),
         ({"drafter_head": "folder", "head": "folder"}, "drafter_head: the head drafts in the verifier"),
         ({"drafters": ["nowhere"]}, "drafters"),

@@ -7,8 +7,11 @@ import pytest
 
 from specdec.engine.loader import ModelFacts
 from specdec.errors import ConfigError
+from tests.support.tiny_heads import make_tiny_head
+from tests.support.tiny_models import make_tiny_model
 from verifier_service.config import VerifierSettings
 from verifier_service.vllm import engine
+from verifier_service.vllm.head.states import TAPS
 
 FACTS = ModelFacts("m", 8, 64, frozenset({1}), "tokenizer", "folder")
 
@@ -37,6 +40,19 @@ def test_a_connector_of_the_settings_replaces_ours() -> None:
     given = {"kv_connector": "ExampleConnector", "kv_role": "kv_both"}
     made = engine.engine_arguments(settings(kv_transfer_config=given), on_cpu=True)
     assert made["kv_transfer_config"] == given
+
+
+def test_a_head_has_its_layers_tapped_and_its_share_of_kv(tmp_path: Path) -> None:
+    target = make_tiny_model(tmp_path / "target", layers=3)
+    head = make_tiny_head(tmp_path / "head", taps=(2, 1, 1))
+    values = {"model": {"path": target}, "backend": "vllm", "head": head, "kv_bytes": 4000}
+    given = {"additional_config": {"mine": 1, TAPS: "theirs"}}
+    made = engine.engine_arguments(
+        VerifierSettings.load(overrides=values | {"vllm": {"engine_args": given}}), on_cpu=True
+    )
+    assert made["additional_config"] == {"mine": 1, TAPS: (2, 1, 1)}
+    assert made["kv_cache_memory_bytes"] == 3000
+    assert "additional_config" not in engine.engine_arguments(settings(), on_cpu=True)
 
 
 @pytest.mark.parametrize("name", ["worker_cls", "speculative_config", "model", "pipeline_parallel_size"])

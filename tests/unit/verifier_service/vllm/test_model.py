@@ -1,18 +1,20 @@
 """Steps over vLLM's engine: admission, running sequences, results, and errors that end the process."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from specdec.engine.kv.pool import KvMemory
 from specdec.errors import InternalError
 from specdec.rules.draft import Draft, Verdict
 from tests.unit.verifier_service.verifier_fakes import make_row
-from verifier_service.backends.batch_plan import Outcome, Row
+from verifier_service.backends.batch_plan import HeadDraft, HeadUse, Outcome, Row
 from verifier_service.backends.model_step import TargetLost
 from verifier_service.vllm.batch import ComputedPiece, Judged
+from verifier_service.vllm.head.drafts import VllmHead
 from verifier_service.vllm.model import VllmModel
 
 BLOCK = 16
@@ -36,6 +38,7 @@ class WrittenScheduler:
     vocab_size: int = 0
     blocks: Any = None
     loads: bool = False
+    states: Any = None
 
     def cached(self, request: str) -> int:
         return BLOCK
@@ -50,6 +53,8 @@ class WrittenEngine:
         self.vllm_config = SimpleNamespace(cache_config=SimpleNamespace(num_gpu_blocks=BLOCKS))
         self.aborted: list[str] = []
         self.steps = 0
+        self.seen: Mapping[str, Row] = {}
+        """Rows of the last pass."""
         self.makes_room = False
         self.loading = 0
         """Number of passes for which the rows wait for KV that is loaded."""
@@ -73,7 +78,7 @@ class WrittenEngine:
             self.loading -= 1
             self.scheduler.pieces, self.scheduler.judged = {}, {}
             return
-        rows = self.scheduler.rows
+        self.seen = rows = self.scheduler.rows
         self.scheduler.pieces = {request: ComputedPiece(row.goal - 1, 1, 2) for request, row in rows.items()}
         self.scheduler.judged = {request: Judged(self.result, 2) for request in rows}
 
@@ -93,6 +98,41 @@ def test_a_sequence_comes_in_and_its_rows_are_judged() -> None:
     assert (outcome.verdict.tokens, outcome.offered) == ((7,), 2)
     assert [(chunk.start, chunk.count, chunk.drafts) for chunk in done.chunks] == [(2, 1, 2)]
     assert (done.memory.budget, done.memory.live) == (1000, 250)
+
+
+class WrittenHead:
+    """A head that drafts one token for every row that requests a draft."""
+
+    step_seconds = 0.5
+    memory = KvMemory(10, 5, 1)
+
+    def __init__(self) -> None:
+        self.left: list[str] = []
+        self.taken: list[Any] = []
+
+    def drafted(self, rows: Mapping[str, Row]) -> dict[str, HeadDraft]:
+        return {request: HeadDraft(Draft((7,)), 0.1) for request, row in rows.items() if row.head.gamma}
+
+    def take(self, *given: Any) -> None:
+        self.taken.append(given)
+
+    def leave(self, kv_name: str) -> None:
+        self.left.append(kv_name)
+
+
+def test_a_head_drafts_for_the_rows_that_ask_and_takes_the_states() -> None:
+    engine, head = WrittenEngine(), WrittenHead()
+    model = VllmModel(engine, 8, lambda row: f"{row.kv_name}!", cast("VllmHead", head))
+    model.step([], [make_row(name, goal=0) for name in "ab"])
+    rows = [replace(make_row("a"), head=HeadUse(follows=True, gamma=1)), make_row("b")]
+    done = model.step([], rows)
+    assert [row.draft.tokens for row in engine.seen.values()] == [(7,), ()]
+    made = [each.drafted for row in rows if isinstance(each := done.results[row], Outcome)]
+    assert [each and (each.draft.tokens, each.seconds) for each in made] == [((7,), 0.1), None]
+    assert [given[0] for given in head.taken] == [{"a!": rows[0], "b!": rows[1]}]
+    assert (done.memory.budget, done.memory.live, model.head_step) == (1010, 255, 0.5)
+    model.step(["a"], [])
+    assert head.left == ["a"]
 
 
 def test_a_prefill_is_done_at_once_for_vllm_cuts_prompts_itself() -> None:

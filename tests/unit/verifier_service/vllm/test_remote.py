@@ -13,16 +13,18 @@ from typing import cast
 import pytest
 import torch
 
+from specdec.engine.kv.pool import KvMemory
 from specdec.errors import ConfigError, InternalError
 from specdec.grammar.state import GrammarState
-from specdec.rules.draft import Draft, SparseProbs
+from specdec.rules.draft import Draft, SparseProbs, Verdict
 from specdec.sampling.params import SamplingParams
 from specdec.serving.settings import ModelSettings
 from tests.unit.verifier_service.verifier_fakes import continuation, make_row, point_mass
 from tests.unit.verifier_service.vllm.remote_pair import Pair
-from verifier_service.backends.batch_plan import Outcome, Row
-from verifier_service.backends.model_step import TargetLost
+from verifier_service.backends.batch_plan import HeadDraft, HeadUse, Outcome, Row
+from verifier_service.backends.model_step import ModelStep, TargetLost
 from verifier_service.config import VerifierSettings
+from verifier_service.vllm.messages import Report
 from verifier_service.vllm.remote import RemoteModel, open_target
 from verifier_service.vllm.shared_flags import SharedFlags, shared_memory
 
@@ -87,6 +89,23 @@ def test_log_probabilities_come_back(pair: Pair) -> None:
     outcome = pair.run(row).results[row]
     assert isinstance(outcome, Outcome)
     assert len(outcome.verdict.logprobs[0].top) == 2
+
+
+def test_the_use_of_a_head_arrives(pair: Pair) -> None:
+    pair.admit("a")
+    pair.run(replace(make_row("a", (3,)), head=HeadUse(follows=True, gamma=2)))
+    assert [row.head for rows in pair.model.seen for row in rows] == [HeadUse(), HeadUse(follows=True, gamma=2)]
+
+
+def test_the_draft_of_a_head_comes_back_without_its_probabilities() -> None:
+    row = make_row("a")
+    made = Outcome(Verdict((5, 6), 1, 1), 1.0, 2.0, 1, HeadDraft(point_mass(5), 0.5))
+    step = ModelStep({row: made}, (), 1.0, 2.0, 1, 0, 0, {}, KvMemory(1, 1, 0))
+    back = Report.of(step, None).step({"a": row}).results[row]
+    assert isinstance(back, Outcome)
+    assert back.drafted is not None
+    assert (back._replace(drafted=None), back.drafted.seconds) == (made._replace(drafted=None), 0.5)
+    assert (back.drafted.draft.tokens, back.drafted.draft.probs) == ((5,), ())
 
 
 def test_a_row_that_fails_comes_back_with_its_error(pair: Pair) -> None:
