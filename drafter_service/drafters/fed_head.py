@@ -109,8 +109,10 @@ class FedHead:
         return session in self._kv and self._kv.reserve(session, length - 1)
 
     def release(self, session: str) -> None:
-        del self._fed[session]
+        """End the sequence. Only slots with states of the target stay cached for others."""
+        fed = self._fed.pop(session)
         if session in self._kv:
+            self._kv.truncate(session, fed.known)
             self._kv.close(session)
 
     def length(self, session: str) -> int:

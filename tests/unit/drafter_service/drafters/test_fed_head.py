@@ -105,6 +105,19 @@ def test_slots_before_a_window_come_from_other_sessions_of_the_domain(scene: Fed
     assert scene.session("b").tokens_from(100) == scene.session("a").tokens_from(100)
 
 
+def test_slots_of_drafts_do_not_outlive_their_session(scene: FedScene) -> None:
+    scene.open("a", TOKENS[:14], scene.prefill("a", TOKENS[:14]), gamma=5)
+    ((*drafts,),) = scene.drafts("a", count=5)
+    assert scene.fed.length(scene.session("a").key) == 18  # a whole block of slots, the last of them of drafts
+    scene.table.remove_stream(scene.stream)
+    text = [*TOKENS[:14], *drafts, *OTHERS[:6]]
+    scene.engine.release("a")
+    features = scene.prefill("b", text)
+    assert features is not None
+    scene.open("b", text, features.since(16))
+    assert scene.fed._kv._first[scene.session("b").key] == 16
+
+
 def test_ended_sessions_leave_no_memory(scene: FedScene) -> None:
     check(scene)
     scene.table.remove_stream(scene.stream)
