@@ -16,8 +16,10 @@ import grpc.aio
 import pytest
 
 from specdec.protos.verifier.v1 import verifier_pb2 as pb
+from specdec.rules.blocks import adapter_end
 from specdec.rules.speculation import Mode
 from specdec.sampling.params import SamplingParams
+from specdec.wire.tokens import tokens_to_bytes
 from tests.conformance.g_test import p_value
 from tests.conformance.plain_model import PlainModel
 from tests.conformance.served_pair import Ask, Done, generate, running_drafter, running_verifier
@@ -68,6 +70,8 @@ class Seen:
     """The rest of the sequences from their first MOVED tokens."""
     cached: Sequence[int]
     """Cached tokens of one prompt asked for with each of NAMES in turn, twice."""
+    held: Mapping[str, int]
+    """Tokens that FindKv finds of a prompt that only the adapter `red` has computed, by the end of the salt."""
     refused: Mapping[str, grpc.aio.AioRpcError]
     """Refusals of an unknown adapter, by backend."""
     info: tuple[pb.GetVerifierInfoResponse, pb.GetVerifierInfoResponse]
@@ -109,6 +113,7 @@ async def _seen(folder: Path) -> Seen:
                 native,
                 await _mixed(client, begun),
                 await _cached(client),
+                await _held(client),
                 {"native": other[1], "vllm": await _refused(client)},
                 (await client.info(), other[0]),
             )
@@ -142,6 +147,20 @@ async def _cached(client: Client) -> list[int]:
     for name in (*NAMES, *NAMES):
         rounds = await client.rounds(tokens, session=f"cached{len(found)}", max_tokens=2, adapter=name)
         found.append(rounds[0].cached_tokens)
+    return found
+
+
+async def _held(client: Client) -> dict[str, int]:
+    """Ask for KV under the salts of the model, of both adapters, and of none, as no gateway would."""
+    tokens, ends = (
+        (4,) * (BLOCK + 4),
+        {each.name: adapter_end(each.system_fingerprint) for each in (await client.info()).adapters},
+    )
+    await client.rounds(tokens, session="held", max_tokens=2, adapter="red", salt="s")
+    found = {}
+    for name, end in {"": "", **ends}.items():
+        request = pb.FindKvRequest(tokens=tokens_to_bytes(tokens), cache_salt=f"s{end}")
+        found[name] = (await client.stub.FindKv(request)).held
     return found
 
 
@@ -185,6 +204,10 @@ def test_a_resumed_session_goes_on_with_its_adapter(kind: str, name: str, seen: 
 
 def test_an_adapter_finds_its_own_blocks_alone(seen: Seen) -> None:
     assert seen.cached == [0, 0, 0, BLOCK, BLOCK, BLOCK]
+
+
+def test_kv_of_an_adapter_is_found_under_its_own_salt_alone(seen: Seen) -> None:
+    assert seen.held == {"": 0, "red": BLOCK, "blue": 0}
 
 
 def test_an_unknown_adapter_is_refused_by_name(seen: Seen) -> None:
