@@ -44,7 +44,7 @@ async def test_sessions_move_between_backends_that_are_killed(folder: Path) -> N
     assert not report.findings, "\n".join(report.lines())
 
 
-async def test_prompts_are_restored_where_sessions_move_between_verifiers_on_vllm(folder: Path) -> None:
+async def test_most_prompts_that_move_between_verifiers_are_restored(folder: Path) -> None:
     setup = Setup(DEMO / "target", DEMO / "drafter", vllm_python=PYTHON, vllm_verifiers=2, kv_bytes=2**28)
     load = Load(clients=4, scenarios=2, tokens=400, prompt=PROMPT, salted=True)
     report = await chaos(setup, load, IN_TURN, 21, folder, lambda _: None)
