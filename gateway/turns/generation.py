@@ -49,8 +49,8 @@ _LAST = 32
 """Number of tokens at the end of a prompt that are searched for an opening thinking tag."""
 _QUICK_TOKENS = 1024
 """Most output tokens of a turn that are read back on the event loop, in a few milliseconds; more on a thread."""
-_QUICK_PROMPT = 8192
-"""Most tokens before an output that are checked on the event loop, in a millisecond; more on a thread."""
+_QUICK_PROMPT = 1024
+"""Most tokens before an output that are checked on the event loop; more on a thread, which spreads many choices."""
 _Result = TypeVar("_Result")
 
 _log = structlog.get_logger()
