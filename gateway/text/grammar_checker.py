@@ -91,11 +91,11 @@ class GrammarChecker:
         self._late: dict[Share, Sequence[tuple[float, float]]] = {}
         """Slow grammars of the last period by caller: the time of each, and its seconds of slow compilation."""
 
-    async def check(self, grammar: Grammar | None, param: str, tenant: str = "") -> Grammar | None:
+    async def check(self, grammar: Grammar, param: str, tenant: str = "") -> Grammar:
         """Return the grammar in the notation that the services read.
 
         Args:
-            grammar: grammar to check, or None.
+            grammar: grammar to check.
             param: field of the grammar, for error messages.
             tenant: caller, for fair sharing of the compiler.
 
@@ -103,8 +103,6 @@ class GrammarChecker:
             FieldInvalid: the grammar does not compile in time. The error names the field and the position in it.
             QueueFull: too many grammars wait, or the caller's time is used up.
         """
-        if grammar is None:
-            return None
         digest = grammar.digest
         outcome = self._outcomes.get(digest) or await self._compiled(grammar, place_share(tenant), digest)
         self._outcomes[digest] = outcome

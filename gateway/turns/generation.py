@@ -90,8 +90,8 @@ class Generator:
                 model.prompts.check(request, model.pool.info.context_length)
         async with charged(services, request) as charge:
             with await services.generations.enter(request.tenant, request.number, request_memory(request)) as entrance:
-                grammar = await services.grammars.check(request.sampling.grammar, request.grammar_param, request.tenant)
-                if grammar is not None:
+                if (grammar := request.sampling.grammar) is not None:
+                    grammar = await services.grammars.check(grammar, request.grammar_param, request.tenant)
                     request = replace(request, sampling=replace(request.sampling, grammar=grammar))
                 # Of several choices, those that a failure leaves unread would cost their key nothing.
                 at_end = at_end and request.number == 1

@@ -59,6 +59,11 @@ def chat_logprobs(tokens: Sequence[OutputToken], token_bytes: TokenBytes) -> Cha
     return ChatLogprobs.model_construct(content=Deferred(tokens, lambda token: _of_chat(token, token_bytes)))
 
 
+def chat_scores(tokens: Sequence[OutputToken], token_bytes: TokenBytes) -> list[dict[str, Any]]:
+    """Return the fields of the `TokenLogprob` of each token; empty if no token has any."""
+    return [_of_chat(token, token_bytes) for token in tokens] if any(token.logprobs for token in tokens) else []
+
+
 def completion_logprobs(
     tokens: Sequence[OutputToken], token_bytes: TokenBytes, start: int, *, asked: bool = False
 ) -> CompletionLogprobs | None:

@@ -6,11 +6,10 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from gateway.http.replies.blocks import AnswerBlock, BlockEvent, blocks_of
-from gateway.http.replies.logprobs import TokenBytes, chat_logprobs
+from gateway.http.replies.logprobs import TokenBytes, chat_scores
 from gateway.http.replies.named_events import NamedEventsWriter
 from gateway.http.replies.problems import error_body
 from gateway.http.responses.body import SHOWN, ResponsesBody
-from gateway.text.output import OutputToken
 from gateway.turns.events import Finished, Output, Started
 from specdec.errors import SpecdecError
 from specdec.sampling.params import FinishReason
@@ -128,10 +127,10 @@ class ResponsesWriter(NamedEventsWriter):
                 )
                 yield self._numbered("response.content_part.added", **place, part=self._part(block))
             case "more":
-                scores = self._scores(event.tokens)
+                scores = chat_scores(event.tokens, self._token_bytes)
                 yield self._numbered("response.output_text.delta", **place, delta=event.more, logprobs=scores)
             case "end":
-                scores = self._scores(block.tokens)
+                scores = chat_scores(block.tokens, self._token_bytes)
                 yield self._numbered("response.output_text.done", **place, text=block.content, logprobs=scores)
                 yield self._numbered("response.content_part.done", **place, part=self._part(block))
                 yield self._done(block)
@@ -189,13 +188,8 @@ class ResponsesWriter(NamedEventsWriter):
         return {"id": f"msg_{own}", "type": "message", **message}
 
     def _part(self, block: AnswerBlock) -> dict[str, Any]:
-        scores = self._scores(block.tokens)
+        scores = chat_scores(block.tokens, self._token_bytes)
         return {"type": "output_text", "text": block.content, "annotations": [], "logprobs": scores}
-
-    def _scores(self, tokens: Sequence[OutputToken]) -> list[dict[str, Any]]:
-        """Return the log probabilities of tokens."""
-        found = chat_logprobs(tokens, self._token_bytes)
-        return [each.model_dump() for each in found.content] if found else []
 
     def _reply(self, status: Status, output: list[dict[str, Any]], finished: Finished | None = None) -> ResponseReply:
         asked, header = self._asked, self._started.header

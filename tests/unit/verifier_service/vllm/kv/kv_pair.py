@@ -1,5 +1,6 @@
 """Targets whose KV blocks are plain tensors, each served over a connection as if from another process."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -79,6 +80,8 @@ class KvTarget:
         shape = (BLOCKS, 2 // ranks, BLOCK, 4)
         self.caches = [[torch.zeros(shape) for _ in range(LAYERS)] for _ in range(ranks)]
         self.workers = [BlockCopies(caches, rank) for rank, caches in enumerate(self.caches)]
+        self._loaded = Counter[str]()
+        """Number of workers that have loaded each request."""
 
     def compute(self, request: Request, first: int, seed: int = 0) -> None:
         """Compute the whole blocks of a request in the pool's blocks from `first` on."""
@@ -103,14 +106,17 @@ class KvTarget:
     def step(self) -> bool:
         """Run the copies of a pass; return whether any is under way."""
         transfers: Transfers = self.blocks.transfers()
-        loaded, copied = list[set[str]](), Copied()
+        copied = Copied()
         for worker in self.workers:
             worker.begin(transfers)
         for worker in self.workers:
             ended, parts = worker.take()
-            loaded.append(ended)
+            self._loaded.update(ended)
             copied = copied.joined(parts or Copied())
-        self.blocks.finished(set.union(*loaded), copied)
+        loaded = {request for request, count in self._loaded.items() if count == len(self.workers)}
+        for request in loaded:  # as vLLM, which waits for all of its workers
+            del self._loaded[request]
+        self.blocks.finished(loaded, copied)
         return self.blocks.busy
 
 
