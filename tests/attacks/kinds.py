@@ -110,7 +110,7 @@ def leavers(http: Address, grpc: Address, size: int) -> list[int]:
     """Request streams of 16 choices and leave at once."""
     body = json.dumps({"prompt": PROMPT, "n": 16, "max_tokens": 900, "stream": True, "user": "mallory"}).encode()
     raw = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
-    for _ in range(200 * size):
+    for _ in range(50 * size):
         with suppress(OSError), socket.create_connection(http, 10) as connection:
             connection.sendall(raw)
     return []
