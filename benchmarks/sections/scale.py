@@ -58,7 +58,7 @@ class Scale:
     """Known model that answers them, or "" for the pair's target."""
     chat_temperatures: tuple[float, ...] = (0.0, 1.0)
     chat_streams: tuple[int, ...] = (1, 4, 16)
-    chat_turns: int = 12
+    chat_turns: int = 8
     """Turns of each way, after a warm-up."""
     chat_tokens: int = 64
     """Tokens of an answer through the whole system."""
