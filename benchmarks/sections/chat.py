@@ -37,7 +37,7 @@ def measure(lab: Lab) -> Report:
     scale = lab.scale
     folder = _target(scale)
     local = known_models.KNOWN[scale.chat].local if scale.chat else "prompt_lookup"
-    head = known_models.head_of(scale.chat) if scale.chat else None
+    head = known_models.find(f"{scale.chat}-head") if scale.chat else None
     common = partial(ours, Pair(folder, folder), *lab.arguments, "--drafters", "0", "--local", local)
     starts = {TEXT: common} | ({WITH_HEAD: partial(common, "--head", str(head))} if head else {})
     rows, figures = list[list[str]](), list[Figure]()

@@ -10,7 +10,6 @@ from pathlib import Path
 from types import MappingProxyType
 
 _CONFIG = "config.json"
-_ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +60,6 @@ def find(name: str) -> Path | None:
         folder = cache() / name
         return folder if name and (folder / _CONFIG).is_file() else None
     return _snapshot(name)
-
-
-def head_of(name: str) -> Path | None:
-    """The folder of the draft head that `specdec train head --target NAME` wrote, else of the one in this checkout."""
-    folders = (cache() / f"{name}-head", _ROOT / "models" / name / "head")
-    return next((folder for folder in folders if (folder / _CONFIG).is_file()), None)
 
 
 def _snapshot(hub_id: str) -> Path | None:

@@ -146,8 +146,7 @@ class UpSettings(Settings):
         """Set the defaults for a known model, for an encoder-decoder, and for a target with a head.
 
         None gets a drafter: the demo's does not fit, and a head takes its place. A known model drafts by local
-        sources, then by its head if this machine has one. An encoder-decoder runs on the backend `transformers`, the
-        only one that computes it.
+        sources, and an encoder-decoder runs on the backend `transformers`, the only one that computes it.
         """
         if isinstance(given, dict) and given.get("head") and not {"drafter", "drafter_kind", "drafters"} & given.keys():
             given = {"drafters": 0, **given}
@@ -160,9 +159,6 @@ class UpSettings(Settings):
             defaults = {"drafters": 0, "drafter_kind": "prompt_lookup"}
         if known is not None and defaults:
             defaults["local"] = known.local
-            head = known_models.head_of(str(target))
-            if head is not None and not {"backend", "local"} & given.keys():
-                defaults["head"] = head
         if encodes:
             defaults["backend"] = "transformers"
         return defaults | given

@@ -143,16 +143,6 @@ def test_a_known_model_has_drafts_without_the_demo_s_drafter(cache: Path) -> Non
     assert UpSettings.load().drafter_kind == "model"
 
 
-def test_a_known_model_drafts_by_the_head_that_was_trained_for_it(cache: Path) -> None:
-    head = cache / "smollm2-head"
-    head.mkdir(parents=True)
-    (head / "config.json").write_text("{}")
-    chosen = UpSettings.load(None, {"target": "smollm2"})
-    assert (chosen.head, chosen.local, chosen.drafters) == (head, "suffix,prompt_lookup", 0)
-    for given in ({"backend": "vllm"}, {"local": "ngram"}, {"drafter": "smollm2-drafter"}):
-        assert UpSettings.load(None, {"target": "smollm2", **given}).head is None
-
-
 def test_a_hub_id_is_the_main_revision_on_this_disk(cache: Path, tmp_path: Path) -> None:
     assert find_model(Path("org/model")) == Path("org/model")
     model = tmp_path / "hub" / "models--org--model"
