@@ -150,8 +150,8 @@ class VerifierSettings(Settings):
     local: tuple[SourceKind | Literal["head"], ...] = ()
     """Sources inside this process, tried in this order before any drafter; `head`, the target's head, is the last."""
     head: Path | None = None
-    """Folder of a draft head of the target, a `speculators` or EAGLE-3 checkpoint. It drafts in place of drafters for
-    requests that name none."""
+    """Folder of a draft head of the target, a `speculators`, EAGLE-3 or Medusa checkpoint. It drafts in place of
+    drafters for requests that name none."""
     drafter_head: Path | None = None
     """Folder of a draft head of the target that drafters of kind `head` run, to which the verifier sends the features
     that the head reads."""

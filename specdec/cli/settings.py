@@ -79,7 +79,7 @@ class UpSettings(Settings):
     """Sources inside the verifiers, tried before any drafter, such as `suffix,ngram`: ngram, prompt_lookup, suffix, and
     head, which needs --head."""
     head: Path | None = None
-    """Folder of a draft head of the target, a `speculators` or EAGLE-3 checkpoint, or the name of one on this disk. It
+    """Folder of a draft head of the target, a `speculators`, EAGLE-3 or Medusa checkpoint, or the name of one here. It
     drafts inside the verifiers, after the sources of --local, or in drafters of kind `head`."""
     sampled: bool = False
     """Whether the source `ngram` draws its drafts from its counts, with these as q̂, at temperatures above 0; otherwise

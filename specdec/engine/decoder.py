@@ -32,18 +32,20 @@ class Decoder:
     def tap(self, layers: Sequence[int]) -> None:
         """Make the states that enter these layers available to passes. Call this once, before `compile`.
 
+        The number of layers stands for the states after the last norm.
+
         Raises:
             ModelRefused: the model has no such layer.
         """
         count = self.config.num_hidden_layers
-        if missing := [each for each in layers if not 0 <= each < count]:
+        if missing := [each for each in layers if not 0 <= each <= count]:
             raise ModelRefused(f"there is no layer {missing[0]} to read states from, the model has {count} layers")
         self.taps = tuple(layers)
         base, run = self._model.base_model, self._model.base_model.forward
 
         def tapped(**given: Any) -> Any:
             found = run(**given, output_hidden_states=True)
-            states = found.hidden_states
+            states = (*found.hidden_states[:count], found.last_hidden_state)
             return type(found)(
                 last_hidden_state=found.last_hidden_state, hidden_states=tuple(states[each] for each in self.taps)
             )

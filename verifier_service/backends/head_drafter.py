@@ -57,7 +57,8 @@ class HeadDrafter:
         """
         asking = [row for row in rows if row.head.gamma]
         able = [row for row in asking if self._can_draft(row)]
-        chains = [_Chain(row, row.head.gamma) for row in able]
+        most = self._head.most
+        chains = [_Chain(row, row.head.gamma if most is None else min(row.head.gamma, most)) for row in able]
         if chains:
             try:
                 self._draft(chains)

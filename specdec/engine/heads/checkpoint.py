@@ -1,7 +1,7 @@
 """The weights of an EAGLE-3 head, from a `speculators` or EAGLE-3/3.1 folder."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import embedding
 
-from specdec.engine.heads.config import HeadConfig, read_config
+from specdec.engine.heads.config import HeadConfig, MedusaConfig, read_config
 from specdec.engine.heads.eagle3 import Eagle3Head
 from specdec.errors import ModelRefused
 
@@ -47,16 +47,21 @@ def load_head(folder: Path, target: HeadTarget, *, allow_pickle: bool = False) -
             which and why.
     """
     config = read_config(folder)
+    if isinstance(config, MedusaConfig):
+        raise ModelRefused(f"{folder}: Medusa heads draft only inside a native verifier")
     taps = config.tapped(target.layers)
     _check_target(folder, config, taps, target)
-    weights = {_renamed(name): weight for name, weight in _weights(folder, allow_pickle=allow_pickle).items()}
+    weights = {
+        _renamed(name): weight
+        for name, weight in read_weights(folder, (_SAFETENSORS, _PICKLE), allow_pickle=allow_pickle).items()
+    }
     ids = _draft_ids(folder, config, weights, target.rows)
     embed = _embed(folder, config, weights.pop(_EMBEDDING, None), target)
     if ids is None:
         weights.setdefault(_OUTPUT, target.output())
     with target.device:
         head = Eagle3Head(config, taps, embed, None if ids is None else ids.to(target.device)).to(target.dtype).eval()
-    _fill(folder, head, weights)
+    fill(folder, head, weights)
     return head.requires_grad_(requires_grad=False)
 
 
@@ -105,18 +110,24 @@ def _embed(folder: Path, config: HeadConfig, own: Tensor | None, target: HeadTar
     return target.embed
 
 
-def _weights(folder: Path, *, allow_pickle: bool) -> dict[str, Tensor]:
+def read_weights(folder: Path, files: Sequence[str], *, allow_pickle: bool) -> dict[str, Tensor]:
+    """Return the weights of the first of the files that the folder has; those with another suffix are pickles.
+
+    Raises:
+        ModelRefused: there is none, it cannot be read, or it is a pickle without `allow_pickle`.
+    """
+    file = next((folder / name for name in files if (folder / name).is_file()), None)
+    if file is None:
+        raise ModelRefused(f"{folder}: no weights ({files[0]})")
     try:
-        if (folder / _SAFETENSORS).is_file():
-            return load_file(folder / _SAFETENSORS)
-        if not (folder / _PICKLE).is_file():
-            raise ModelRefused(f"{folder}: no weights ({_SAFETENSORS})")
+        if file.suffix == ".safetensors":
+            return load_file(file)
         if not allow_pickle:
             raise ModelRefused(
-                f"{folder}: the weights are pickles ({_PICKLE}), which may run code when loaded: convert them "
+                f"{folder}: the weights are pickles ({file.name}), which may run code when loaded: convert them "
                 f"to safetensors, or set model.allow_pickle if you trust their maker"
             )
-        found: dict[str, Tensor] = torch.load(folder / _PICKLE, map_location="cpu", weights_only=True)
+        found: dict[str, Tensor] = torch.load(file, map_location="cpu", weights_only=True)
         return found
     except (OSError, SafetensorError, RuntimeError) as error:
         raise ModelRefused(f"{folder}: the weights cannot be read: {error}") from error
@@ -150,8 +161,12 @@ def _draft_ids(folder: Path, config: HeadConfig, weights: dict[str, Tensor], row
     return ids
 
 
-def _fill(folder: Path, head: Eagle3Head, weights: Mapping[str, Tensor]) -> None:
-    """Give the head its weights, all of which must be there with their shapes."""
+def fill(folder: Path, head: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Give a head its weights, all of which must be there with their shapes.
+
+    Raises:
+        ModelRefused: a weight is missing, unknown, or of another shape; the message names it.
+    """
     shapes = {name: tuple(weight.shape) for name, weight in head.state_dict().items()}
     if missing := sorted(shapes.keys() - weights.keys()):
         raise ModelRefused(f"{folder}: the weights lack {len(missing)} tensors of the head, the first is {missing[0]}")

@@ -1,4 +1,4 @@
-"""The options of an EAGLE-3 head, read from the config.json of a `speculators` or EAGLE-3/3.1 folder."""
+"""The options of a head, read from the config.json of a `speculators`, EAGLE-3/3.1 or Medusa folder."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,6 +28,14 @@ _EAGLE = {*_SHARED, "eagle_config", "target_model_type", "auto_map", "modules_to
 _EAGLE_CONFIG = {"eagle_aux_hidden_state_layer_ids", "use_aux_hidden_state", "norm_before_fc"}
 _FIXED = {"hidden_act": "silu", "mlp_bias": False, "num_hidden_layers": 1, "pretraining_tp": 1}
 """Options of the layer that have a single supported value."""
+_MEDUSA = "MedusaModel"
+"""Architecture of Medusa heads in vLLM's layout."""
+_MEDUSA_HEADS, _MEDUSA_LAYERS, _MOST_MEDUSA = "medusa_num_heads", "medusa_num_layers", 64
+_MEDUSA_KEYS = {
+    _MEDUSA_HEADS, _MEDUSA_LAYERS, "num_heads", "num_hidden_layers", "hidden_size", "vocab_size",
+    "truncated_vocab_size", "original_lm_head", "logit_scale", "medusa_fc_bias", "base_model_name_or_path", "version",
+    "max_paths", "topk", "max_seq_len",
+}  # fmt: skip
 _SHARED_ROPE = ("dynamic", "longrope")
 """Rotary embeddings that depend on the longest sequence of a pass."""
 
@@ -56,7 +64,28 @@ class HeadConfig:
         return self.taps if self.taps is not None else (2, layers // 2, layers - 3)
 
 
-def read_config(folder: Path) -> HeadConfig:
+@dataclass(frozen=True, slots=True)
+class MedusaConfig:
+    """Options of Medusa heads. Sizes are None where the folder leaves them to the target."""
+
+    heads: int
+    layers: int
+    """Layers of each head, before its output layer."""
+    hidden: int | None = None
+    rows: int | None = None
+    """Number of rows of the target's embedding."""
+    draft_ids: int | None = None
+    """Number of ids that the heads can draft; None for all."""
+    shared_output: bool = False
+    """Whether all heads have the target's output layer."""
+    logit_scale: float = 1.0
+
+    def tapped(self, layers: int) -> tuple[int, ...]:
+        """Return the place after the last layer of a target of `layers` layers."""
+        return (layers,)
+
+
+def read_config(folder: Path) -> HeadConfig | MedusaConfig:
     """Read the options of a head.
 
     Raises:
@@ -68,10 +97,12 @@ def read_config(folder: Path) -> HeadConfig:
     if "speculators_model_type" in content:
         return _speculators(folder, content)
     names = content.get("architectures") or ["none"]
+    if _MEDUSA_HEADS in content or names[0] == _MEDUSA:
+        return _medusa(folder, content)
     if names[0] not in _ARCHITECTURES:
         raise ModelRefused(
             f"{folder}: architectures is {names[0]}; a head is a `speculators` model, or one of "
-            f"{', '.join(_ARCHITECTURES)}"
+            f"{', '.join((*_ARCHITECTURES, _MEDUSA))}"
         )
     return _eagle(folder, content)
 
@@ -100,6 +131,24 @@ def _eagle(folder: Path, content: Mapping[str, Any]) -> HeadConfig:
         raise ModelRefused(f"{folder}: eagle_config.use_aux_hidden_state is false, a head must read tapped states")
     layer = {key: value for key, value in content.items() if key in _llama() and key != "architectures"}
     return _config(folder, {**own, **content}, layer, "")
+
+
+def _medusa(folder: Path, content: Mapping[str, Any]) -> MedusaConfig:
+    _refuse(folder, content.keys() - _MEDUSA_KEYS - _standard() - {"torch_dtype"})
+    heads, layers = content.get(_MEDUSA_HEADS, content.get("num_heads")), content.get(_MEDUSA_LAYERS)
+    layers = content.get("num_hidden_layers", 1) if layers is None else layers
+    for name, value in ((_MEDUSA_HEADS, heads), (_MEDUSA_LAYERS, layers)):
+        if not isinstance(value, int) or not 1 <= value <= _MOST_MEDUSA:
+            raise ModelRefused(f"{folder}: {name} is {value!r}, not a number from 1 to {_MOST_MEDUSA}")
+    return MedusaConfig(
+        heads=heads,
+        layers=layers,
+        hidden=content.get("hidden_size"),
+        rows=content.get("vocab_size"),
+        draft_ids=content.get("truncated_vocab_size"),
+        shared_output=bool(content.get("original_lm_head", False)),
+        logit_scale=float(content.get("logit_scale", 1.0)),
+    )
 
 
 def _config(folder: Path, options: Mapping[str, Any], layer: Mapping[str, Any], within: str) -> HeadConfig:

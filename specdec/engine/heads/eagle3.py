@@ -67,6 +67,7 @@ class Eagle3Head(nn.Module):
         layer, wide = config.layer, len(taps) * config.target_hidden_size
         width, eps, bias = layer.hidden_size, layer.rms_norm_eps, bool(layer.attention_bias)
         self.config = config
+        self.most: int | None = None
         self.taps = taps
         self.embed = embed
         self.ids = ids
@@ -102,6 +103,10 @@ class Eagle3Head(nn.Module):
     def fuse(self) -> "Fusion":
         """The part of the head that fuses the states of all taps."""
         return Fusion(self.input_norm, self.fc_norm, self.fc)
+
+    def blank(self, count: int) -> Tensor:
+        """Return zeros in place of tapped states [count, taps · target hidden]."""
+        return self.norm.weight.new_zeros(count, len(self.taps) * self.config.target_hidden_size)
 
     def forward(self, states: Tensor, tokens: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Run the layer over a packed row of T pairs.

@@ -1,6 +1,6 @@
 """A target's engine together with a draft head, which reads the states of the passes of the sequences it follows."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -12,9 +12,10 @@ from specdec.engine.batch import Chunk
 from specdec.engine.cpu.product import pack_products
 from specdec.engine.decoder import Decoder
 from specdec.engine.heads.checkpoint import HeadTarget, load_head
-from specdec.engine.heads.config import read_config
+from specdec.engine.heads.config import MedusaConfig, read_config
 from specdec.engine.heads.eagle3 import Eagle3Head
 from specdec.engine.heads.head_kv import HeadKv, head_layout
+from specdec.engine.heads.medusa import MedusaSlots, load_medusa
 from specdec.engine.heads.sequences import HeadSequences
 from specdec.engine.kv.pool import KvMemory
 from specdec.engine.native import CheckedModel, NativeEngine, load_checked
@@ -38,7 +39,7 @@ class HeadedEngine:
         """Load a target and its head.
 
         Args:
-            head_folder: a `speculators` or EAGLE-3 folder.
+            head_folder: a `speculators`, EAGLE-3 or Medusa folder.
             path: folder of the target.
             kv_bytes: budget for the keys and values of both, for about as many tokens.
             wide_threads: as in `NativeEngine.load`.
@@ -49,6 +50,8 @@ class HeadedEngine:
         """
         config = read_config(head_folder)
         model = load_checked(path, taps=config.tapped, **options)
+        if isinstance(config, MedusaConfig):
+            return cls._with_medusa(head_folder, config, NativeEngine.of(model, kv_bytes, wide_threads), model, options)
         head = load_target_head(head_folder, model, **options)
         layout = model.layout
         own = head_layout(head, layout.dtype, layout.device).token_bytes
@@ -57,6 +60,15 @@ class HeadedEngine:
         kv = HeadKv(head, layout.dtype, layout.device, share, options.get("attention", "auto"), name)
         target = NativeEngine.of(model, kv_bytes - share, wide_threads)
         return cls(target, HeadSequences(head, kv, target.vocab_size))
+
+    @classmethod
+    def _with_medusa(
+        cls, folder: Path, config: MedusaConfig, target: NativeEngine, model: CheckedModel, options: Mapping[str, Any]
+    ) -> Self:
+        parts = target_of(model.decoder, model.layout.dtype, model.decoder.config.num_hidden_layers)
+        head = load_medusa(folder, config, parts, allow_pickle=options.get("allow_pickle", False))
+        pack_products(head, options.get("products", "auto"))
+        return cls(target, HeadSequences(head, MedusaSlots(head), target.vocab_size))
 
     @property
     def memory(self) -> KvMemory:

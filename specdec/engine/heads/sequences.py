@@ -1,22 +1,54 @@
 """The sequences that a head follows: their states that it has not read, and drafts that follow from them."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from specdec.engine.heads.eagle3 import Eagle3Head
-from specdec.engine.heads.head_kv import HeadKv
 from specdec.engine.heads.pending import PendingStates
 from specdec.engine.kv.pool import KvMemory
 from specdec.errors import ModelRefused
 
-_TRIAL, _TRIAL_STEPS = "trial", 8
-"""Name and largest length of the sequence that measures the head."""
+_TRIAL, _TRIAL_STEPS, _TRIALS = "trial", 6, 4
+"""Name of the sequence that measures the head, most drafts of a trial, and number of trials."""
 _MOST_PENDING = 64
 """Most unread states of a sequence before its next pass. Reading many in one pass costs little for each."""
+
+
+class Head(Protocol):
+    """The modules of a head."""
+
+    most: int | None
+    """Most drafts in a row; None if there is no limit."""
+
+    @property
+    def fuse(self) -> Callable[[Tensor], Tensor]:
+        """Fuses tapped states [T, taps · hidden] to those that `HeadSlots.run` reads."""
+
+    def blank(self, count: int) -> Tensor:
+        """Return zeros in place of tapped states [count, taps · hidden]."""
+
+    def logits(self, normed: Tensor, vocab_size: int) -> Tensor:
+        """Logits of what `HeadSlots.run` returns, float32 [B, vocab_size]; -inf for an id that is never drafted."""
+
+
+class HeadSlots(Protocol):
+    """What a head keeps of sequences, and its passes over them; `HeadKv` describes the methods."""
+
+    @property
+    def memory(self) -> KvMemory: ...
+    def open(self, session: str, limit: int, tokens: Sequence[int], domain: str, known: int) -> bool: ...
+    def close(self, session: str) -> None: ...
+    def end(self, session: str) -> int: ...
+    def truncate(self, session: str, position: int) -> None: ...
+    def seal(self, session: str) -> None: ...
+    def reserve(self, session: str, position: int) -> bool: ...
+    def run(
+        self, sessions: Sequence[str], states: Tensor, tokens: Sequence[Sequence[int]]
+    ) -> tuple[Tensor, Tensor]: ...
 
 
 class HeadSequences:
@@ -26,8 +58,10 @@ class HeadSequences:
     plainly costs the head almost nothing.
     """
 
-    def __init__(self, head: Eagle3Head, kv: HeadKv, vocab_size: int) -> None:
+    def __init__(self, head: Head, kv: HeadSlots, vocab_size: int) -> None:
         """`vocab_size` is the number of valid ids of the target."""
+        self.most = head.most
+        """Most drafts in a row; None if there is no limit."""
         self._head = head
         self._kv = kv
         self._vocab_size = vocab_size
@@ -134,22 +168,24 @@ class HeadSequences:
         Raises:
             ModelRefused: there is no memory for a sequence.
         """
-        self.follow(_TRIAL, _TRIAL_STEPS, [0], "", 0)
-        if _TRIAL in self:
-            wide = len(self._head.taps) * self._head.config.target_hidden_size
-            self.append(_TRIAL, [0], self._head.norm.weight.new_zeros(1, wide))
-        if not self.can_draft(_TRIAL, _TRIAL_STEPS - 1):
-            raise ModelRefused("kv_bytes are too few for a trial of the head")
-        self.begin([_TRIAL], [0])
-        seconds = [self._timed_step() for _ in range(_TRIAL_STEPS - 2)]
-        self.finish([_TRIAL])
+        steps = min(_TRIAL_STEPS, self.most or _TRIAL_STEPS)
+        self.follow(_TRIAL, _TRIALS + steps, [0], "", 0)
+        seconds = [self._timed_step(steps) for _ in range(_TRIALS)]
         self.leave(_TRIAL)
-        return median(seconds)
+        return median(seconds[1:])
 
-    def _timed_step(self) -> float:
+    def _timed_step(self, steps: int) -> float:
+        """Return the mean duration of the steps of one draft."""
+        if _TRIAL in self:
+            self.append(_TRIAL, [0], self._head.blank(1))
+        if not self.can_draft(_TRIAL, steps):
+            raise ModelRefused("kv_bytes are too few for a trial of the head")
         started = time.perf_counter()
-        self.extend([_TRIAL], [0], [0])
-        return time.perf_counter() - started
+        self.begin([_TRIAL], [0])
+        for _ in range(steps - 1):
+            self.extend([_TRIAL], [0], [0])
+        self.finish([_TRIAL])
+        return (time.perf_counter() - started) / steps
 
     def _next(self, normed: Tensor, states: Tensor) -> Tensor:
         self._states = states

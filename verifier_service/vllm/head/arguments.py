@@ -4,7 +4,7 @@ from pathlib import Path
 
 from transformers import AutoConfig
 
-from specdec.engine.heads.config import read_config
+from specdec.engine.heads.config import MedusaConfig, read_config
 from specdec.errors import ConfigError, ModelRefused
 from verifier_service.config import VerifierSettings
 
@@ -20,7 +20,10 @@ def tapped_layers(settings: VerifierSettings) -> tuple[int, ...]:
         return ()
     if int(settings.vllm.engine_args.get("tensor_parallel_size", 1)) > 1:
         raise ConfigError("head: a target with a tensor_parallel_size above 1 runs no head")
-    taps = read_config(settings.head).tapped(_layer_count(settings.model.path))
+    config = read_config(settings.head)
+    if isinstance(config, MedusaConfig):
+        raise ModelRefused(f"{settings.head}: Medusa heads read the last state, which vllm does not hand out")
+    taps = config.tapped(_layer_count(settings.model.path))
     if 0 in taps:  # the first layer of vLLM adds to the embedding in place
         raise ModelRefused(f"{settings.head}: the head reads layer 0, whose input vllm does not hand out")
     return taps
