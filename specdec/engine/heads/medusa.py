@@ -20,6 +20,20 @@ _FILES = ("medusa_lm_head.safetensors", "model.safetensors", "medusa_lm_head.pt"
 _SHARED, _FIRST, _IDS = "lm_head.weight", "lm_heads.0.weight", "token_map"
 
 
+class _Block(nn.Module):
+    """Residual layers of one head."""
+
+    def __init__(self, width: int, layers: int, *, bias: bool) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(width, width, bias=bias) for _ in range(layers))
+
+    def forward(self, states: Tensor) -> Tensor:
+        """[B, hidden] -> [B, hidden]"""
+        for layer in self.layers:
+            states = states + silu(layer(states))
+        return states
+
+
 class MedusaHead(nn.Module):
     """The heads of one target."""
 
@@ -38,10 +52,7 @@ class MedusaHead(nn.Module):
         self._target = target
         self._ids = ids
         self._scale = config.logit_scale
-        self.blocks = nn.ModuleList(
-            nn.ModuleDict({"layers": nn.ModuleList(nn.Linear(width, width, bias=bias) for _ in range(config.layers))})
-            for _ in range(config.heads)
-        )
+        self.blocks = nn.ModuleList(_Block(width, config.layers, bias=bias) for _ in range(config.heads))
         self.lm_head = nn.Linear(width, outputs, bias=False) if config.shared_output else None
         own = 0 if config.shared_output else config.heads
         self.lm_heads = nn.ModuleList(nn.Linear(width, outputs, bias=False) for _ in range(own))
@@ -57,13 +68,7 @@ class MedusaHead(nn.Module):
 
     def forward(self, states: Tensor) -> Tensor:
         """Return the state of each head [B, heads, hidden] for the target's last states [B, hidden]."""
-        found = []
-        for block in self.blocks:
-            state = states
-            for layer in block["layers"]:
-                state = state + silu(layer(state))
-            found.append(state)
-        return torch.stack(found, 1)
+        return torch.stack([block(states) for block in self.blocks], 1)
 
     def logits(self, left: Tensor, vocab_size: int) -> Tensor:
         """Logits over the target's valid ids, float32 [B, vocab_size]; -inf for an id that the heads cannot draft.
@@ -140,9 +145,9 @@ def load_medusa(folder: Path, config: MedusaConfig, target: HeadTarget, *, allow
     ids = _draft_ids(folder, config, weights.pop(_IDS, None), target.rows)
     if config.shared_output:
         first = weights.pop(_FIRST, None)
-        own = weights.setdefault(_SHARED, target.output() if first is None else first)
-        if ids is not None and len(own) == target.rows:
-            weights[_SHARED] = own[ids]
+        shared = weights.setdefault(_SHARED, target.output() if first is None else first)
+        if ids is not None and len(shared) == target.rows:
+            weights[_SHARED] = shared[ids]
     bias = "blocks.0.layers.0.bias" in weights
     with target.device:
         places = None if ids is None else ids.to(target.device)
