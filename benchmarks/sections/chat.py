@@ -13,9 +13,8 @@ from benchmarks.reports.results import Figure, Goal, Report, Table, figure
 from benchmarks.reports.statistics import Ratio, paired, spread
 from benchmarks.run import Ask, Slice
 from benchmarks.sections.lab import Lab
-from benchmarks.sections.scale import Scale
+from benchmarks.sections.scale import Scale, chat_target
 from specdec.cli import known_models
-from specdec.errors import ConfigError
 
 KINDS = {"questions": ("multi_turn", "qa", "math_reasoning", "translation"), "texts": ("summarization", "rag")}
 """Categories of `spec_bench.jsonl` whose answers are new, and those whose answers repeat parts of the prompt."""
@@ -35,7 +34,7 @@ OFF, TEXT, WITH_HEAD = "off", "text", "text, then head"
 def measure(lab: Lab) -> Report:
     """Measure each kind of question at each temperature and number of streams."""
     scale = lab.scale
-    folder = _target(scale)
+    folder = chat_target(scale)
     local = known_models.KNOWN[scale.chat].local if scale.chat else "prompt_lookup"
     head = known_models.find(f"{scale.chat}-head") if scale.chat else None
     common = partial(ours, Pair(folder, folder), *lab.arguments, "--drafters", "0", "--local", local)
@@ -54,15 +53,6 @@ def measure(lab: Lab) -> Report:
     with_head = f', or by these and the head of this machine ("{WITH_HEAD}")' if head else ""
     text = _TEXT.format(model=folder.name, sources=local, head=with_head, turns=scale.chat_turns)
     return Report("chat", text, figures, [Table(_HEAD, rows)])
-
-
-def _target(scale: Scale) -> Path:
-    if not scale.chat:
-        return scale.pair.target
-    found = known_models.find(scale.chat)
-    if found is None:
-        raise ConfigError(f"{scale.chat} is not on this machine yet: specdec models get {scale.chat}")
-    return found
 
 
 def _prompts(folder: Path, kind: str, scale: Scale) -> Sequence[Ask]:

@@ -1,8 +1,11 @@
 """Size of the measurements: the pair, the lengths and the repeats."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from benchmarks.pair import Pair
+from specdec.cli import known_models
+from specdec.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,3 +192,17 @@ def quick(pair: Pair) -> Scale:
         chat_tokens=8,
         compiled=False,
     )
+
+
+def chat_target(scale: Scale) -> Path:
+    """Return the folder of the chat model, or of the pair's target if the scale has none.
+
+    Raises:
+        ConfigError: the chat model is not on this machine.
+    """
+    if not scale.chat:
+        return scale.pair.target
+    found = known_models.find(scale.chat)
+    if found is None:
+        raise ConfigError(f"{scale.chat} is not on this machine yet: specdec models get {scale.chat}")
+    return found

@@ -13,11 +13,10 @@ from benchmarks.reports.results import Chart, Figure, Report, Table, figure
 from benchmarks.reports.statistics import Ratio, spread
 from benchmarks.run import Ask, Run
 from benchmarks.sections.lab import Lab
-from benchmarks.sections.scale import Scale
+from benchmarks.sections.scale import Scale, chat_target
 from drafter_service.sessions.drafter import Drafter
 from specdec.cli import known_models
 from specdec.engine import NativeEngine
-from specdec.errors import ConfigError
 
 OFF = "off"
 _SOURCES = ("ngram", "prompt_lookup", "suffix")
@@ -81,7 +80,7 @@ def _share(accepted: int, judged: int) -> str:
 
 def measure(lab: Lab) -> Report:
     """Measure every category at every temperature."""
-    folder = _target(lab.scale)
+    folder = chat_target(lab.scale)
     target, conversation = load(folder), Conversation(folder)
     count, tokens = lab.scale.spec
     cells = list[Cell]()
@@ -97,15 +96,6 @@ def measure(lab: Lab) -> Report:
     tables = [Table(_HEAD, [cell.row() for cell in cells])]
     charts = [_chart(temperature, cells) for temperature in _TEMPERATURES]
     return Report("spec", _TEXT.format(target=folder.name), _figures(cells), tables, charts)
-
-
-def _target(scale: Scale) -> Path:
-    if not scale.chat:
-        return scale.pair.target
-    found = known_models.find(scale.chat)
-    if found is None:
-        raise ConfigError(f"{scale.chat} is not on this machine yet: specdec models get {scale.chat}")
-    return found
 
 
 def _drafters(scale: Scale, folder: Path) -> Mapping[str, Drafter | None]:
