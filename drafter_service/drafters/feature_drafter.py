@@ -27,12 +27,14 @@ class FeatureDrafter(ModelDrafter):
     @override
     def step(self, batch: Sequence[ScheduledSession]) -> list[StepResult]:
         """Compute the scheduled tokens. A session without features, or without an id to draft, gets no draft."""
-        able = [each for each in batch if self._can_draft(each)]
+        able, unable = list[ScheduledSession](), list[StepResult]()
+        for each in batch:
+            if self._can_draft(each):
+                able.append(each)
+            else:
+                unable.append(NoGuess(each.session, lacks_features=True))
         drafted = super().step(able) if able else []
-        return [
-            *(NoGuess(each.session) if _has_no_id(each) else each for each in drafted),
-            *(NoGuess(each.session, lacks_features=True) for each in batch if each not in able),
-        ]
+        return [*(NoGuess(each.session) if _has_no_id(each) else each for each in drafted), *unable]
 
     @override
     def translated(self, target: Vocabulary) -> ModelDrafter:

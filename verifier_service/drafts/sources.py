@@ -109,9 +109,9 @@ class DraftSources:
 
         The process of vLLM has no grammars, so there a head drafts for sessions without one.
         """
-        followed = self._settings.backend == "vllm" and call.sampling.grammar is not None
-        chains = call.speculation.tree is None and not followed
-        return self._settings.head is not None and name in ("", HEAD, HYBRID) and chains
+        unmasked = self._settings.backend == "vllm" and call.sampling.grammar is not None
+        wanted = name in ("", HEAD, HYBRID) and call.speculation.tree is None
+        return self._settings.head is not None and wanted and not unmasked
 
     def _local(self, name: str) -> Sequence[SourceKind]:
         """Return the sources of this process that a name selects."""
