@@ -45,7 +45,7 @@ class ModelFacts:
     fingerprint: str
     """SHA-256 in hex of everything that determines keys and values, from `ModelFolder.fingerprint`."""
     turn_end_ids: frozenset[int] = frozenset()
-    """Those of `end_token_ids` that only the chat template names, as the end of a turn."""
+    """End ids that only the chat template names, as the end of a turn."""
 
 
 def load_decoder(path: Path, dtype: str, device: str, *, allow_pickle: bool = False) -> tuple[Decoder, ModelFacts]:

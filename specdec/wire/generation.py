@@ -257,7 +257,7 @@ class VerifierInfo:
     kv_block_tokens: int = 0
     """Exchanged KV blocks begin and end at multiples of this number of tokens; 0 if any block can be exchanged."""
     turn_end_token_ids: tuple[int, ...] = ()
-    """Those of `end_token_ids` that only the chat template names, as the end of a turn."""
+    """End ids that only the chat template names, as the end of a turn."""
 
     @property
     def adapter(self) -> str:

@@ -1,4 +1,4 @@
-"""Features travel as bytes, in parts that join where they meet, and wrong ones are told from right ones."""
+"""Features travel as bytes, in parts that join where they meet, and wrong ones are recognised."""
 
 import pytest
 import torch
