@@ -167,9 +167,11 @@ async def serve(architecture: str, options: BeamOptions, number: int) -> dict[st
         plain = await searched(client, architecture, options, number, Mode.OFF)
         drafted = await searched(client, architecture, options, number, gamma=GAMMA)
 
+        kills = iter([process.kill])
+
         def kill(found: Found) -> None:
-            if found.accepted and process.returncode is None:
-                process.kill()
+            if found.accepted and (once := next(kills, None)):  # a second kill would take the status that wait() is for
+                once()
 
         killed = await searched(client, architecture, options, number, gamma=GAMMA, seen=kill)
         assert await process.wait() == -signal.SIGKILL

@@ -1,4 +1,4 @@
-"""An engine returns the states that enter its tapped layers, for every token of every pass."""
+"""An engine returns the states at its tapped layers, also those after the last norm, for every token of every pass."""
 
 import shutil
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from specdec.errors import ModelRefused
 from tests.support.kv_backends import KV_BACKENDS
 from tests.support.tiny_models import make_tiny_model
 
-TAPS = (2, 0, 1)
+TAPS = (2, 0, 3, 1)
 TEXTS = {name: [(start + 13 * index * index) % 320 for index in range(70)] for name, start in (("a", 1), ("b", 5))}
 
 
@@ -66,5 +66,5 @@ def test_compiled_passes_and_parts_of_passes_return_them(folder: Path, expected:
 
 
 def test_the_model_must_have_the_layer(folder: Path) -> None:
-    with pytest.raises(ModelRefused, match=r"no layer 3 .* has 3 layers"):
-        load(folder, taps=lambda layers: (0, layers))
+    with pytest.raises(ModelRefused, match=r"no layer 4 .* has 3 layers"):
+        load(folder, taps=lambda layers: (0, layers + 1))
