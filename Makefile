@@ -43,7 +43,7 @@ WORKERS ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 SYSTEM_WORKERS ?= 3
 # Floods run alone, because a bystander's share of the cores is part of what they look at.
 FLOODS := tests/attacks/test_front_door.py tests/attacks/test_admission.py tests/attacks/test_bystanders.py
-# Tests that start whole systems run behind the others, and few at a time, since all processes share the cores.
+# Tests that start whole systems run after the others, and few at a time, since all processes share the cores.
 SYSTEMS := tests/e2e tests/kubernetes tests/attacks
 
 # Hundreds of processes start: with bytecode on the disk, none compiles anew what another has compiled.

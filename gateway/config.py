@@ -43,7 +43,8 @@ class DrainSettings(Section):
 
 
 class AdmissionSettings(Section):
-    """How much work a gateway takes at once; what is over it gets 429 with `Retry-After`, or RESOURCE_EXHAUSTED."""
+    """Limits on the work that a gateway does at once. A request over a limit gets 429 with `Retry-After`, or
+    RESOURCE_EXHAUSTED."""
 
     running: int = Field(default=1024, ge=16)
     """Generations that run at once; a key gets 7 in 8 of them, an address without 3 in 4. One request may have 16."""
@@ -93,7 +94,7 @@ class KvSettings(Section):
 
 
 class ModelRoute(Section):
-    """A model that is served beside the first one: its tokenizer, and where its verifiers are."""
+    """An additional model: its tokenizer and the addresses of its verifiers."""
 
     path: Path
     """A folder with its tokenizer, as `model.path` is for the first model."""
@@ -178,7 +179,7 @@ class GatewaySettings(Settings):
     store_replicas: int = Field(default=0, ge=0)
     """Replicas that must have acknowledged a round before it is shown."""
     grace: float = Field(default=10.0, ge=0)
-    """Seconds that a generation whose caller may come back goes on without a reader; then it is stopped."""
+    """Seconds that a resumable generation continues without a reader before it is stopped."""
     poll: float = Field(default=1.0, gt=0)
     """Seconds between two probes of each verifier."""
     ping: float = Field(default=15.0, gt=0)

@@ -127,7 +127,7 @@ class SpeculationCounts(Collector):
             self._accepted[model][accepted] += 1
 
     def collect(self) -> Iterator[CounterMetricFamily]:
-        """The counters as they are now."""
+        """Return the current values of the counters."""
         rounds = {model: drafted.total() for model, drafted in self._drafted.items()}
         yield self._family("num_drafts", "Rounds with a draft.", rounds)
         yield self._family("num_draft_tokens", "Drafted tokens.", _tokens(self._drafted))

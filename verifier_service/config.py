@@ -59,7 +59,7 @@ class VllmSettings(Section):
     engine_args: Annotated[dict[str, Any], AfterValidator(_check_engine_arguments)] = Field(default_factory=dict)
     """Arguments of vLLM's engine by their names in Python, as in `tensor_parallel_size: 2` or `quantization: fp8`."""
     lora: Path | None = None
-    """Folder of a LoRA adapter that every generation uses; None is the model as it is."""
+    """Folder of a LoRA adapter that every generation uses; None uses the model without an adapter."""
     lora_modules: dict[Annotated[str, Field(min_length=1)], Path] = Field(default_factory=dict)
     """Folders of the LoRA adapters that requests may choose, by name, as in `{"sql": "/adapters/sql"}`; a request gives
     the name as its `model`."""
@@ -132,8 +132,8 @@ class VerifierSettings(Settings):
     """Address of /metrics, /livez and /readyz."""
     otel: OtelSettings = OtelSettings()
     health: Address | None = None
-    """A second address, always in plaintext and without a token, for grpc.health.v1 and reflection, which then leaves
-    the first; none when None."""
+    """Second address, always in plaintext and without a token, for grpc.health.v1 and reflection. Reflection then
+    leaves the first address. None opens no second address."""
     tls: DialTlsSettings = DialTlsSettings()
     token: Token = NO_TOKEN
     """Token that gateways must send, and that the verifier sends to drafters; any client may call when empty."""
@@ -170,7 +170,7 @@ class VerifierSettings(Settings):
     """Largest draft length."""
     drafting: DraftingSettings = DraftingSettings()
     chunk_tokens: int = Field(default=512, ge=1)
-    """Prompt tokens computed in one pass beside the sessions that decode."""
+    """Largest number of prompt tokens in one pass, in addition to the tokens of sessions that decode."""
     draft_tokens: int = Field(default=512, ge=1)
     """Largest number of drafted tokens in one pass over all sessions; the longest drafts are shortened to fit."""
     step_sessions: int | None = Field(default=None, ge=1)

@@ -21,7 +21,7 @@ class CertificateSettings(Settings):
     names: dict[str, DnsNames]
     """For each Secret with a certificate, its DNS names."""
     days: int = Field(default=3650, ge=1)
-    """How long the authority and its certificates last; what has less than a third of it left is made anew."""
+    """Lifetime of the authority and its certificates, in days. Each is replaced when less than a third is left."""
     labels: dict[str, str] = Field(default_factory=dict)
     """Labels of the Secrets."""
     cluster: ClusterSettings = ClusterSettings()

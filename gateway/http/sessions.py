@@ -84,7 +84,7 @@ class _Routes:
         return await while_connected(request, streamed(stream, self._services, as_begun, after, ids=True))
 
     async def cancel(self, id: str, user: Name = "") -> Response:
-        """End a generation with what is committed."""
+        """End a generation and keep its committed tokens."""
         return json_response(Cancelled(id=id, cancelled=await self._generator.cancel(id, calling_tenant(user))))
 
 

@@ -123,7 +123,8 @@ class Leadership:
         return silent > (lease.spec.lease_duration_seconds or self._duration)
 
     def _take(self, spec: Any) -> None:
-        """Write this candidate as holder into the spec of a Lease; a term that goes on keeps its number and begin."""
+        """Write this candidate as holder into the spec of a Lease; a renewed term keeps its number and its start
+        time."""
         if spec.holder_identity != self._identity:
             spec.lease_transitions, spec.acquire_time = (spec.lease_transitions or 0) + 1, _now()
             _log.info("leadership_taken", term=spec.lease_transitions, after=spec.holder_identity or "nobody")

@@ -4,7 +4,8 @@ from functools import cache
 from typing import Any
 
 MAX_PARTS = 64 * 1024
-"""Most fields of a message, those of its inner messages included; enough for the most messages and calls."""
+"""Most fields of a message, with those of its inner messages. Enough for the largest allowed number of messages and
+calls."""
 QUICK_BYTES = 64 * 1024
 """Size of a message whose parts are few enough without a count."""
 _LENGTH = 2

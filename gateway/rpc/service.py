@@ -130,7 +130,7 @@ class GenerationServicer(pb_grpc.GenerationServiceServicer):
     async def CancelGeneration(  # noqa: N802
         self, request: pb.CancelGenerationRequest, context: Context
     ) -> pb.CancelGenerationResponse:
-        """End a generation with what is committed."""
+        """End a generation and keep its committed tokens."""
         tenant = calling_tenant(request.user)
         return pb.CancelGenerationResponse(cancelled=await self._generator.cancel(request.id, tenant))
 

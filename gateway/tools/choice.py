@@ -54,7 +54,8 @@ class ToolChoice:
         return () if self.kind == "none" else self.tools
 
     def grammar(self, tool_format: ToolFormat, answer: Grammar | None = None) -> Grammar | None:
-        """Return the grammar for required or strict calls, or for calls beside a form; None if there are none.
+        """Return the grammar for required or strict calls, or for calls that are alternatives to a form; None if none
+        apply.
 
         Args:
             tool_format: format in which the model writes calls.

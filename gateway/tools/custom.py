@@ -45,7 +45,7 @@ def earlier_call(name: str, given: str, call_id: str) -> ToolCall:
 
 
 def as_function(call: ToolCall) -> ToolCall:
-    """Return a call with JSON arguments, whatever the kind of its tool."""
+    """Return a call with JSON arguments, for a tool of any kind."""
     return replace(call, arguments=json.dumps({INPUT: call.arguments}, ensure_ascii=False)) if call.custom else call
 
 

@@ -90,7 +90,7 @@ def properties_of(tool: Tool, place: str) -> tuple[dict[str, Any], set[str], dic
 
 
 def python_values(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
-    """Return the grammar of a parameter's values in Python; what is inside lists and objects is written as in JSON."""
+    """Return the grammar of a parameter's values in Python; values inside lists and objects are in JSON."""
     choices = [schema["const"]] if "const" in schema else schema.get("enum")
     if schema.get("type") in ("boolean", "null") and not choices:
         choices = [True, False] if schema["type"] == "boolean" else [None]

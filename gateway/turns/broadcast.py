@@ -17,7 +17,7 @@ from gateway.turns.events import Event, OutputRound, joined_rounds
 from specdec.errors import Draining, SessionStoreDown, SpecdecError
 
 _IN_A_ROW = 32
-"""Most events that a reader takes before the event loop runs others."""
+"""Most events that a reader takes before it yields to the event loop."""
 _log = structlog.get_logger()
 
 
@@ -55,7 +55,7 @@ class Broadcast:
         self._ended = False
         self._readers: set[_Reader] = set()
         self._at_end = 0
-        """Number of readers that take the rounds at the end. To the source, they have read what is published."""
+        """Number of readers that take all rounds at the end. They count as having read every published round."""
         self._changed = asyncio.Event()
         """Set at every event and at the end. A reader that has every event clears it and waits."""
         self._over = asyncio.Event()
@@ -91,8 +91,7 @@ class Broadcast:
     async def read_at_end(self) -> AsyncGenerator[Event]:
         """Yield Started at once and the rest, with rounds joined, when the generation has ended or failed.
 
-        The source may be as far ahead of the published rounds as it may be ahead of a reader that takes each at once.
-        """
+        For flow control, such a reader counts as one that takes each round when it is published."""
         reader = self._add_reader()
         self._at_end += 1
         try:

@@ -125,7 +125,7 @@ class Output:
 
 
 def described_tokens(started: Started, outputs: Iterable[Output]) -> int:
-    """Return the number of tokens that a whole answer describes: output tokens, and the likely ones beside each."""
+    """Return the number of tokens that a whole answer describes: the output, and the likely tokens listed with each."""
     call = started.header.call
     own, scored = 1 + (call.logprobs or 0), 1 + (call.prompt_logprobs or 0)
     return sum(own * len(each.tokens) + scored * len(each.prompt_logprobs or ()) for each in outputs)

@@ -50,7 +50,8 @@ _LAST = 32
 _QUICK_TOKENS = 1024
 """Most output tokens of a turn that are read back on the event loop, in a few milliseconds; more on a thread."""
 _QUICK_PROMPT = 1024
-"""Most tokens before an output that are checked on the event loop; more on a thread, which spreads many choices."""
+"""Longest prompt, in tokens, that is checked on the event loop. Longer ones are checked on a thread, because many
+choices may share one."""
 _Result = TypeVar("_Result")
 
 _log = structlog.get_logger()
@@ -300,7 +301,7 @@ class Generator:
         return history, view.model_fingerprint, expect, called
 
     async def _beside(self, request: GenerationRequest, work: Callable[[], _Result], size: int, quick: int) -> _Result:
-        """Run work on a number of tokens: on the event loop up to `quick`, otherwise on a thread."""
+        """Run work on a number of tokens: on the event loop if there are at most `quick`, otherwise on a thread."""
         if size <= quick:
             return work()
         return await self._services.beside.run(place_share(request.tenant), work, size)
@@ -343,7 +344,7 @@ def _session_is_generation() -> Iterator[None]:
 
 
 async def joined(generations: Sequence[AsyncGenerator[Event]], entrance: Places) -> AsyncGenerator[Event]:
-    """Yield the events of a request's generations. At the first event all hold their own places: leave `entrance`."""
+    """Yield the events of a request's generations. Leave `entrance` at the first event, when all are admitted."""
     async with aclosing(merged(generations) if len(generations) > 1 else generations[0]) as events:
         async for event in events:
             entrance.leave()

@@ -15,7 +15,7 @@ from gateway.turns.broadcast import Broadcasts, Leases
 from gateway.verifiers.pass_loop import PassLoops
 
 SHORT = 64 * 1024
-"""Tokens that are described or read back in about 0.1 s."""
+"""Number of tokens that can be described or read back in about 0.1 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,6 @@ class Services:
     """Rate limits of the API keys; None if no key is required."""
     grammars: GrammarChecker = field(default_factory=GrammarChecker)
     beside: FairThreads = field(default_factory=lambda: FairThreads("work", sys.maxsize, SHORT))
-    """Threads for work of admitted requests that would hold the event loop; its size is a number of tokens."""
+    """Threads for long work of admitted requests, which would block the event loop. Work is measured in tokens."""
     broadcasts: Broadcasts = field(default_factory=Broadcasts)
     """Generations that run in this process."""

@@ -193,7 +193,7 @@ class TurnRunner:
         self._unused_epoch = 0
         """Acquired epoch that no call has used yet; 0 if there is none."""
         self._prefix: Prefix = ()
-        """Prefix that places the generation."""
+        """Prefix of the prompt, by which a verifier is chosen."""
         self._attempt: Attempt | None = None
         """Attempt at the current verifier, or None."""
         self._waiting: asyncio.Timeout | None = None

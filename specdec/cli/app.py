@@ -154,10 +154,9 @@ def advise(
     draft_operations: options.DraftOperations = 0.0,
     as_json: options.Json = False,
 ) -> None:
-    """Say how many verifiers and drafters a throughput takes, whether drafting pays, and whether apart.
+    """Compute how many verifiers and drafters a throughput needs, and whether drafting and separate drafters pay.
 
-    The numbers are given, or read from what runs (--from); what is given wins.
-    """
+    Numbers come from the options, or else from a running system (--from)."""
     given = {"alpha": alpha, "gamma": gamma, "draft_batch": draft_batch, "verify_batch": verify_batch}
     times = {"draft_step": draft_ms, "verify_pass": verify_ms, "plain_pass": plain_ms, "round_trip": round_trip_ms}
     given |= {name: None if time is None else time / 1000 for name, time in times.items()}
@@ -214,10 +213,9 @@ def prove(
     streams: Annotated[int, typer.Option(min=1, max=256, help="Requests at once.")] = 8,
     as_json: options.Json = False,
 ) -> None:
-    """Test whether a deployment's drafts leave the target's distribution as it is; exit status 1 when they do not.
+    """Test whether drafts change the output distribution of a deployment; exit status 1 if they do.
 
-    Without --reference the deployment itself is asked to draft nothing, which only specdec's API can be.
-    """
+    Without --reference, the same deployment generates the reference without drafts. Only specdec's API allows that."""
     proof = proving.prove(proving.Plan(url, reference, samples, alpha, streams), proving.http)
     proving.show(Console(), proof, as_json)
     if proof.verdict != "exact":

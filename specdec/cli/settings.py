@@ -136,7 +136,7 @@ class UpSettings(Settings):
     log_dir: Path | None = None
     """Folder for the processes' logs; when None, one that is removed at the end."""
     restarts: int = Field(default=5, ge=0)
-    """How often in a row a process that ended is started again; one that has run for a minute begins anew."""
+    """Largest number of consecutive restarts of a process that ends. A minute of running resets the count."""
     start_timeout: float = Field(default=180.0, gt=0)
     """Seconds within which every process must become healthy."""
 

@@ -21,7 +21,7 @@ class StoredSession:
     id: str
     model: str
     turn: int
-    """Number of turns begun: what the next request may expect."""
+    """Number of turns begun: the `expect_turn` of the next request."""
     tokens: int
     """Number of committed tokens of all turns."""
     generating: bool
@@ -63,7 +63,7 @@ class TokenizedPrompt:
 
 @dataclass(frozen=True, slots=True)
 class UnaryCall(Generic[T]):
-    """A call with one answer. It may be repeated: repeated calls have the effect of one."""
+    """A call with one answer. It is idempotent, so it may be repeated."""
 
     method: Callable[[Any], Any]
     """Function from a channel to the method of its stub."""

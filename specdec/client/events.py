@@ -14,7 +14,7 @@ from specdec.wire.report import RoundReport
 
 @dataclass(frozen=True, slots=True)
 class PromptRequest:
-    """Request for one generation. None leaves a choice to the server; the names are those of the API."""
+    """Request for one generation, with the field names of the API. None leaves a choice to the server."""
 
     prompt: Prompt
     max_tokens: int | None = None
@@ -63,7 +63,7 @@ class PromptRequest:
     logprobs: int | None = None
     """Number of likely tokens that are reported with each output token; None reports no log probabilities."""
     prompt_logprobs: int | None = None
-    """The same for the tokens of the prompt."""
+    """Like `logprobs`, for the tokens of the prompt."""
     prediction: str = ""
     """Text that much of the output is expected to repeat; it is drafted from."""
     structured_output: OutputForm | None = None
@@ -171,7 +171,7 @@ class RoundEvent:
 
 @dataclass(frozen=True, slots=True)
 class DrafterCounts:
-    """The rounds that one drafter drafted for; the fields are those of the API."""
+    """Statistics of the rounds of one drafter, with the field names of the API."""
 
     num_spec_steps: int = 0
     num_draft_tokens: int = 0
@@ -182,7 +182,7 @@ class DrafterCounts:
 
 @dataclass(frozen=True, slots=True)
 class SpeculationTotals:
-    """What speculation did, with vLLM's names; the fields are those of the API."""
+    """Statistics of speculation, with the field names of the API, which are vLLM's."""
 
     mode: Mode | None = None
     num_spec_steps: int = 0
@@ -223,7 +223,7 @@ class FinishedEvent:
     matched_stop: str = ""
     """Stop string that ended the output; empty if none did."""
     cached_tokens: int = 0
-    """Number of prompt tokens that were not computed anew."""
+    """Number of prompt tokens found in the prefix cache."""
     accepted_prediction_tokens: int = 0
     rejected_prediction_tokens: int = 0
     speculation: SpeculationTotals | None = None

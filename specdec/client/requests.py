@@ -49,7 +49,7 @@ class FunctionTool:
 
 @dataclass(frozen=True, slots=True)
 class CustomTool:
-    """Tool whose input is a text, in place of arguments."""
+    """Tool whose input is text instead of a JSON object of arguments."""
 
     name: str
     description: str = ""
@@ -83,12 +83,12 @@ class OutputForm:
 
 @dataclass(frozen=True, slots=True)
 class ChatOptions:
-    """What the model's chat template takes besides the messages. None and empty leave a choice to the server."""
+    """Inputs of the model's chat template besides the messages. None and empty leave a choice to the server."""
 
     add_generation_prompt: bool | None = None
-    """Whether the assistant's next message is opened."""
+    """Whether the prompt ends with the start of the assistant's next message."""
     continue_final_message: bool = False
-    """Whether the last message, which is the assistant's, is the beginning of the output."""
+    """Whether the output continues the last message, which must be the assistant's."""
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments of the template."""
     reasoning_effort: str = ""
@@ -100,7 +100,7 @@ class ChatOptions:
     documents: tuple[Mapping[str, str], ...] = ()
     """Documents for templates that render them, each of texts by name."""
     include_reasoning: bool | None = None
-    """Whether messages of the answer have the thinking."""
+    """Whether messages of the answer contain the thinking."""
 
 
 Prompt = str | tuple[int, ...] | tuple[ChatMessage, ...]

@@ -23,7 +23,7 @@ from specdec.sampling.cache import parts
 from specdec.sampling.distribution import sample
 
 _DIGITS = 6
-"""Digits of an overlap. Devices add in other orders, and so differ in the last of a float64's."""
+"""Decimal digits of an overlap. Devices add in different orders, so the last digits of a float64 differ."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ _HELD_OUT_SEED = 2**31
 
 @dataclass(frozen=True)
 class DrafterPlan:
-    """What to train, from what, and where to."""
+    """Options of a training run: models, data and output folder."""
 
     target: Path
     """Folder of the target."""

@@ -1,4 +1,4 @@
-"""Beam searches of a process by whether they hold memory, with the limit of those that wait for it."""
+"""Counts the beam searches of a process that run and that wait for memory, and limits those that wait."""
 
 from specdec.errors import QueueFull
 from verifier_service.metrics import BeamMetrics
@@ -24,7 +24,7 @@ class BeamTally:
         return BeamPlace(self, width)
 
     def add(self, *, waiting: int = 0, running: int = 0, beams: int = 0) -> None:
-        """Change the numbers of searches that wait and run, and of the beams of those that run."""
+        """Add to the numbers of waiting searches, running searches and running beams; each may be negative."""
         self._waiting, self._running = self._waiting + waiting, self._running + running
         self._beams += beams
         self.metrics.waiting.set(self._waiting)

@@ -15,7 +15,7 @@ Tokens = tuple[int, ...]
 
 
 class NoRoom(Exception):
-    """There is no memory for the beams now. The search can go on from its last state once there is."""
+    """There is no memory for the beams now. The search can continue from its last state when memory is free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,7 @@ def _rows(parts: Sequence[_Part], tokens: Sequence[Tokens], logprobs: Tensor) ->
 
 
 def _path(part: _Part, tokens: Sequence[Tokens], beam: Tokens) -> list[int]:
-    """Return the indices, among the tokens of the part, of those of a new running beam except its last."""
+    """Return the path of a new running beam without its last token, as indices among the tokens of the part."""
     found, places = list(range(len(part.pending))), {tokens[node]: at for at, node in enumerate(part.nodes)}
     for end in range(len(part.beam.tokens) + 1, len(beam)):
         found.append(len(part.pending) + places[beam[:end]])

@@ -24,7 +24,7 @@ class Proposal(NamedTuple):
     drafter: str = ""
     """Kind of the source or drafter that made the draft."""
     local: bool = False
-    """Whether no drafter was asked, so that the round tells nothing about drafters."""
+    """Whether no drafter was asked, so that the round gives no information about drafters."""
     head: int = 0
     """Number of tokens that the target's head drafts for the round, just before its pass; `draft` is empty then."""
     network: float = 0.0

@@ -22,7 +22,8 @@ class FeatureWindow:
         return self._parts[-1].end if self._parts else 0
 
     def add(self, features: Features) -> None:
-        """Add features. After a gap only they are kept, and those of known tokens, computed again, are dropped."""
+        """Add features. After a gap, older features are dropped. Features of tokens that have some already are
+        ignored."""
         if features.start > self.end:
             self._parts.clear()
             self._bytes = 0

@@ -19,7 +19,7 @@ class MessageUsage(BaseModel):
     """Token counts as Anthropic's clients read them."""
 
     input_tokens: int
-    """Tokens of the prompt that were computed anew."""
+    """Prompt tokens that were not found in the prefix cache."""
     cache_creation_input_tokens: int = 0
     cache_read_input_tokens: int = 0
     output_tokens: int

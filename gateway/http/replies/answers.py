@@ -127,7 +127,8 @@ class ConnectedClient:
         return own and kind is not None and issubclass(kind, asyncio.CancelledError)
 
     async def _disconnected(self) -> None:
-        """Cancel the work when the client disconnects, and again while it goes on: a cancellation may be lost."""
+        """Cancel the work when the client disconnects, and repeat that until the work ends, because a cancellation may
+        be lost."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
         while True:

@@ -74,7 +74,7 @@ class SpeculationDetail(BaseModel):
 
 
 class BeamSearchReport(BaseModel):
-    """What a beam search found beside its tokens."""
+    """Result of a beam search, besides its tokens."""
 
     score: float
     """Log probability of the tokens, divided by their number to the power of the length penalty."""

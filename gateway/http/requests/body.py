@@ -33,7 +33,7 @@ _MEMBERS = 256
 _PIECE = 64 * 1024
 """Most bytes that are decompressed at once, so that little is read of a body that grows too large."""
 _MISTAKES = ("int_type", "greater_than_equal")
-"""Errors of default-only fields that are plain mistakes, and no request for what the field does."""
+"""Errors of default-only fields that are mistakes of type or range, not requests for an unsupported feature."""
 MAX_FIELDS = MAX_IDS
 """Most fields of one JSON object: each may be wrong, and every mistake takes memory."""
 _LONGEST_GUESS = 64
@@ -66,7 +66,8 @@ def check_shape(body: Mapping[str, Any], raw: bytes) -> None:
 
 
 def _count(value: Any, characters: str) -> int:
-    """Opening brackets or commas that a value has as JSON, those of its texts included; about right for lists."""
+    """Return the number of opening brackets or commas in the JSON of a value, with those inside texts. An estimate for
+    lists."""
     text = repr(value)
     return sum(map(text.count, characters))
 

@@ -313,7 +313,7 @@ class CompletionBody(GenerationBody):
 
     @property
     def shows_prompt_only(self) -> bool:
-        """Whether no output is shown; a token is generated all the same, which ends the request."""
+        """Whether no output is shown. One token is still generated, which ends the request."""
         return bool(self.echo) and self.max_tokens == 0
 
 

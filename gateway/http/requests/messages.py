@@ -50,7 +50,7 @@ class MessageBody(Body):
 
 
 class TemplateBody(Body):
-    """What is rendered beside messages and tools, and how the prompt begins and ends."""
+    """Inputs of the chat template besides messages and tools, and the options for the ends of the prompt."""
 
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None

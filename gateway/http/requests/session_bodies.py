@@ -20,7 +20,7 @@ class SessionBody(Body):
 
 
 class SessionReply(BaseModel):
-    """A session as it is at one moment."""
+    """Snapshot of a session."""
 
     id: str
     object: Literal["session"] = "session"

@@ -1,4 +1,4 @@
-"""The fields of a chat that speak of tools: what is offered, which must be called, and what was called before."""
+"""The tool fields of a chat: the tools offered, the choice among them, and earlier calls."""
 
 import json
 from typing import Annotated, Any, ClassVar, Literal

@@ -32,7 +32,7 @@ SHOWN = {
     *("instructions", "max_output_tokens", "metadata", "parallel_tool_calls", "previous_response_id", "store"),
     *("temperature", "tool_choice", "tools", "top_p", "truncation", "user"),
 }
-"""Fields of a request that its response repeats as they are."""
+"""Fields of a request that its response repeats unchanged."""
 _LOGPROBS = "message.output_text.logprobs"
 _HOSTED = ("web_search", "image_generation", "file_search", "code_interpreter")
 

@@ -28,7 +28,7 @@ class ResponseUsage(BaseModel):
 
 
 class ResponseReply(BaseModel):
-    """The answer of /v1/responses, with what the request asked for."""
+    """The answer of /v1/responses, which repeats fields of the request."""
 
     id: str
     """Id of the response, for the next request's `previous_response_id`."""

@@ -13,7 +13,7 @@ export class Acceptance {
     this.element = element("div", { hidden: true }, element("h3", {}, "α by position"), this.#bars);
   }
 
-  /** Count a round: tokens behind the first rejected one were not judged by themselves. */
+  /** Count a round. Tokens after its first rejected one have no verdict of their own. */
   add(report) {
     report.drafted.slice(0, report.accepted + 1).forEach((token, position) => {
       this.#judged[position] = (this.#judged[position] ?? 0) + 1;

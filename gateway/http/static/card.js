@@ -16,7 +16,7 @@ const REASONS = {
 export function card(report, number) {
   const made = element("section", { className: "card" });
   made.setAttribute("aria-label", `Round ${number}`);
-  made.append(element("h3", {}, `Round ${number}, behind ${report.base_len} tokens`));
+  made.append(element("h3", {}, `Round ${number}, at position ${report.base_len}`));
   for (const line of facts(report)) made.append(element("p", {}, line));
   if (report.drafted.length) made.append(table(report.drafted));
   return made;

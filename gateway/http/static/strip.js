@@ -17,7 +17,7 @@ export class Strip {
     this.element = element("div", {}, this.#list, this.#place);
   }
 
-  /** Add a round behind the others. */
+  /** Add a round after the others. */
   add(report) {
     const index = this.#list.children.length;
     const drafted = report.drafted.length;

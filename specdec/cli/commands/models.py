@@ -39,7 +39,7 @@ def _get(name: Annotated[str, typer.Argument(help="A known model's name, or a GG
 
 @models.command("list", epilog=EPILOG)
 def _list() -> None:
-    """Show the known models, and the folders of those that are here."""
+    """List the known models, and the folders of downloaded ones."""
     show(Console())
 
 

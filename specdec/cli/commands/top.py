@@ -27,7 +27,7 @@ def command(
     looks: Annotated[int, typer.Option(min=0, help="Looks after which it ends; 0 is never.")] = 0,
     api_key: options.ApiKey = "",
 ) -> None:
-    """Show gateways, verifiers and drafters live, by their metrics; without options, those of `specdec up`."""
+    """Show live metrics of gateways, verifiers and drafters; by default those of `specdec up`."""
     fleet = Fleet(urls_of(sources or (), state), api_key)
     with stop_on_signals() as stop:
         top(Console(), fleet, every, looks, stop)

@@ -100,7 +100,8 @@ class _Graphs:
 
 
 def _returned(found: Any, outputs: Sequence[Tensor]) -> tuple[int, tuple[int, ...] | None] | None:
-    """Where a pass takes its result from: fields `last` and `taps` of `_Direct`; None if not from `outputs` alone."""
+    """Indices of a pass's results among the outputs: the fields `last` and `taps` of `_Direct`; None if any result is
+    not an output."""
     if not {_STATES} <= set(found) <= {_STATES, _TAPPED}:
         return None
     places = {id(each): index for index, each in enumerate(outputs)}

@@ -36,7 +36,7 @@ class Head(Protocol):
 
 
 class HeadSlots(Protocol):
-    """What a head keeps of sequences, and its passes over them; `HeadKv` describes the methods."""
+    """State of a head's sequences, and its passes over them; `HeadKv` describes the methods."""
 
     @property
     def memory(self) -> KvMemory: ...

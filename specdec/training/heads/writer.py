@@ -25,7 +25,7 @@ _MARK = "\x01"
 
 @dataclass(frozen=True)
 class HeadPlan:
-    """What to train, from what, and where to."""
+    """Options of a training run: target, data and output folder."""
 
     target: Path
     """Folder of the target."""

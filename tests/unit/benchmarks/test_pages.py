@@ -49,13 +49,15 @@ def test_every_run_stays_with_its_date(places: Places) -> None:
     assert "| bytes | 7 |" in page
 
 
-def test_the_page_names_each_missed_goal_and_each_section_without_a_run(places: Places) -> None:
+def test_the_page_names_one_missed_goal_of_a_section_and_counts_others(places: Places) -> None:
     publish(_report("engine", 1.4), "", places, load="0.1")
     publish(_report("stack", 0.9), "", places, load="0.1")
+    missed = [Figure(name, "0.50", "≥ 1", "no") for name in ("first", "second", "third")]
+    publish(Report("prompt", "", missed), "", places, load="0.1")
     page = places.performance.read_text()
     assert "| ours / theirs | ≥ 1, aim 1.3 | 0.90 (0.50..2.00) | [stack](RESULTS.md#stack) |" in page
     assert "[engine](RESULTS.md#engine)" not in page
-    assert "Not measured yet: prompt, concurrency, capacity," in page
+    assert "| first, and 2 more | ≥ 1 | 0.50 | [prompt](RESULTS.md#prompt) |" in page
     assert "mean nothing" not in page
     assert "| ours / theirs | 1.40 (0.50..2.00) | ≥ 1, aim 1.3 | yes, the aim too |" in places.results.read_text()
     assert "![sessions](performance/speed.png)" in places.results.read_text()

@@ -1,7 +1,7 @@
 -- uses: clock, sessions/shared, sessions/pass
--- The rounds of one pass. ARGV: lease ms, rounds, each packed: epoch, base, and tokens, finish and note behind their
--- lengths.
--- OK, and for each round: OK cancel | DUP cancel | FENCED | GAP n | MISMATCH n | CORRUPT n | SPOILED | NOSESSION
+-- Commit the rounds of one pass. ARGV: lease ms, then the packed rounds: epoch, base, and the tokens, finish and note,
+-- each after its length.
+-- Returns OK, and for each round: OK cancel | DUP cancel | FENCED | GAP n | MISMATCH n | CORRUPT n | SPOILED | NOSESSION
 local now, lease_ms = clock(), tonumber(ARGV[1])
 local due = now + 2 * lease_ms / 3  -- a lease that ends before it is renewed
 

@@ -118,25 +118,25 @@ class _EarlyStopping:
 class _EarlyStoppingEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EarlyStopping.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     EARLY_STOPPING_UNSPECIFIED: _EarlyStopping.ValueType  # 0
-    """Not set: estimate."""
+    """Same as estimate."""
     EARLY_STOPPING_ESTIMATE: _EarlyStopping.ValueType  # 1
-    """Once no running beam scores higher than the worst finished one by its present length."""
+    """The search ends when no running beam, scored at its current length, beats the worst finished beam."""
     EARLY_STOPPING_FULL: _EarlyStopping.ValueType  # 2
-    """At once."""
+    """The search ends immediately."""
     EARLY_STOPPING_NEVER: _EarlyStopping.ValueType  # 3
-    """Once no running beam can score higher at any length."""
+    """The search ends when no running beam can beat the worst finished beam at any length."""
 
 class EarlyStopping(_EarlyStopping, metaclass=_EarlyStoppingEnumTypeWrapper):
-    """When a search ends that has as many finished beams as it is wide."""
+    """When a beam search ends, once it has as many finished beams as its width."""
 
 EARLY_STOPPING_UNSPECIFIED: EarlyStopping.ValueType  # 0
-"""Not set: estimate."""
+"""Same as estimate."""
 EARLY_STOPPING_ESTIMATE: EarlyStopping.ValueType  # 1
-"""Once no running beam scores higher than the worst finished one by its present length."""
+"""The search ends when no running beam, scored at its current length, beats the worst finished beam."""
 EARLY_STOPPING_FULL: EarlyStopping.ValueType  # 2
-"""At once."""
+"""The search ends immediately."""
 EARLY_STOPPING_NEVER: EarlyStopping.ValueType  # 3
-"""Once no running beam can score higher at any length."""
+"""The search ends when no running beam can beat the worst finished beam at any length."""
 Global___EarlyStopping: _TypeAlias = EarlyStopping  # noqa: Y015
 
 class _TokenOrigin:
@@ -375,9 +375,9 @@ class Grammar(_message.Message):
     digest: _builtins.str
     """SHA-256 in hex of kind, text, behind and budget. A service that computes another digest refuses the grammar."""
     behind: _builtins.str
-    """Closing tag after which the grammar starts, or the opening and the closing tag on two lines. A third line is the
-    text before the grammar when the model does not think. Empty starts the grammar with the output. Before the closing
-    tag any text is allowed, but no end of the output.
+    """Closing tag of the model's thinking, after which the grammar starts, or the opening and the closing tag on two
+    lines. A third line is the text that precedes the grammar when the model does not think. Empty starts the grammar
+    with the output. Before the closing tag the output may be any text but may not end.
     """
     budget: _builtins.int
     """Largest number of thinking tokens, after which the closing tag is forced; unset sets no bound."""
@@ -493,7 +493,7 @@ Global___TreeOptions: _TypeAlias = TreeOptions  # noqa: Y015
 
 @_typing.final
 class BeamOptions(_message.Message):
-    """How beams are searched."""
+    """Options of a beam search."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -501,11 +501,11 @@ class BeamOptions(_message.Message):
     LENGTH_PENALTY_FIELD_NUMBER: _builtins.int
     EARLY_STOPPING_FIELD_NUMBER: _builtins.int
     width: _builtins.int
-    """Beams, 1..16."""
+    """Number of beams, 1..16."""
     length_penalty: _builtins.float
-    """Exponent of the length by which the log probability of a finished beam is divided, in [-10, 10]; default 1."""
+    """A finished beam's score is its log probability divided by its length to this power. In [-10, 10]; default 1."""
     early_stopping: Global___EarlyStopping.ValueType
-    """When the search ends."""
+    """Condition that ends the search; unset is estimate."""
     def __init__(
         self,
         *,
@@ -525,7 +525,7 @@ Global___BeamOptions: _TypeAlias = BeamOptions  # noqa: Y015
 
 @_typing.final
 class BeamReport(_message.Message):
-    """What a search found beside its tokens."""
+    """Result of a beam search, besides its tokens."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -533,11 +533,11 @@ class BeamReport(_message.Message):
     STEPS_FIELD_NUMBER: _builtins.int
     ACCEPTED_FIELD_NUMBER: _builtins.int
     score: _builtins.float
-    """Log probability of the tokens, divided by their number to the power of the length penalty."""
+    """Natural log probability of the tokens, divided by their number to the power of the length penalty."""
     steps: _builtins.int
-    """Steps: each extends all beams by a token."""
+    """Number of steps. A step extends every beam by one token."""
     accepted: _builtins.int
-    """Of these, steps without a target pass of their own, for a drafter had proposed all their beams."""
+    """Number of those steps that needed no target pass of their own, because a drafter had proposed all their beams."""
     def __init__(
         self,
         *,

@@ -22,7 +22,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class DraftBeamsRequest(_message.Message):
-    """The running beams of a search."""
+    """Running beams of a beam search, to be extended."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -35,24 +35,24 @@ class DraftBeamsRequest(_message.Message):
     CACHE_SALT_FIELD_NUMBER: _builtins.int
     CHECKSUM_FIELD_NUMBER: _builtins.int
     tokenizer_hash: _builtins.str
-    """Fingerprint of the target's tokenizer; a drafter with another one proposes nothing."""
+    """Fingerprint of the target's tokenizer; a drafter with a different tokenizer proposes nothing."""
     prompt: _builtins.bytes
-    """What all beams begin with, int32 little-endian."""
+    """Token ids that all beams begin with, int32 little-endian."""
     width: _builtins.int
-    """Beams to propose for each step."""
+    """Number of beams to propose for each step, 1..16."""
     steps: _builtins.int
-    """Steps."""
+    """Number of steps to propose beams for, at least 1. A step extends each beam by one token."""
     cache_salt: _builtins.str
-    """Only searches and sessions of one salt share what has been computed of a common prefix."""
+    """Only searches and sessions with the same salt share the KV of a common prefix."""
     checksum: _builtins.int
     """CRC-32 of the bytes before this field, the last; sent where the call declares it."""
     @_builtins.property
     def beams(self) -> _containers.RepeatedCompositeFieldContainer[Global___RunningBeam]:
-        """At least one."""
+        """Running beams, at least one."""
 
     @_builtins.property
     def end_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Ids after which no beam goes on."""
+        """Ids that end a beam."""
 
     def __init__(
         self,
@@ -76,16 +76,16 @@ Global___DraftBeamsRequest: _TypeAlias = DraftBeamsRequest  # noqa: Y015
 
 @_typing.final
 class RunningBeam(_message.Message):
-    """One beam."""
+    """A beam that has not ended."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     TOKENS_FIELD_NUMBER: _builtins.int
     SCORE_FIELD_NUMBER: _builtins.int
     tokens: _builtins.bytes
-    """Tokens after the prompt, int32 little-endian."""
+    """Token ids after the prompt, int32 little-endian."""
     score: _builtins.float
-    """Log probability under the target."""
+    """Natural log probability of these tokens under the target, not divided by a length."""
     def __init__(
         self,
         *,
@@ -102,7 +102,7 @@ Global___RunningBeam: _TypeAlias = RunningBeam  # noqa: Y015
 
 @_typing.final
 class DraftBeamsResponse(_message.Message):
-    """Proposed beams, step after step; empty where the drafter has none."""
+    """Proposed beams, step after step; empty if the drafter proposes none."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -110,10 +110,10 @@ class DraftBeamsResponse(_message.Message):
     PARENTS_FIELD_NUMBER: _builtins.int
     CHECKSUM_FIELD_NUMBER: _builtins.int
     tokens: _builtins.bytes
-    """The last token of each, int32 little-endian."""
+    """Last token id of each proposed beam, int32 little-endian."""
     parents: _builtins.bytes
-    """What each extends, int32 little-endian: the index of a running beam, or the number of running beams plus the index
-    of an earlier proposed beam.
+    """Parent of each proposed beam, int32 little-endian: the index of a running beam, or the number of running beams plus
+    the index of an earlier proposed beam.
     """
     checksum: _builtins.int
     """CRC-32 of the bytes before this field, the last; sent where the call declares it."""
@@ -156,7 +156,7 @@ class DraftRequest(_message.Message):
 
     @_builtins.property
     def commits(self) -> _containers.RepeatedCompositeFieldContainer[Global___Commit]:
-        """Verdicts. Each asks for the next draft of its session."""
+        """Committed tokens of sessions. Each commit asks for the next draft of its session."""
 
     @_builtins.property
     def closes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Close]:
@@ -263,7 +263,7 @@ class Hello(_message.Message):
     """The draft head whose features this verifier can send, and their data type; empty if it sends none."""
     @_builtins.property
     def vocabulary(self) -> Global___Vocabulary:
-        """The target's vocabulary, for a drafter with another tokenizer to translate; without it such a drafter refuses."""
+        """The target's vocabulary. A drafter with a different tokenizer needs it to translate, and refuses if it is unset."""
 
     def __init__(
         self,
@@ -335,9 +335,9 @@ class HelloAck(_message.Message):
     kind: _builtins.str
     """Kind of the drafter: "model", "counts", "ngram" and so on."""
     overlap: _builtins.float
-    """Share of the smaller vocabulary that both tokenizers have, if drafts are translated."""
+    """Share of the smaller vocabulary that both tokenizers have, in [0, 1]; set if drafts are translated."""
     outcomes: _builtins.int
-    """Largest number of verdict outcomes of a session that chains are pushed for without a request; 0 pushes none."""
+    """Largest number of possible verdicts of one session for which this drafter sends chains in advance; 0 sends none."""
     encoder_decoder: _builtins.bool
     """Whether the draft model has an encoder for the prompt; it drafts only for targets of the same kind."""
     features: _builtins.str
@@ -425,7 +425,7 @@ class Open(_message.Message):
     mode: _common_pb2.VerificationMode.ValueType
     """Verification mode, which decides how drafts are drawn."""
     gamma: _builtins.int
-    """Number of tokens to draft beyond the prefix."""
+    """Number of tokens to draft after the prefix."""
     max_len: _builtins.int
     """Largest length of the sequence in tokens."""
     cache_salt: _builtins.str
@@ -435,9 +435,9 @@ class Open(_message.Message):
     request_id: _builtins.str
     """Request id of the caller, for the log of this service; empty for none."""
     outcomes: _builtins.int
-    """Largest number of outcomes of the running verdict to push chains for; 0 asks for none."""
+    """Largest number of possible verdicts of the running round for which to send chains in advance; 0 asks for none."""
     uniform: _builtins.bool
-    """Whether the verifier reads `uniform_ids` of a draft. Without it, a distribution lists its ids."""
+    """Whether the verifier reads `uniform_ids` of a draft. If false, every distribution lists its ids."""
     @_builtins.property
     def sampling(self) -> _common_pb2.SamplingParams:
         """The request's sampling, used for q exactly as the target uses it for p."""
@@ -448,11 +448,11 @@ class Open(_message.Message):
 
     @_builtins.property
     def tree(self) -> Global___TreePlan:
-        """Ask for one tree a round instead of a chain; gamma is the largest number of nodes of the next tree."""
+        """Shape of the draft trees; unset drafts chains. For a tree, gamma is the largest number of nodes."""
 
     @_builtins.property
     def features(self) -> Global___Features:
-        """Features up to the last token but one, for a drafter that reads any."""
+        """Features of all tokens but the last, for a drafter that reads features."""
 
     def __init__(
         self,
@@ -537,10 +537,10 @@ class Commit(_message.Message):
     tokens: _builtins.bytes
     """New committed tokens, int32 little-endian."""
     gamma: _builtins.int
-    """Number of tokens to draft beyond the new prefix."""
+    """Number of tokens to draft after the new prefix."""
     @_builtins.property
     def features(self) -> Global___Features:
-        """Features that were not sent yet, up to the last new token but one, for a drafter that reads any."""
+        """Features not sent yet of all tokens but the last, for a drafter that reads features."""
 
     def __init__(
         self,
@@ -647,8 +647,8 @@ class DraftTokens(_message.Message):
     gammas: _builtins.bytes
     """With policy egag: gamma after each draft step, uint16 little-endian."""
     uniform_ids: _builtins.int
-    """Of a chain, the number n of ids of its uniform distributions, at most 2^20: a support size of 0 stands for
-    q(x) = 1/n over the ids 0..n-1. 0 where there are none.
+    """For a chain with uniform distributions: their number of ids n, at most 2^20. A support size of 0 then stands for
+    q(x) = 1/n over the ids 0..n-1. 0 if no distribution is uniform.
     """
     @_builtins.property
     def support_sizes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -703,7 +703,7 @@ class DraftEnd(_message.Message):
     base_len: _builtins.int
     """Length of the prefix: committed and drafted tokens."""
     prefix_hash: _builtins.int
-    """Hash of those base_len tokens, as in DraftTokens. A drafter of the previous release sends 0: its ends count for every
+    """Hash of those base_len tokens, as in DraftTokens. A drafter of the previous release sends 0, which stands for every
     prefix of that length.
     """
     def __init__(

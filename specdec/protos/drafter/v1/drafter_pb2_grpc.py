@@ -60,7 +60,7 @@ class DrafterServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DraftBeams(self, request, context):
-        """Proposes the beams of the next steps of a search. Nothing is kept of the search but keys and values.
+        """Proposes the beams of the next steps of a beam search. Between calls the drafter keeps only keys and values.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -38,7 +38,7 @@ class DrafterServiceStub:
     the protocols differ, or the tokenizers do and no vocabulary was sent.
     """
     DraftBeams: _grpc.UnaryUnaryMultiCallable[_drafter_pb2.DraftBeamsRequest, _drafter_pb2.DraftBeamsResponse]
-    """Proposes the beams of the next steps of a search. Nothing is kept of the search but keys and values."""
+    """Proposes the beams of the next steps of a beam search. Between calls the drafter keeps only keys and values."""
 
 @_typing.type_check_only
 class DrafterServiceAsyncStub(DrafterServiceStub):
@@ -50,7 +50,7 @@ class DrafterServiceAsyncStub(DrafterServiceStub):
     the protocols differ, or the tokenizers do and no vocabulary was sent.
     """
     DraftBeams: _aio.UnaryUnaryMultiCallable[_drafter_pb2.DraftBeamsRequest, _drafter_pb2.DraftBeamsResponse]  # type: ignore[assignment]
-    """Proposes the beams of the next steps of a search. Nothing is kept of the search but keys and values."""
+    """Proposes the beams of the next steps of a beam search. Between calls the drafter keeps only keys and values."""
 
 class DrafterServiceServicer(metaclass=_abc_1.ABCMeta):
     """Streams draft tokens with the distributions they were drawn from."""
@@ -71,6 +71,6 @@ class DrafterServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _drafter_pb2.DraftBeamsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_drafter_pb2.DraftBeamsResponse, _abc.Awaitable[_drafter_pb2.DraftBeamsResponse]]:
-        """Proposes the beams of the next steps of a search. Nothing is kept of the search but keys and values."""
+        """Proposes the beams of the next steps of a beam search. Between calls the drafter keeps only keys and values."""
 
 def add_DrafterServiceServicer_to_server(servicer: DrafterServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -94,7 +94,7 @@ Global___ChatMessage: _TypeAlias = ChatMessage  # noqa: Y015
 
 @_typing.final
 class CustomInput(_message.Message):
-    """Input of a custom tool, a text in place of arguments."""
+    """Form of a custom tool's input, which is text and not a JSON object of arguments."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -224,7 +224,7 @@ Global___ToolChoice: _TypeAlias = ToolChoice  # noqa: Y015
 
 @_typing.final
 class MessageDelta(_message.Message):
-    """Part of a message that was read for tool calls."""
+    """Next part of an AssistantMessage."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -294,7 +294,7 @@ Global___ToolCallDelta: _TypeAlias = ToolCallDelta  # noqa: Y015
 
 @_typing.final
 class AssistantMessage(_message.Message):
-    """A message read for tool calls because the request offered tools."""
+    """Output parsed into text, thinking and tool calls, for a request that offers tools."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -400,7 +400,7 @@ class ChatPrompt(_message.Message):
     known.
     """
     include_reasoning: _builtins.bool
-    """Whether messages of the answer have the thinking; its text and its tokens always do. Default true."""
+    """Whether `reasoning` of the answer's message is set; text and tokens contain the thinking either way. Default true."""
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChatMessage]:
         """At least one message."""
@@ -838,7 +838,7 @@ class GenerateRequest(_message.Message):
     user: _builtins.str
     """User on whose behalf the request is made. Generations and sessions of one user are invisible to others."""
     session: _builtins.str
-    """Session to continue: the prompt holds only what is new. Empty for a generation without a session."""
+    """Session to continue; the prompt then holds only the new part of the conversation. Empty uses no session."""
     expect_turn: _builtins.int
     """Refuse the request unless the session has had this many turns."""
     priority: _common_pb2.PriorityClass.ValueType
@@ -873,8 +873,8 @@ class GenerateRequest(_message.Message):
 
     @_builtins.property
     def beam_search(self) -> _common_pb2.BeamOptions:
-        """The output is the best beam of a search, in place of sampling, and comes when the search ends. Sampling parameters,
-        penalties, several choices, stop strings, structured output and log probabilities are refused beside it.
+        """Search beams instead of sampling. The best beam is the output and arrives when the search ends. Not allowed with
+        sampling parameters, penalties, several choices, stop strings, structured output or log probabilities.
         """
 
     @_builtins.property
@@ -1297,7 +1297,7 @@ Global___Round: _TypeAlias = Round  # noqa: Y015
 
 @_typing.final
 class RoundReport(_message.Message):
-    """Details of one round. A round read back from the session store has no numbers, times and reasons."""
+    """Details of one round. A round that was read from the session store has no numbers, times or reasons."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1330,9 +1330,9 @@ class RoundReport(_message.Message):
     gamma_reason: _builtins.str
     """Reason of that number: "fixed", "optimal", "egag", "goodput", "trial", "room" or "source"."""
     alpha: _builtins.float
-    """Estimate, before the round, of the probability that its next draft is accepted."""
+    """Probability, as estimated before the round, that a drafted token is accepted; in [0, 1]."""
     survival: _builtins.float
-    """With "goodput": a draft that survives with a probability below this does not pay."""
+    """With "goodput": a drafted token pays if it and those before it are all accepted with at least this probability."""
     predicted_speedup: _builtins.float
     """Expected tokens per second of the verifier's batch with drafts, divided by those without; 0 while unknown."""
     measured_speedup: _builtins.float
@@ -1825,7 +1825,7 @@ class DrafterSummary(_message.Message):
     alpha: _builtins.float
     """Acceptance rate: accepted / (accepted + rejected)."""
     c: _builtins.float
-    """Waiting time of a drafted token, in target passes; 0 while unknown."""
+    """Cost of a drafted token: the seconds it was waited for, divided by those of a target pass; 0 while unknown."""
     def __init__(
         self,
         *,

@@ -442,7 +442,7 @@ class ModelService(object):
 
 
 class SessionServiceStub(object):
-    """Keeps conversations, so that a request sends only what is new.
+    """Keeps conversations, so that a request sends only its new messages.
     """
 
     def __init__(self, channel):
@@ -474,7 +474,7 @@ class SessionServiceStub(object):
 
 
 class SessionServiceServicer(object):
-    """Keeps conversations, so that a request sends only what is new.
+    """Keeps conversations, so that a request sends only its new messages.
     """
 
     def CreateSession(self, request, context):
@@ -537,7 +537,7 @@ def add_SessionServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class SessionService(object):
-    """Keeps conversations, so that a request sends only what is new.
+    """Keeps conversations, so that a request sends only its new messages.
     """
 
     @staticmethod

@@ -161,7 +161,7 @@ class ModelServiceServicer(metaclass=_abc_1.ABCMeta):
 def add_ModelServiceServicer_to_server(servicer: ModelServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class SessionServiceStub:
-    """Keeps conversations, so that a request sends only what is new."""
+    """Keeps conversations, so that a request sends only its new messages."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -178,7 +178,7 @@ class SessionServiceStub:
 
 @_typing.type_check_only
 class SessionServiceAsyncStub(SessionServiceStub):
-    """Keeps conversations, so that a request sends only what is new."""
+    """Keeps conversations, so that a request sends only its new messages."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateSession: _aio.UnaryUnaryMultiCallable[_gateway_pb2.CreateSessionRequest, _gateway_pb2.CreateSessionResponse]  # type: ignore[assignment]
@@ -191,7 +191,7 @@ class SessionServiceAsyncStub(SessionServiceStub):
     """Deletes a session."""
 
 class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Keeps conversations, so that a request sends only what is new."""
+    """Keeps conversations, so that a request sends only its new messages."""
 
     @_abc_1.abstractmethod
     def CreateSession(

@@ -66,8 +66,8 @@ class GenerateRequest(_message.Message):
     heartbeats: _builtins.bool
     """Whether to send a heartbeat when nothing else was sent for five seconds."""
     adapter: _builtins.str
-    """Name of the adapter of the target that the output is generated with; empty is the model as it is. Stored KV is found
-    by its salt, so generations of two adapters must have different salts.
+    """Name of the adapter that the target generates with; empty uses no adapter. Generations with different adapters must
+    have different cache salts.
     """
     checksum: _builtins.int
     """CRC-32 of the bytes before this field, the last; sent where the call declares it."""
@@ -85,7 +85,7 @@ class GenerateRequest(_message.Message):
 
     @_builtins.property
     def beams(self) -> _common_pb2.BeamOptions:
-        """The output is the best beam of a search, in one round; unset is no search."""
+        """Search beams instead of sampling; the best beam is the output, in one round. Unset samples."""
 
     def __init__(
         self,
@@ -255,7 +255,7 @@ class GenerateResponse(_message.Message):
 
     @_builtins.property
     def beams(self) -> _common_pb2.BeamReport:
-        """On the round of a beam search."""
+        """Result of a beam search; unset for a round of sampling."""
 
     def __init__(
         self,
@@ -537,7 +537,7 @@ class RoundExtra(_message.Message):
 
     @_builtins.property
     def beams(self) -> _common_pb2.BeamReport:
-        """On the round of a beam search."""
+        """Result of a beam search; unset for a round of sampling."""
 
     def __init__(
         self,
@@ -600,11 +600,13 @@ class RoundDetail(_message.Message):
     reason: _builtins.str
     """Reason of that number: "fixed", "optimal", "egag", "goodput", "trial", "room" or "source"."""
     alpha: _builtins.float
-    """Estimate, before the round, of the probability that its next draft is accepted."""
+    """Probability, as estimated before the round, that a drafted token is accepted; in [0, 1]."""
     survival: _builtins.float
-    """A draft that survives with a probability below this does not pay; 0 if gamma is not chosen for the batch."""
+    """A drafted token pays if it and those before it are all accepted with at least this probability; 0 if gamma is not
+    chosen for the batch.
+    """
     network: _builtins.float
-    """Seconds of the wait for the draft that were spent on the network to the drafter and back."""
+    """Seconds of network time to the drafter and back, part of the wait for the draft."""
     @_builtins.property
     def judged(self) -> _containers.RepeatedCompositeFieldContainer[Global___JudgedToken]:
         """One entry for each token of a draft chain."""
@@ -859,11 +861,11 @@ class GetVerifierInfoResponse(_message.Message):
     bad_words: _builtins.bool
     """Whether bad words are supported. A verifier that leaves this unset ignores them."""
     beams: _builtins.bool
-    """Whether beams are searched; a verifier that does not say so would ignore the wish."""
+    """Whether beam searches are supported. A verifier that leaves this unset ignores the request for them."""
     kv_fingerprint: _builtins.str
     """Fingerprint of the blocks of KV that the verifier exchanges; empty is system_fingerprint."""
     kv_block_tokens: _builtins.int
-    """Exchanged blocks of KV begin and end at multiples of this many tokens; 0 is no such limit."""
+    """Exchanged blocks of KV begin and end at multiples of this many tokens; 0 allows any position."""
     checksum: _builtins.int
     """CRC-32 of the bytes before this field, the last; sent where the call declares it."""
     @_builtins.property
@@ -888,7 +890,7 @@ class GetVerifierInfoResponse(_message.Message):
 
     @_builtins.property
     def turn_end_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Those of end_token_ids that only the chat template names, as the end of a turn."""
+        """The subset of end_token_ids that the model's settings do not name, and its chat template writes after a turn."""
 
     def __init__(
         self,

@@ -79,8 +79,8 @@ class VerifierServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Serve(self, request_iterator, context):
-        """Carries all generations of one gateway: it opens, credits and cancels them, and receives one message a pass. When
-        the stream ends, so do its generations. Generate serves gateways of the release before.
+        """Carries all generations of one gateway. The gateway opens, credits and cancels them, and receives one message for
+        each pass. When the stream ends, its generations end. Gateways of the previous release call Generate instead.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -101,14 +101,14 @@ class VerifierServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ExportKv(self, request, context):
-        """Streams the keys and values of a block as one framed value, in pieces; the stream is empty if they were evicted.
+        """Streams the keys and values of one block as a framed value, in pieces. The stream is empty if they were evicted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RestoreKv(self, request_iterator, context):
-        """Loads framed values of consecutive blocks. The first invalid value ends the call and is named in the answer.
+        """Loads framed values of consecutive blocks. The first invalid value ends the call; the response says why.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

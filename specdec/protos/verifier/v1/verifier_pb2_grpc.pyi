@@ -36,17 +36,17 @@ class VerifierServiceStub:
     Generate: _grpc.UnaryStreamMultiCallable[_verifier_pb2.GenerateRequest, _verifier_pb2.GenerateResponse]
     """Continues a sequence, one message a round, until it finishes or the caller cancels."""
     Serve: _grpc.StreamStreamMultiCallable[_verifier_pb2.ServeRequest, _verifier_pb2.ServeResponse]
-    """Carries all generations of one gateway: it opens, credits and cancels them, and receives one message a pass. When
-    the stream ends, so do its generations. Generate serves gateways of the release before.
+    """Carries all generations of one gateway. The gateway opens, credits and cancels them, and receives one message for
+    each pass. When the stream ends, its generations end. Gateways of the previous release call Generate instead.
     """
     GetVerifierInfo: _grpc.UnaryUnaryMultiCallable[_verifier_pb2.GetVerifierInfoRequest, _verifier_pb2.GetVerifierInfoResponse]
     """Describes the model and its limits."""
     FindKv: _grpc.UnaryUnaryMultiCallable[_verifier_pb2.FindKvRequest, _verifier_pb2.FindKvResponse]
     """Returns the length of the sequence's prefix whose keys and values are in memory."""
     ExportKv: _grpc.UnaryStreamMultiCallable[_verifier_pb2.ExportKvRequest, _verifier_pb2.ExportKvResponse]
-    """Streams the keys and values of a block as one framed value, in pieces; the stream is empty if they were evicted."""
+    """Streams the keys and values of one block as a framed value, in pieces. The stream is empty if they were evicted."""
     RestoreKv: _grpc.StreamUnaryMultiCallable[_verifier_pb2.RestoreKvRequest, _verifier_pb2.RestoreKvResponse]
-    """Loads framed values of consecutive blocks. The first invalid value ends the call and is named in the answer."""
+    """Loads framed values of consecutive blocks. The first invalid value ends the call; the response says why."""
 
 @_typing.type_check_only
 class VerifierServiceAsyncStub(VerifierServiceStub):
@@ -56,17 +56,17 @@ class VerifierServiceAsyncStub(VerifierServiceStub):
     Generate: _aio.UnaryStreamMultiCallable[_verifier_pb2.GenerateRequest, _verifier_pb2.GenerateResponse]  # type: ignore[assignment]
     """Continues a sequence, one message a round, until it finishes or the caller cancels."""
     Serve: _aio.StreamStreamMultiCallable[_verifier_pb2.ServeRequest, _verifier_pb2.ServeResponse]  # type: ignore[assignment]
-    """Carries all generations of one gateway: it opens, credits and cancels them, and receives one message a pass. When
-    the stream ends, so do its generations. Generate serves gateways of the release before.
+    """Carries all generations of one gateway. The gateway opens, credits and cancels them, and receives one message for
+    each pass. When the stream ends, its generations end. Gateways of the previous release call Generate instead.
     """
     GetVerifierInfo: _aio.UnaryUnaryMultiCallable[_verifier_pb2.GetVerifierInfoRequest, _verifier_pb2.GetVerifierInfoResponse]  # type: ignore[assignment]
     """Describes the model and its limits."""
     FindKv: _aio.UnaryUnaryMultiCallable[_verifier_pb2.FindKvRequest, _verifier_pb2.FindKvResponse]  # type: ignore[assignment]
     """Returns the length of the sequence's prefix whose keys and values are in memory."""
     ExportKv: _aio.UnaryStreamMultiCallable[_verifier_pb2.ExportKvRequest, _verifier_pb2.ExportKvResponse]  # type: ignore[assignment]
-    """Streams the keys and values of a block as one framed value, in pieces; the stream is empty if they were evicted."""
+    """Streams the keys and values of one block as a framed value, in pieces. The stream is empty if they were evicted."""
     RestoreKv: _aio.StreamUnaryMultiCallable[_verifier_pb2.RestoreKvRequest, _verifier_pb2.RestoreKvResponse]  # type: ignore[assignment]
-    """Loads framed values of consecutive blocks. The first invalid value ends the call and is named in the answer."""
+    """Loads framed values of consecutive blocks. The first invalid value ends the call; the response says why."""
 
 class VerifierServiceServicer(metaclass=_abc_1.ABCMeta):
     """Hosts the target model."""
@@ -85,8 +85,8 @@ class VerifierServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_verifier_pb2.ServeRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_verifier_pb2.ServeResponse], _abc.AsyncIterator[_verifier_pb2.ServeResponse]]:
-        """Carries all generations of one gateway: it opens, credits and cancels them, and receives one message a pass. When
-        the stream ends, so do its generations. Generate serves gateways of the release before.
+        """Carries all generations of one gateway. The gateway opens, credits and cancels them, and receives one message for
+        each pass. When the stream ends, its generations end. Gateways of the previous release call Generate instead.
         """
 
     @_abc_1.abstractmethod
@@ -111,7 +111,7 @@ class VerifierServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _verifier_pb2.ExportKvRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_verifier_pb2.ExportKvResponse], _abc.AsyncIterator[_verifier_pb2.ExportKvResponse]]:
-        """Streams the keys and values of a block as one framed value, in pieces; the stream is empty if they were evicted."""
+        """Streams the keys and values of one block as a framed value, in pieces. The stream is empty if they were evicted."""
 
     @_abc_1.abstractmethod
     def RestoreKv(
@@ -119,6 +119,6 @@ class VerifierServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_verifier_pb2.RestoreKvRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_verifier_pb2.RestoreKvResponse, _abc.Awaitable[_verifier_pb2.RestoreKvResponse]]:
-        """Loads framed values of consecutive blocks. The first invalid value ends the call and is named in the answer."""
+        """Loads framed values of consecutive blocks. The first invalid value ends the call; the response says why."""
 
 def add_VerifierServiceServicer_to_server(servicer: VerifierServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
