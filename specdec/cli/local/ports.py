@@ -1,8 +1,8 @@
 """Find free addresses: the requested one, then the following ports, with any free port in place of a taken one.
 
-A free port is bound a moment later by the process that it is for. Until then, and while that process is restarted, the
-port is reserved among the systems of this machine, so two systems that start at once never get the same port. "Any free
-port" is below 32768, outside the range that the kernel assigns automatically (Linux: ip_local_port_range).
+A process listens on its port seconds after the port was found. Until then, and while the process restarts, the port is
+reserved: no other system on this machine finds it, and the kernel assigns it to no outgoing connection. "Any free port"
+is below 32768, outside the range that the kernel assigns automatically (Linux: ip_local_port_range).
 """
 
 import random
@@ -23,8 +23,8 @@ _TRIES = 100
 class Reservations:
     """Addresses reserved for the children of this process while it runs; Linux only.
 
-    Each reservation is an abstract Unix socket (unix(7)). The kernel gives a name to one socket of a network namespace,
-    and releases it when the process ends for any reason.
+    Each reservation is an abstract Unix socket (unix(7)), whose name only one socket of a network namespace can have,
+    and a TCP socket that is bound to the port and does not listen. The kernel releases both when the process ends.
     """
 
     def __init__(self) -> None:
@@ -36,8 +36,8 @@ class Reservations:
     def __exit__(self, *exception: object) -> None:
         self._held.close()
 
-    def take(self, address: str) -> None:
-        """Reserve an address; raises OSError if another process has reserved it."""
+    def take(self, address: str, listener: socket.socket) -> None:
+        """Reserve the address of a listener, which stops listening. Raises OSError if it is reserved already."""
         if sys.platform != "linux":
             return
         holder = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -47,6 +47,8 @@ class Reservations:
             holder.close()
             raise
         self._held.enter_context(holder)
+        listener.shutdown(socket.SHUT_RDWR)  # the socket stays bound, and a child can listen on the port
+        self._held.enter_context(listener.dup())
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ def free(host: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Finder:
-    """Reserves free addresses, and listens on them until all are found."""
+    """Reserves free addresses, and holds their sockets until all are found."""
 
     reserved: Reservations
     held: ExitStack
@@ -123,7 +125,7 @@ class _Finder:
             listener, bound = _listen(host, port)
             self.held.enter_context(listener)
             try:
-                self.reserved.take(bound)
+                self.reserved.take(bound, listener)
             except OSError as error:
                 taken = error
                 continue

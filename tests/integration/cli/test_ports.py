@@ -1,6 +1,7 @@
 """Address allocation: the requested port exactly, and the others counted up past used ports."""
 
 import socket
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from specdec.cli.local import ports
 from specdec.cli.local.ports import Wanted
 from specdec.errors import ConfigError
+from specdec.serving.addresses import split_address
 from tests.support.addresses import NEEDS_IPV6
 
 pytestmark = pytest.mark.integration
@@ -109,3 +111,18 @@ def test_two_systems_that_look_at_once_never_meet_on_a_port() -> None:
             ((other,),) = ports.allot([replace(wanted[0], count=1, exact=False)], theirs)
             assert other not in {first, second}
     assert ports.allot(wanted) == [[first, second]]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reservations are for Linux")
+def test_a_reserved_port_is_free_only_for_a_process_that_listens() -> None:
+    with ports.Reservations() as ours:
+        ((found,),) = ports.allot([Wanted("--http", "127.0.0.1:0", 1)], ours)
+        address = split_address(found)
+        with socket.socket() as outgoing, pytest.raises(OSError, match="Address already in use"):
+            outgoing.bind(address)
+        for _ in range(2):
+            with socket.create_server(address) as server, socket.create_connection(address), server.accept()[0]:
+                pass
+    with socket.socket() as outgoing:
+        outgoing.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        outgoing.bind(address)
