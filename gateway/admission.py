@@ -6,9 +6,9 @@ levels: clients, identified by a key or an address, and the users of a client.
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Self, TypeVar
 
@@ -21,6 +21,8 @@ _Result = TypeVar("_Result")
 
 UNIT = 16 * 1024
 """Bytes of memory per unit of queue size. A larger request counts as several, which bounds the queue's memory."""
+AT_ONCE = 16
+"""Most places of one request."""
 _QUEUE_SHARES = 2
 """Divisor of queue shares: a client may use 1/2 of the queue, and a user 1/2 of its client's part."""
 _PLACE_SHARES = 7
@@ -71,7 +73,7 @@ class FairQueue:
         Args:
             tenant: the holder; a string is a client without users.
             places: number of places to take; at most the total.
-            size: size of the request in the queue while it waits.
+            size: size of the request in the queue while it waits; work of size 0 always finds room there.
 
         Raises:
             QueueFull: the queue, or the tenant's share of it, is full.
@@ -83,7 +85,7 @@ class FairQueue:
         self._waiting += size
         self._call()
         try:
-            if not waiter.called.done():
+            if size and not waiter.called.done():
                 self._check_room(share, size)
             await waiter.called
         except BaseException:
@@ -273,6 +275,30 @@ class Admission:
         share = place_share(tenant)
         self._queue.take(share)
         return Places(self._queue, share, 1)
+
+    async def wait(self, tenant: str) -> Places:
+        """Wait for a place, in rotation with other callers, for work that can no longer be refused."""
+        share = place_share(tenant)
+        with self._waiting.track_inprogress():
+            await self._queue.enter(share, size=0)
+        return Places(self._queue, share, 1)
+
+
+class RequestPlaces:
+    """Places of the generations of one request, of which at most AT_ONCE run at a time; the others wait in turn."""
+
+    def __init__(self, admission: Admission, tenant: str) -> None:
+        self._admission = admission
+        self._tenant = tenant
+        self._room = asyncio.Semaphore(AT_ONCE)
+
+    @asynccontextmanager
+    async def place(self) -> AsyncIterator[None]:
+        """Hold a place inside the context. The first AT_ONCE get theirs at once, the others as these end."""
+        late = self._room.locked()
+        async with self._room:
+            with await self._admission.wait(self._tenant) if late else self._admission.take(self._tenant):
+                yield
 
 
 class Drain:

@@ -47,7 +47,7 @@ class AdmissionSettings(Section):
     RESOURCE_EXHAUSTED."""
 
     running: int = Field(default=1024, ge=16)
-    """Generations that run at once; a key gets 7 in 8 of them, an address without 3 in 4. One request may have 16."""
+    """Generations that run at once; a key gets 7 in 8 of them, an address without 3 in 4. One request has up to 16."""
     calls: int = Field(default=64, ge=1)
     """Other calls on sessions and generations that use the session store at once."""
     waiting: int = Field(default=4096, ge=1)

@@ -24,8 +24,10 @@ from specdec.rules.speculation import Mode, Speculation, TreeOptions
 from specdec.sampling.params import MAX_SEED, SamplingParams, check_ids, check_logprobs
 from specdec.wire.tokens import tokens_to_bytes
 
-MAX_CHOICES = 16
+MAX_CHOICES = 256
 """Most choices of one request, summed over its prompts."""
+MAX_OF_PROMPT = 16
+"""Most choices of one prompt."""
 
 _IDS = 2**31
 """Upper bound, exclusive, of token ids in any vocabulary."""
@@ -291,8 +293,9 @@ class GenerationRequest:
         Speculation(gamma=self.gamma, lenience=lenience, drafter=self.drafter, policy=self.policy, tree=self.tree)
         if self.ignore_eos and self.sampling.grammar and self.grammar_param:
             raise FieldInvalid(f"ignore_eos: nothing may follow the end of {self.grammar_param}", "ignore_eos")
-        if self.n < 1 or self.number > MAX_CHOICES:
-            most, prompts = MAX_CHOICES // len(self.prompts), len(self.prompts)
+        if not 1 <= self.n <= MAX_OF_PROMPT or self.number > MAX_CHOICES:
+            prompts = len(self.prompts)
+            most = min(MAX_CHOICES // prompts, MAX_OF_PROMPT)
             raise FieldInvalid(f"n must be in 1..{most} for requests with {prompts} prompts, got {self.n}", "n")
         self._check_beams()
         _check_truncation(self.truncate_prompt)

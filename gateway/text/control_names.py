@@ -1,20 +1,24 @@
-"""Prevents control-token injection: names of control tokens in callers' messages and tools stay plain text.
+"""Prevents control-token injection: names of control tokens in callers' texts, of any field, stay plain text.
 
 Before a chat template is rendered, a mark is inserted between the characters of each such name. Text from the template
 itself is tokenized as usual; text with marks is tokenized without added tokens, after the marks are removed.
 """
 
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from tokenizers import AddedToken, Encoding, Tokenizer
 from tokenizers.models import WordLevel
+from tokenizers.normalizers import Normalizer
 
 from gateway.tools.template import Turn
-from gateway.tools.values import Document, Tool
+from gateway.tools.values import Tool
+
+_Value = TypeVar("_Value")
 
 _MARKS = range(0xE000, 0xF900)
 """Private-use characters, of which one that the prompt does not contain serves as the mark."""
@@ -34,13 +38,14 @@ class ControlNames:
         self._backend: Tokenizer = tokenizer.backend_tokenizer
         self._added = frozenset(added)
         self._named = frozenset(named)
-        self._any = Finder([each.content for each in named.values()])
-        self._special = Finder([each.content for each in named.values() if each.special])
+        self._unknown: str | None = getattr(self._backend.model, "unk_token", None) or tokenizer.unk_token
+        self._any = _finders(list(named.values()), self._backend)
+        self._special = _finders([each for each in named.values() if each.special], self._backend)
 
-    def mark_for(self, turns: Sequence[Turn], tools: Sequence[Tool], documents: Sequence[Document] = ()) -> str:
+    def mark_for(self, turns: Sequence[Turn], tools: Sequence[Tool], *others: Any) -> str:
         """Return a character that no text of the prompt contains; empty if no text contains a name to hide."""
-        texts = [*_texts(turns), *_texts([tool.described for tool in tools]), *_texts(documents)]
-        if not any(self._any.finds_in(text) for text in texts):
+        texts = [*_texts(turns), *_texts([tool.described for tool in tools]), *_texts(others)]
+        if not any(finder.finds_in(text) for text in texts for finder in self._any):
             return ""
         everything = "".join(texts)
         return next(mark for mark in map(chr, _MARKS) if mark not in everything and _escaped(mark) not in everything)
@@ -57,12 +62,14 @@ class ControlNames:
 
     def hidden_tool(self, tool: Tool, mark: str) -> Tool:
         """Return the tool with names hidden."""
+        name, described = (str(self._hidden(text, mark)) for text in (tool.name, tool.description))
         schema = json.dumps(self._hidden(tool.schema, mark), ensure_ascii=False)
-        return replace(tool, description=str(self._hidden(tool.description, mark)), parameters=schema)
+        return replace(tool, name=name, description=described, parameters=schema)
 
-    def hidden_documents(self, documents: Sequence[Document], mark: str) -> tuple[Document, ...]:
-        """Return the documents with names hidden."""
-        return tuple(self._hidden(documents, mark))
+    def hidden_texts(self, value: _Value, mark: str) -> _Value:
+        """Return documents or template arguments with names hidden in all their texts, at any depth."""
+        found: _Value = self._hidden(value, mark)
+        return found
 
     def encode(self, rendered: str, mark: str) -> list[int]:
         """Tokenize a rendered prompt whose names are hidden with `mark`."""
@@ -70,7 +77,7 @@ class ControlNames:
         found = encoded(self._backend, rendered)
         ids, start, stretch = list[int](), 0, list[int]()
         for token, (begin, end) in zip(found.ids, found.offsets, strict=True):
-            if token in self._added:
+            if token in self._added and self._is_written(token, rendered[begin:end]):
                 ids += [*self._stretch(rendered[start:begin], stretch, mark, start > 0), token]
                 start, stretch = end, []
             else:
@@ -86,20 +93,32 @@ class ControlNames:
         guard = _GUARD if follows else ""
         found = encoded(self._without_added, guard + text)
         known = [(token, span) for token, span in zip(found.ids, found.offsets, strict=True) if token != self._guard]
-        cuts = [begin + 1 - len(guard) for token, (begin, end) in known if token in self._named and end - begin > 1]
+        cuts = [
+            begin + 1 - len(guard)
+            for token, (begin, end) in known
+            if token in self._named and end - begin > 1 and self._is_written(token, (guard + text)[begin:end])
+        ]
         if not cuts:
             return [token for token, _ in known]
         parts = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
         return [token for index, part in enumerate(parts) for token in self._plain(part, follows or index > 0)]
 
+    def _is_written(self, token: int, text: str) -> bool:
+        """Whether a text names an added token; a token for unknown text is also that of text without a name."""
+        return text.strip() == self._unknown or str(self._backend.id_to_token(token)) != self._unknown
+
     def _hidden(self, value: Any, mark: str, answer: bool = False) -> Any:
         match value:
             case str():
-                return _with_mark(value, self._special if answer else self._any, mark)
+                for finder in self._special if answer else self._any:
+                    value = _with_mark(value, finder, mark)
+                return value
             case Mapping():
                 return {self._hidden(key, mark): self._hidden(each, mark) for key, each in value.items()}
-            case list() | tuple():
+            case list():
                 return [self._hidden(each, mark) for each in value]
+            case tuple():
+                return tuple(self._hidden(each, mark) for each in value)
         return value
 
     @cached_property
@@ -133,10 +152,15 @@ def encoded(tokenizer: Tokenizer, text: str) -> Encoding:
 class Finder:
     """Finds names in texts, from left to right, the longest name first."""
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, names: Sequence[str], normalizer: Normalizer | None = None) -> None:
+        """Args: names: texts to find; normalizer: also finds texts that it turns into names; None finds only names."""
         self._longest = max(map(len, names), default=0)
+        self._window = sys.maxsize if normalizer else _WINDOW  # a normalizer may shorten any length of text to a name
         self._tokenizer = Tokenizer(WordLevel({"": 0}, unk_token=""))  # everything but names is token 0
-        self._tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in names])
+        if normalizer:
+            self._tokenizer.normalizer = normalizer
+        known = [AddedToken(name, special=True, normalized=normalizer is not None) for name in names]
+        self._tokenizer.add_special_tokens(known)
 
     def finds_in(self, text: str) -> bool:
         """Whether a text contains a name."""
@@ -146,13 +170,19 @@ class Finder:
         """Yield start and end of each name, window by window, so that no window takes long."""
         at = after = 0
         while at < len(text):
-            stop = at + _WINDOW
+            stop = at + self._window
             found = encoded(self._tokenizer, text[at : stop + self._longest])
             for token, (begin, end) in zip(found.ids, found.offsets, strict=True):
                 if token and at + begin < stop:  # the next window has the others, as long as they are
                     yield at + begin, at + end
                     after = at + end
             at = max(stop, after)
+
+
+def _finders(named: Sequence[AddedToken], backend: Tokenizer) -> list[Finder]:
+    """Return finders of the names, and of texts that a tokenizer's normalizer, as of upper case, turns into names."""
+    normalized = [each.content for each in named if each.normalized] if backend.normalizer else []
+    return [Finder([each.content for each in named]), *([Finder(normalized, backend.normalizer)] if normalized else [])]
 
 
 def _with_mark(text: str, finder: Finder, mark: str) -> str:

@@ -215,11 +215,11 @@ class ModelTokenizer:
         huge = HugeNumbers(secrets.token_hex(8))
         turns: Sequence[Turn] = turns_of(prompt.messages, self.tool_format.name, huge, self._call_styles[template])
         tools, documents = prompt.tools, prompt.documents
-        mark = self._names.mark_for(turns, tools, documents) if self._names else ""
+        mark = self._names.mark_for(turns, tools, documents, arguments) if self._names else ""
         if self._names and mark:
             turns = self._names.hidden(turns, mark)
             tools = tuple(self._names.hidden_tool(tool, mark) for tool in tools)
-            documents = self._names.hidden_documents(documents, mark)
+            documents, arguments = self._names.hidden_texts((documents, arguments), mark)
         options: dict[str, Any] = {"tools": [tool.described for tool in tools]} if tools else {}
         if not knows_tools(template):
             turns, options = described(turns, tools), {}

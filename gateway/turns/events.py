@@ -14,7 +14,7 @@ from gateway.tools.reading import Reading
 from gateway.tools.values import MessageDelta
 from gateway.turns.statistics import Summary
 from gateway.turns.turn import Header, Turn
-from specdec.errors import InternalError
+from specdec.errors import FieldInvalid, InternalError
 from specdec.sampling.logprobs import TokenLogprobs
 from specdec.sampling.params import FinishReason
 from specdec.wire.report import RoundReport
@@ -235,3 +235,10 @@ async def collect(events: AsyncGenerator[Event]) -> tuple[Started, list[Output]]
 
 def _message(finished: Finished, deltas: Iterable[MessageDelta]) -> ReadMessage | None:
     return joined_message(deltas) if finished.message is not None else None
+
+
+def skips_of(after: Sequence[int], choices: int) -> Sequence[int]:
+    """Return the number of tokens to skip, by choice; raises FieldInvalid if `after` has another length."""
+    if after and len(after) != choices:
+        raise FieldInvalid(f"the generation has {choices} choices, and the cursor speaks of {len(after)}", "received")
+    return after or (0,) * choices

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import structlog
 
-from gateway.admission import Places
+from gateway.admission import AT_ONCE, Places, RequestPlaces
 from gateway.callers.caller import key_tenant, place_share
 from gateway.request import GenerationRequest
 from gateway.store.values import Opened, SessionView, TurnView
@@ -20,7 +20,7 @@ from gateway.tools.values import ToolCall
 from gateway.turns.broadcast import Broadcast
 from gateway.turns.call import calls_of, digest_of, make_call, turn_key, with_ends
 from gateway.turns.charge import Charge, charged
-from gateway.turns.events import Event, Started, without_first
+from gateway.turns.events import Event, Started, skips_of, without_first
 from gateway.turns.services import Services
 from gateway.turns.transcript import history_of
 from gateway.turns.turn import (
@@ -35,7 +35,6 @@ from gateway.turns.turn import (
 from gateway.turns.turn_stream import TurnStream
 from specdec.errors import (
     CursorAhead,
-    FieldInvalid,
     GenerationNotFound,
     NoVerifier,
     SessionDiverged,
@@ -53,6 +52,8 @@ _QUICK_PROMPT = 1024
 """Longest prompt, in tokens, that is checked on the event loop. Longer ones are checked on a thread, because many
 choices may share one."""
 _Result = TypeVar("_Result")
+_Begin = Callable[[Turn, Header | None, bool], Broadcast]
+"""Starts or joins a turn's broadcast; takes the header of a turn just opened, and whether it is resumable."""
 
 _log = structlog.get_logger()
 
@@ -90,7 +91,9 @@ class Generator:
             with suppress(NoVerifier):  # a verifier may become ready later
                 model.prompts.check(request, model.pool.info.context_length)
         async with charged(services, request) as charge:
-            with await services.generations.enter(request.tenant, request.number, request_memory(request)) as entrance:
+            places = min(request.number, AT_ONCE)
+            begin = partial(self._broadcast, deadline, RequestPlaces(services.generations, request.tenant))
+            with await services.generations.enter(request.tenant, places, request_memory(request)) as entrance:
                 if (grammar := request.sampling.grammar) is not None:
                     grammar = await services.grammars.check(grammar, request.grammar_param, request.tenant)
                     request = replace(request, sampling=replace(request.sampling, grammar=grammar))
@@ -100,7 +103,7 @@ class Generator:
                 encoded: list[Shared[_Encoded]] = [Shared() for _ in request.prompts]
                 generations = [
                     self._generation(
-                        *(choice, choice_session_id(first, index), deadline),
+                        *(choice, choice_session_id(first, index), begin),
                         *(charge, encoded[index // request.n], partial(_events_of, skips[index], at_end)),
                     )
                     for index, choice in enumerate(request.choices())
@@ -119,7 +122,7 @@ class Generator:
         self,
         request: GenerationRequest,
         session_id: str,
-        deadline: float,
+        begin: _Begin,
         charge: Charge,
         encoded: Shared[_Encoded],
         events_of: Callable[[Broadcast], AsyncGenerator[Event]],
@@ -131,7 +134,7 @@ class Generator:
             turn = Turn(session_id, request.tenant, opened.turn)
             log = _log.bind(generation=turn.name, request=request.request_id)
             log.debug("generation_attached" if opened.repeated else "generation_began")
-            broadcast = self._broadcast(turn, deadline, None if opened.repeated else header, request.resumable)
+            broadcast = begin(turn, None if opened.repeated else header, request.resumable)
         async with aclosing(events_of(broadcast)) as events:
             async for event in events:
                 yield event
@@ -156,8 +159,9 @@ class Generator:
             positions = await self._positions(first, after)
         services.metrics.resumes.inc()
         elsewhere = sum(services.broadcasts.get(turn.name) is None for turn in positions)
-        with await services.generations.enter(first.tenant, elsewhere) as entrance:
-            generations = [self._resumed(turn, deadline, skip) for turn, skip in positions.items()]
+        begin = partial(self._broadcast, deadline, RequestPlaces(services.generations, first.tenant))
+        with await services.generations.enter(first.tenant, min(elsewhere, AT_ONCE)) as entrance:
+            generations = [self._resumed(turn, begin, skip) for turn, skip in positions.items()]
             async with aclosing(joined(generations, entrance)) as events:
                 async for event in events:
                     yield event
@@ -173,8 +177,8 @@ class Generator:
                 raise CursorAhead(f"the generation has {committed} tokens, not the {skip} that were received")
         return positions
 
-    async def _resumed(self, turn: Turn, deadline: float, after: int) -> AsyncGenerator[Event]:
-        broadcast = self._broadcast(turn, deadline, None, True)
+    async def _resumed(self, turn: Turn, begin: _Begin, after: int) -> AsyncGenerator[Event]:
+        broadcast = begin(turn, None, True)
         async with aclosing(_events_of(after, False, broadcast)) as events:
             async for event in events:
                 yield event
@@ -306,13 +310,15 @@ class Generator:
             return work()
         return await self._services.beside.run(place_share(request.tenant), work, size)
 
-    def _broadcast(self, turn: Turn, deadline: float, header: Header | None, resumable: bool) -> Broadcast:
+    def _broadcast(
+        self, deadline: float, places: RequestPlaces, turn: Turn, header: Header | None, resumable: bool
+    ) -> Broadcast:
         """Return the broadcast of a turn; start it unless it runs here. `header` is set for a turn just opened."""
         services = self._services
         broadcast = services.broadcasts.join(turn.name)
         if broadcast is not None:
             return broadcast
-        stream = TurnStream(services, turn, deadline, header)
+        stream = TurnStream(services, turn, deadline, header, places)
         grace = services.settings.grace if resumable else 0.0
         return services.broadcasts.start(turn.name, stream, grace)
 
@@ -391,10 +397,3 @@ def _event(task: "asyncio.Task[Event]") -> Event | None:
         return task.result()
     except StopAsyncIteration:
         return None
-
-
-def skips_of(after: Sequence[int], choices: int) -> Sequence[int]:
-    """Return the number of tokens to skip, by choice; raises FieldInvalid if `after` has another length."""
-    if after and len(after) != choices:
-        raise FieldInvalid(f"the generation has {choices} choices, and the cursor speaks of {len(after)}", "received")
-    return after or (0,) * choices

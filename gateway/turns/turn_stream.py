@@ -8,6 +8,7 @@ from enum import StrEnum
 
 import structlog
 
+from gateway.admission import RequestPlaces
 from gateway.store.values import TurnView
 from gateway.tasks import retry
 from gateway.turns.events import Event, OutputRound, Started
@@ -83,17 +84,26 @@ def following(now: TurnState, then: TurnState) -> TurnState:
 class TurnStream:
     """Publishes all events of a turn once, in order; implements `gateway.turns.broadcast.Generated`."""
 
-    def __init__(self, services: Services, turn: Turn, deadline: float, header: Header | None = None) -> None:
+    def __init__(
+        self,
+        services: Services,
+        turn: Turn,
+        deadline: float,
+        header: Header | None = None,
+        places: RequestPlaces | None = None,
+    ) -> None:
         """Stream a turn.
 
         Args:
             turn: a turn that exists in the session store.
             deadline: time limit, by `time.monotonic()`.
             header: header of a turn just opened, without rounds; None reads header and rounds from the store.
+            places: places of the request; None for a turn alone.
         """
         self._services = services
         self._turn = turn
         self._deadline = deadline
+        self._places = places or RequestPlaces(services.generations, turn.tenant)
         self._transcript_or_none = self._transcript_of(header) if header else None
         self.state = TurnState.OPENED
         self._sent = 0
@@ -119,8 +129,12 @@ class TurnStream:
         outcome = "error"
         with part_span("generate") as span:
             try:
-                with self._services.drain.generation(), self._services.generations.take(self._turn.tenant):
-                    await self._run(publish)
+                with self._services.drain.generation():
+                    missed = [] if self._transcript_or_none else await self._reload()
+                    publish(Started(self._turn, self._transcript.header))
+                    self._publish_all(missed, publish)
+                    async with self._places.place():
+                        await self._run(publish)
                     self._enter(TurnState.FINISHED)
                     outcome = self._transcript.finished().reason.value
                     publish(self._transcript.finished())
@@ -150,10 +164,7 @@ class TurnStream:
         return Transcript(self._turn, header, self._services.models.of_turn(header.model).tokenizer.decode)
 
     async def _run(self, publish: Callable[[Event], None]) -> None:
-        """Publish all events except Finished. Generate if the turn is free; otherwise follow its owner."""
-        missed = [] if self._transcript_or_none else await self._reload()
-        publish(Started(self._turn, self._transcript.header))
-        self._publish_all(missed, publish)
+        """Publish the rest of the rounds. Generate if the turn is free; otherwise follow its owner."""
         retries = TurnRetries()
         while self._transcript.finish is None:
             try:

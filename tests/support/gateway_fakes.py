@@ -188,6 +188,8 @@ class ScriptedVerifier:
         self.facts = info or facts()
         self.calls: list[GenerationCall] = []
         self.cancelled = 0
+        self.running = 0
+        self.most_running = 0
         self.reachable = True
         self.draining = False
         self.slow = False
@@ -208,6 +210,8 @@ class ScriptedVerifier:
 
     async def generate(self, call: GenerationCall, timeout: float) -> AsyncGenerator[Round]:
         self.calls.append(call)
+        self.running += 1
+        self.most_running = max(self.most_running, self.running)
         left, error = self.failures.pop(0) if self.failures else (-1, None)
         try:
             for verified in rounds(self.script, call):
@@ -219,6 +223,8 @@ class ScriptedVerifier:
         except (GeneratorExit, asyncio.CancelledError):
             self.cancelled += 1
             raise
+        finally:
+            self.running -= 1
 
     async def serve(self, orders: AsyncIterator[Orders]) -> AsyncGenerator[Pass]:
         """Serve all generations with one call of `generate` each, one pass after the other."""

@@ -21,7 +21,7 @@ from gateway.bounds import (
 from gateway.callers.caller import MAX_NAME
 from gateway.grammars import structured
 from gateway.http.requests.body import Body
-from gateway.request import MAX_CHOICES, Prompt, TextPrompt, TokenPrompt
+from gateway.request import MAX_CHOICES, MAX_OF_PROMPT, Prompt, TextPrompt, TokenPrompt
 from specdec.beams.options import MAX_WIDTH
 from specdec.errors import FieldInvalid, FieldRequired, UnsupportedParameter
 from specdec.planning.gamma_policy import POLICIES, GammaPolicy, PolicyKind, parse_gamma
@@ -118,7 +118,7 @@ _ONE: list[dict[str, Any]] = [{"type": "string", "minLength": 1}, _TOKENS_SCHEMA
 _SEVERAL = {"type": "array", "items": {"anyOf": _ONE}, "minItems": 1, "maxItems": MAX_CHOICES}
 Prompts = Annotated[tuple[Prompt, ...], PlainValidator(_parse_prompts), WithJsonSchema({"anyOf": [*_ONE, _SEVERAL]})]
 # Ranges in a schema are for the API's description; where there is no Field, GenerationRequest checks the value.
-Choices = Annotated[int, WithJsonSchema({"type": "integer", "minimum": 1, "maximum": MAX_CHOICES})]
+Choices = Annotated[int, WithJsonSchema({"type": "integer", "minimum": 1, "maximum": MAX_OF_PROMPT})]
 Lenience = Annotated[float, WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "maximum": 1})]
 BeamWidth = Annotated[int, WithJsonSchema({"type": "integer", "minimum": 1, "maximum": MAX_WIDTH})]
 LengthPenalty = Annotated[float, WithJsonSchema({"type": "number", "minimum": -10, "maximum": 10})]

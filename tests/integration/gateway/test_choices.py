@@ -6,6 +6,8 @@ from typing import Any
 import openai
 import pytest
 
+from gateway.admission import AT_ONCE
+from gateway.request import MAX_CHOICES
 from specdec.errors import InternalError
 from tests.integration.gateway.stage import Stage
 from tests.support.gateway_fakes import Script, drained, output, until
@@ -95,6 +97,23 @@ async def test_a_client_that_leaves_ends_all_choices(here: Stage) -> None:
         break
     await stream.close()
     await until(lambda: here.verifier.cancelled == 2)
+
+
+async def test_a_request_of_very_many_prompts_runs_few_of_them_at_once(here: Stage) -> None:
+    here.verifier.script = Script(pause=0.001)
+    prompts = [f"{index}: " for index in range(100)]
+    answer = await here.client.completions.create(model="bytes", prompt=prompts, echo=True)
+    assert [(each.index, each.text) for each in answer.choices] == [
+        (index, prompt + TEXT) for index, prompt in enumerate(prompts)
+    ]
+    assert here.verifier.most_running == AT_ONCE
+
+
+@pytest.mark.parametrize(("prompts", "param"), [(MAX_CHOICES + 1, "prompt"), (MAX_CHOICES // 2 + 1, "n")])
+async def test_more_choices_are_refused_by_name(here: Stage, prompts: int, param: str) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        await here.client.completions.create(model="bytes", prompt=["x"] * prompts, n=2)
+    assert refused.value.param == param
 
 
 @pytest.mark.parametrize("n", [0, 17, True, "2"])

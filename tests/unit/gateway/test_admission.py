@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from prometheus_client import CollectorRegistry
 
-from gateway.admission import Admission, Places
+from gateway.admission import AT_ONCE, Admission, Places, RequestPlaces
 from gateway.callers.caller import called_from, tenant_of
 from gateway.config import AdmissionSettings
 from gateway.metrics import GatewayMetrics
@@ -98,3 +98,28 @@ async def test_a_thousand_made_up_users_have_the_share_of_their_address() -> Non
     for task in (*crowd, *others, *more):
         task.cancel()
     await asyncio.gather(*crowd, *others, *more, return_exceptions=True)
+
+
+async def test_a_request_of_many_generations_runs_few_at_once_and_lets_others_in() -> None:
+    made, registry = admission(AT_ONCE, waiting=1)
+    own, ended, most, running = RequestPlaces(made, "a"), list[str](), 0, 0
+
+    async def generation() -> None:
+        nonlocal most, running
+        async with own.place():
+            running += 1
+            most = max(most, running)
+            await asyncio.sleep(0)
+            running -= 1
+        ended.append("a")
+
+    async def other() -> None:
+        with await made.enter("b"):
+            ended.append("b")
+
+    many = [asyncio.create_task(generation()) for _ in range(10 * AT_ONCE)]
+    await asyncio.sleep(0)
+    await asyncio.gather(*many, other())
+    assert most == AT_ONCE
+    assert ended.index("b") < 3 * AT_ONCE
+    assert (len(ended), counted(registry, "refused_total")) == (10 * AT_ONCE + 1, 0)

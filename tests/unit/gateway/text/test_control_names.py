@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import normalizers
 from transformers import PreTrainedTokenizerFast
 
 from gateway.request import ChatPrompt
@@ -14,7 +15,7 @@ from gateway.text import control_names
 from gateway.text.control_names import Finder
 from gateway.text.tokenizer import ModelTokenizer
 from gateway.tools.values import Message, Tool, ToolCall
-from tests.support.tokenizers_apart import byte_level, fast, likely_pieces, sentence_pieces
+from tests.support.tokenizers_apart import byte_level, fast, likely_pieces, sentence_pieces, word_pieces
 
 SPECIAL = ("<|end|>", "<|start|>", "▁b>")
 ADDED = ("<tool_call>", "</tool_call>", "b<", "  ", "word")
@@ -81,6 +82,8 @@ PLACES = {
     "tool result": lambda text: chat(Message("user", "x"), called("a"), Message("tool", text, (), "1")),
     "arguments": lambda text: chat(Message("user", "x"), called(text)),
     "tool": lambda text: chat(Message("user", "x"), tools=[tool(text.replace("\n", " "))]),
+    "template argument": lambda text: chat(Message("user", "x"), opening=text.replace("\n", " ")),
+    "nested argument": lambda text: chat(Message("user", "x"), opening={"a": [text.replace("\n", " ")]}),
     "tool in ASCII": lambda text: chat(Message("user", "x"), tools=[tool(text.replace("\n", " "))], ascii=True),
 }
 
@@ -136,9 +139,7 @@ def test_a_turn_of_a_session_and_the_end_of_a_long_chat_are_text_too() -> None:
     assert made.encode_last(prompt, (), 20) == made.encode(prompt)[-20:]
 
 
-def test_template_arguments_may_name_tokens_and_a_setting_lets_all_texts() -> None:
-    opened = chat(Message("user", "x"), opening="<tool_call>")
-    assert controls("byte-level", tokenizer("byte-level").encode(opened))[-1] == "<tool_call>"
+def test_a_setting_lets_texts_name_tokens() -> None:
     free = tokenizer("byte-level", True).encode(chat(Message("user", "a<|end|>")))
     assert controls("byte-level", free).count("<|end|>") == 2
 
@@ -151,6 +152,26 @@ def test_names_are_found_window_by_window_as_at_once(parts: list[str], window: i
         patch.setattr(control_names, "_WINDOW", window)
         assert list(Finder(names).spans(text)) == whole
     assert Finder(names).finds_in(text) == bool(whole)
+
+
+def test_no_spelling_that_is_normalized_to_a_name_is_the_token_and_unknown_text_stays_itself() -> None:
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    inside = word_pieces([*letters, *(f"##{letter}" for letter in letters), *"<>_|[]"])
+    inside.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+    made = fast(inside, "[UNK]")
+    made.add_special_tokens({"additional_special_tokens": ["<|end|>"]})
+    made.add_tokens(["<tool_call>"])
+    made.chat_template = "{% for m in messages %}{{ m.content }}<|end|>{% endfor %}"
+    for text in (
+        "a <tool_call> b",
+        "a <TOOL_CALL> b",
+        "a ＜tool_call＞ b",
+        "a <|END|> b [unk] ü",
+        "<Tool_call>" * 3000,
+    ):
+        ids = ModelTokenizer(made).encode(chat(Message("user", text)))
+        names = made.convert_ids_to_tokens(list(ids))
+        assert names == [*made.tokenize(text.replace("<", "< ").replace("＜", "< ")), "<|end|>"]
 
 
 def test_a_finder_of_no_names_finds_none() -> None:
