@@ -44,33 +44,34 @@ class DrafterSettings(Settings):
     """Address of /metrics, /livez and /readyz."""
     otel: OtelSettings = OtelSettings()
     health: Address | None = None
-    """A second address, always in plaintext and without a token, for grpc.health.v1 and reflection, which then leaves
-    the first; none when None."""
+    """Second address, always in plaintext and without a token, for grpc.health.v1 and reflection. Reflection then
+    leaves the first address. None opens no second address."""
     tls: TlsSettings = TlsSettings()
     token: Token = NO_TOKEN
-    """Token that verifiers must send; everybody may call when empty."""
+    """Token that verifiers must send; empty lets any client call."""
     support: int = Field(default=64, ge=1, le=65535)
-    """Most ids that a draft's distribution holds, which is sent with every token."""
+    """Largest number of ids in a draft's distribution q̂, which is sent with every token."""
     ahead: int = Field(default=16, ge=0, le=64)
-    """Most tokens drafted past the draft that was asked for, while no verifier waits for any draft; never more than the
-    next round can use, which is one more than the length of the draft."""
+    """Largest number of tokens drafted ahead of a request, while no verifier waits for a draft. At most γ + 1 are
+    drafted ahead, because the next round can use no more."""
     outcomes: int = Field(default=16, ge=0, le=64)
-    """Most outcomes of a verdict that chains are pushed for while it is under way, for each session whose verifier asks
-    for that; only language models push."""
+    """Largest number of possible verdicts of a running round for which chains are pushed, for each session whose
+    verifier requests them. Only language models push chains."""
     sources: SourceSettings = SourceSettings()
     max_sessions: int = Field(default=512, ge=1)
-    """Most open sessions, of all verifiers together."""
+    """Largest number of open sessions of all verifiers together."""
     max_sessions_per_verifier: int = Field(default=256, ge=1)
-    """Most open sessions of one verifier, on all its streams together; where sessions or memory run out, the verifier
-    that holds most gives back to those that hold less."""
+    """Largest number of open sessions of one verifier, over all its streams. When sessions or memory run out, the
+    verifier with the most loses some to verifiers with fewer."""
     step_sessions: int = Field(default=128, ge=1)
-    """Most sessions that get a token in one step; where more want one, verifiers get equal shares of it."""
+    """Largest number of sessions that get a token in one step. If more want one, verifiers get equal shares."""
     chunk_tokens: int = Field(default=512, ge=1)
-    """Most prompt tokens computed in one step beside the sessions that draft, shared by verifiers in the same way."""
+    """Largest number of prompt tokens in one step, in addition to the tokens of sessions that draft. Verifiers get
+    equal shares."""
     kv_bytes: int = Field(default=2**29, ge=1)
-    """Budget of all keys and values in bytes, those kept for later sessions included."""
+    """Memory for all keys and values in bytes, including those cached for later sessions."""
     threads: int = Field(default=1, ge=1)
-    """Threads that PyTorch uses."""
+    """Number of threads of PyTorch."""
 
     @model_validator(mode="after")
     def _check_kind(self) -> Self:

@@ -66,7 +66,7 @@ class VllmSettings(Section):
 
     @property
     def adapters(self) -> dict[str, Path]:
-        """Folder of each adapter by name; that of every generation has an empty name."""
+        """Folder of each adapter by name. The empty name is the adapter that every generation uses."""
         return self.lora_modules if self.lora is None else {"": self.lora}
 
     @model_validator(mode="after")
@@ -103,7 +103,7 @@ class TreeSettings(Section):
 
     @property
     def options(self) -> TreeOptions:
-        """The trees as a request asks for them."""
+        """Return the tree options of a request with this shape."""
         return TreeOptions(self.nodes, self.width, self.depth, self.replacement, self.drafters)
 
     @model_validator(mode="after")
@@ -176,7 +176,7 @@ class VerifierSettings(Settings):
     step_sessions: int | None = Field(default=None, ge=1)
     """Largest number of decoding sessions in one pass; more sessions take turns. None sets no limit."""
     kv_bytes: int = Field(default=2**30, ge=1)
-    """Memory for all keys and values in bytes, those cached for later sessions included."""
+    """Memory for all keys and values in bytes, including those cached for later sessions."""
     threads: int = Field(default=1, ge=1)
     """Number of threads of PyTorch."""
     wide_threads: int | None = Field(default=None, ge=1)
@@ -188,7 +188,7 @@ class VerifierSettings(Settings):
 
     @property
     def draft_length(self) -> tuple[int | None, GammaPolicy]:
-        """The fixed draft length of requests that do not choose, None where there is none, and their policy."""
+        """Default draft length of requests, None if it is not fixed, and their default policy."""
         return parse_gamma(self.gamma)
 
     @model_validator(mode="after")

@@ -36,8 +36,8 @@ class _Tip:
 def propose_beams(model: Engine, ask: BeamAsk, chunk_tokens: int) -> BeamPasses:
     """Propose the best `width` beams of each step by the target's scores and the model's own probabilities.
 
-    Nothing is kept between two calls but the computed prefixes in the model's memory. Without memory for the beams
-    there are none. Only one computation at a time may have begun.
+    Between calls, only the computed prefixes stay in the model's memory. Without memory for the beams, none are
+    proposed. Only one computation at a time may have begun.
 
     Args:
         chunk_tokens: most tokens of the prompt to compute in one pass.
@@ -65,7 +65,7 @@ class _Proposals:
                 self._model.release(root.name)
 
     def _admit(self, root: _Root, ask: BeamAsk) -> bool:
-        """Admit a beam. It shares what it and earlier beams begin with."""
+        """Admit a beam. It shares its common prefix with earlier beams."""
         model, limit = self._model, len(root.tokens) + ask.width * ask.steps
         if limit > model.context_length or not model.admit(root.name, limit, root.tokens, ask.cache_salt):
             return False

@@ -32,7 +32,7 @@ class _Fed:
     limit: int
     domain: str
     known: int
-    """Position after the last slot whose state is the target's; -1 if the slots must begin anew."""
+    """Position after the last slot whose state is the target's; -1 if the slots must begin again."""
     unread: Tensor
     """Features of the next slots [n, hidden]."""
     last: Tensor | None = None
@@ -133,7 +133,8 @@ class FedHead:
         self._fed[session] = replace(fed, own=fed.last)
 
     def read_features(self, session: DraftSession, features: Features | None, *, opened: bool) -> None:
-        """Add the features of committed tokens; see `FeatureReader`. After missing ones the slots begin anew.
+        """Add the features of committed tokens; see `FeatureReader`. If features are missing before these, the slots
+        begin again.
 
         Features that do not end at the last token but one, or hold no numbers, are ignored.
         """

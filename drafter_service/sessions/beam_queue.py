@@ -19,8 +19,7 @@ _log = structlog.get_logger()
 class BeamQueue:
     """The proposals that verifiers wait for. All methods run on the worker's thread.
 
-    One proposal at a time has memory. One that its verifier no longer waits for is dropped.
-    """
+    One proposal at a time has memory. A proposal that no verifier waits for is dropped."""
 
     def __init__(self, metrics: DrafterMetrics) -> None:
         self._metrics = metrics

@@ -61,7 +61,8 @@ class DraftRunner:
 
     @property
     def _step_seconds(self) -> float:
-        """Cost of one more draft token, in seconds: that of a step that reads none, over the tokens it drafts."""
+        """Cost of one more draft token, in seconds: the duration of a step without prefill, divided by its drafted
+        tokens."""
         tokens, _ = self._steps.mean
         base, token = self._steps.fit(0.0, _SPREAD * tokens)
         return (base + token * self._sessions) / self._run_length

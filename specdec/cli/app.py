@@ -38,7 +38,7 @@ from specdec.serving.version import package_version
 app = typer.Typer(
     pretty_exceptions_enable=False,
     epilog=EPILOG,
-    help="Speculative decoding as a service: start it, use it, look into it.",
+    help="Speculative decoding as a service: start it, use it, inspect it.",
 )
 app.add_typer(models, name="models")
 app.add_typer(train, name="train")
@@ -74,7 +74,7 @@ def up(config: options.Config = None, **flags: Any) -> None:
 
 @app.command(epilog=EPILOG)
 def serve(
-    role: Annotated[serving.Servant, typer.Argument(help="Which service.")],
+    role: Annotated[serving.Servant, typer.Argument(help="Service to run.")],
     config: Annotated[Path, typer.Option(help="The service's YAML file.")],
 ) -> None:
     """Run one service in the foreground."""
@@ -101,7 +101,7 @@ def run(
     ca: options.Authority = None,
     as_json: options.Json = False,
 ) -> None:
-    """Stream one generation, each token looking like where it came from."""
+    """Stream one generation, with each token styled by its origin."""
     chosen = options.mode_of(mode, no_speculation)
     request = PromptRequest(
         prompt, max_tokens, temperature, top_p, seed, gamma, chosen, lenience, drafter, tree, detail=explain
@@ -121,7 +121,9 @@ def compare(
     lenience: options.Lenience = None,
     drafter: options.Drafter = "",
     tree: options.Tree = None,
-    runs: Annotated[int, typer.Option(min=2, help="How often each way; the median and its range are shown.")] = 5,
+    runs: Annotated[
+        int, typer.Option(min=2, help="Number of runs with drafts, and without; the median and the range are shown.")
+    ] = 5,
     address: options.Address = options.DEFAULT_ADDRESS,
     api_key: options.ApiKey = "",
     ca: options.Authority = None,
@@ -186,7 +188,7 @@ def doctor(
     gateway_config: options.ServiceConfigs = None,
     as_json: options.Json = False,
 ) -> None:
-    """Look configurations over and say what to mend; without any, what `specdec up` would use.
+    """Check configurations and suggest corrections; without any, check those that `specdec up` would use.
 
     The three options for files may be given several times.
     """
@@ -210,7 +212,7 @@ def prove(
     ] = "",
     samples: Annotated[int, typer.Option(min=50, help="Sequences drawn from each side.")] = 400,
     alpha: Annotated[float, typer.Option(min=1e-5, max=0.5, help="False-alarm rate of the test.")] = 0.001,
-    streams: Annotated[int, typer.Option(min=1, max=256, help="Requests at once.")] = 8,
+    streams: Annotated[int, typer.Option(min=1, max=256, help="Number of concurrent requests.")] = 8,
     as_json: options.Json = False,
 ) -> None:
     """Test whether drafts change the output distribution of a deployment; exit status 1 if they do.
@@ -229,7 +231,7 @@ def main() -> None:
 
 
 def status_of(arguments: Sequence[str], debug: bool = False) -> int:
-    """Run one command line; the exit status it ends with."""
+    """Run one command line and return its exit status."""
     try:
         return int(app(list(arguments), prog_name="specdec", standalone_mode=False) or ExitCode.OK)
     except StopRequested:

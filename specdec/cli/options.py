@@ -87,7 +87,7 @@ def _option(help_text: str, *names: str, otherwise: str = "", **extra: Any) -> A
     return typer.Option(*names, help=help_text, show_default=otherwise or False, **extra)
 
 
-Prompt = Annotated[str, typer.Argument(help="Text to go on from.")]
+Prompt = Annotated[str, typer.Argument(help="Prompt, which the model continues.")]
 Address = Annotated[
     str,
     typer.Option(
@@ -106,22 +106,22 @@ Authority = Annotated[
     Path | None,
     _option("PEM file of the authority of the gateway's certificate.", otherwise="plaintext", envvar="SPECDEC_CA"),
 ]
-MaxTokens = Annotated[int, typer.Option(min=1, help="Longest output.")]
+MaxTokens = Annotated[int, typer.Option(min=1, help="Largest number of output tokens.")]
 Temperature = Annotated[float | None, _option("0 is greedy.", otherwise="the server's")]
 TopP = Annotated[float | None, _option("Nucleus mass in (0, 1].", otherwise="the server's")]
-Seed = Annotated[int | None, _option("Makes a run repeatable.", otherwise="random", min=0)]
+Seed = Annotated[int | None, _option("Seed of all random numbers, for a repeatable run.", otherwise="random", min=0)]
 Gamma = Annotated[int | None, _option("Draft length.", otherwise="auto", parser=gamma_of, metavar="N|auto")]
 ChosenGamma = Annotated[
     Any | None,
     _option(
-        "Draft length, or what chooses it; JSON has the fields of the API.",
+        "Draft length, or the policy that chooses it; JSON has the fields of the API.",
         "--gamma",
         otherwise="auto",
         parser=policy_of,
         metavar="N|auto|optimal|egag|JSON",
     ),
 ]
-Drafter = Annotated[str, typer.Option(help="Name of what drafts.", show_default="the server's")]
+Drafter = Annotated[str, typer.Option(help="Name of a drafter or draft source.", show_default="the server's")]
 Tree = Annotated[
     Any | None,
     _option(
@@ -132,17 +132,18 @@ Tree = Annotated[
     ),
 ]
 Lenience = Annotated[
-    float | None, _option("Below 1 keeps more drafts and is lossy; for --mode rejection.", otherwise="1, exact")
+    float | None,
+    _option("Below 1, more drafts are accepted and the output is lossy; for --mode rejection.", otherwise="1, exact"),
 ]
 ModeOption = Annotated[Mode | None, _option("How drafts are verified.", otherwise="the server's")]
-NoSpeculation = Annotated[bool, typer.Option("--no-speculation", help="Plain decoding, as --mode off.")]
+NoSpeculation = Annotated[bool, typer.Option("--no-speculation", help="Decode without drafts; same as --mode off.")]
 ShowDraft = Annotated[bool, typer.Option("--show-draft", help="Show rejected drafts, struck through.")]
-Explain = Annotated[bool, typer.Option("--explain", help="Show on what the verdict of each round rests.")]
-Session = Annotated[str, typer.Option(help="Id of a session to go on in.", show_default="a new one")]
-User = Annotated[str, typer.Option(help="On whose behalf: a session is there for its user alone.", show_default=False)]
+Explain = Annotated[bool, typer.Option("--explain", help="Show the numbers behind each round's verdict: p, q and u.")]
+Session = Annotated[str, typer.Option(help="Id of the session to continue.", show_default="a new one")]
+User = Annotated[str, typer.Option(help="User of the session; other users cannot continue it.", show_default=False)]
 Processes = Annotated[list[str] | None, _option("The /metrics URL of a process.", "--from", metavar="URL")]
-StateFile = Annotated[Path | None, _option("The file of `specdec up --state`: look at all its processes.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON document in place of text.")]
+StateFile = Annotated[Path | None, _option("State file of `specdec up --state`; shows all its processes.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 
 Config = Annotated[Path | None, _option("YAML file.")]
 ConfigDir = Annotated[Path | None, _option("Folder with drafter*.yaml, verifier*.yaml, gateway*.yaml.")]
@@ -152,23 +153,24 @@ Sources = Annotated[
     list[str] | None,
     _option("Read the numbers from a /metrics URL of each replica, or from one Prometheus.", "--from", metavar="URL"),
 ]
-Window = Annotated[int, typer.Option(min=1, help="Seconds that Prometheus looks back.")]
-Alpha = Annotated[float | None, _option("Chance that a draft token is accepted.", min=0, max=1)]
-DraftMs = Annotated[float | None, _option("One drafter step over its batch.", min=0)]
-VerifyMs = Annotated[float | None, _option("One target pass over its batch, drafts included.", min=0)]
-PlainMs = Annotated[float | None, _option("One target pass over its batch, no drafts.", otherwise="--verify-ms", min=0)]
-RoundTripMs = Annotated[float | None, _option("Verifier to drafter and back.", otherwise="0", min=0)]
+Window = Annotated[int, typer.Option(min=1, help="Time window of the Prometheus queries, in seconds.")]
+Alpha = Annotated[float | None, _option("Probability that a drafted token is accepted.", min=0, max=1)]
+DraftMs = Annotated[float | None, _option("Milliseconds of one drafter step over its batch.", min=0)]
+VerifyMs = Annotated[float | None, _option("Milliseconds of one target pass over its batch with drafts.", min=0)]
+PlainMs = Annotated[
+    float | None,
+    _option("Milliseconds of one target pass over its batch without drafts.", otherwise="--verify-ms", min=0),
+]
+RoundTripMs = Annotated[float | None, _option("Milliseconds from verifier to drafter and back.", otherwise="0", min=0)]
 DraftBatch = Annotated[float | None, _option("Sessions in a drafter step.", min=0)]
 VerifyBatch = Annotated[float | None, _option("Sessions in a target pass.", min=0)]
 DraftOperations = Annotated[
-    float, typer.Option(help="Operations of a draft step over those of a target step (ĉ).", min=0)
+    float, typer.Option(help="Operations of a draft step divided by those of a target step (ĉ).", min=0)
 ]
-DraftBusy = Annotated[float, typer.Option(help="How busy drafters may be, 0..1.")]
-VerifyBusy = Annotated[float, typer.Option(help="How busy verifiers may be, 0..1.")]
-DrafterCost = Annotated[
-    float | None, typer.Option(help="Cost of a drafter, in verifiers: 0.1 for a tenth of one's price.", min=0)
-]
-MinSpeedup = Annotated[float, typer.Option(help="Drafting that gains less than this is not worth it.")]
+DraftBusy = Annotated[float, typer.Option(help="Planned utilization of drafters, 0..1.")]
+VerifyBusy = Annotated[float, typer.Option(help="Planned utilization of verifiers, 0..1.")]
+DrafterCost = Annotated[float | None, typer.Option(help="Cost of a drafter divided by that of a verifier.", min=0)]
+MinSpeedup = Annotated[float, typer.Option(help="Smallest speed-up at which drafting is recommended.")]
 
 _METAVARS = {
     HostPort: "HOST:PORT",

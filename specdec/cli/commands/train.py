@@ -1,4 +1,4 @@
-"""`specdec train`: train what drafts for a target."""
+"""`specdec train`: train a drafter or a draft head for a target."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,12 +13,12 @@ from specdec.cli import known_models
 from specdec.cli.exit_codes import EPILOG
 from specdec.errors import ConfigError
 
-train = typer.Typer(epilog=EPILOG, no_args_is_help=True, help="Train what drafts for a target.")
+train = typer.Typer(epilog=EPILOG, no_args_is_help=True, help="Train a drafter or a draft head for a target.")
 
 
 @train.callback()
 def _group() -> None:
-    """Keep the commands of the group apart, however many there are."""
+    """Make typer keep the subcommand's name even if the group has only one."""
 
 
 @train.command(epilog=EPILOG)
@@ -31,14 +31,17 @@ def drafter(
         ),
     ] = None,
     questions: Annotated[
-        Path | None, typer.Option(help="Rows of category and turns that measure α; held-out prompts when left out.")
+        Path | None,
+        typer.Option(help="File of questions that measure α, rows with category and turns; default: held-out prompts."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the drafter; TARGET-drafter when left out.")] = None,
     state: Annotated[Path | None, typer.Option(help="Folder of answers and checkpoints, to resume from.")] = None,
     batches: Annotated[int, typer.Option(min=1, help="Batches of 96 answers that the target writes.")] = 40,
     steps: Annotated[int, typer.Option(min=1, help="Distillation steps of 16 answers.")] = 1200,
-    layers: Annotated[int, typer.Option(min=1, help="How many of the target's first layers the drafter has.")] = 2,
-    seed: Annotated[int, typer.Option(min=0, help="Decides prompts, answers and their order.")] = 0,
+    layers: Annotated[
+        int, typer.Option(min=1, help="Number of the target's first layers that the drafter starts from.")
+    ] = 2,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the choice of prompts, the answers and their order.")] = 0,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; PyTorch's choice when left out.")] = None,
 ) -> None:
     """Distil a small drafter from the target's own answers, and write its folder with a card that states α.
@@ -71,16 +74,18 @@ def head(
     ] = None,
     tokens: Annotated[int, typer.Option(min=1, help="Tokens that the target writes.")] = 1_000_000,
     questions: Annotated[
-        Path | None, typer.Option(help="Rows of category and turns that measure α; held-out prompts when left out.")
+        Path | None,
+        typer.Option(help="File of questions that measure α, rows with category and turns; default: held-out prompts."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the head; TARGET-head when left out.")] = None,
     state: Annotated[
-        Path | None, typer.Option(help="Folder of texts and checkpoints, to resume from, or to go on with more tokens.")
+        Path | None,
+        typer.Option(help="Folder of texts and checkpoints, to resume from or to continue with more tokens."),
     ] = None,
     draft_ids: Annotated[int, typer.Option(min=1, help="Number of ids that the head drafts.")] = 8192,
-    epochs: Annotated[float, typer.Option(min=0.01, help="How often each text is used.")] = 4.0,
-    disk: Annotated[str, typer.Option(help="Most disk for the texts with their states.")] = "16GiB",
-    seed: Annotated[int, typer.Option(min=0, help="Decides prompts, texts and their order.")] = 0,
+    epochs: Annotated[float, typer.Option(min=0.01, help="Number of passes over the texts.")] = 4.0,
+    disk: Annotated[str, typer.Option(help="Largest size of the texts with their states on disk.")] = "16GiB",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the choice of prompts, the texts and their order.")] = 0,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; PyTorch's choice when left out.")] = None,
 ) -> None:
     """Train a draft head on texts that the target writes, and write its folder with a card that states α.
@@ -110,7 +115,7 @@ def head(
 
 @contextmanager
 def _packages() -> Iterator[None]:
-    """Name the extra whose packages are missing, and keep transformers' progress bars off."""
+    """Disable transformers' progress bars. Raise ConfigError with the extra to install if packages are missing."""
     try:
         yield
     except ImportError as error:
