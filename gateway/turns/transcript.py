@@ -167,7 +167,7 @@ def report_of(kept: Round, shown: Sequence[OutputToken], decode: Decode) -> Roun
         survival=detail.survival,
         predicted_speedup=kept.speedup.predicted,
         measured_speedup=kept.speedup.measured,
-        draft_seconds=timing.draft - detail.network,
+        draft_seconds=max(0.0, timing.draft - detail.network),
         network_seconds=detail.network,
         queue_seconds=timing.queue,
         pass_seconds=timing.verify,

@@ -130,12 +130,12 @@ def _alerts(rules: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def test_every_alert_says_what_to_do_and_is_in_the_manual(rules: dict[str, Any]) -> None:
-    manual = (CHART.parent / "docs" / "operating.md").read_text(encoding="utf-8")
+    manual = (CHART.parent / "docs" / "monitoring.md").read_text(encoding="utf-8")
     advised = set(re.findall(r"^### (Specdec\w+)\n\n\S", manual, re.MULTILINE))
     assert advised == {alert["alert"] for alert in _alerts(rules)}
     for alert in _alerts(rules):
         assert {"summary", "description"} <= alert["annotations"].keys()
-        assert alert["annotations"]["runbook_url"] == f"docs/operating.md#{alert['alert'].lower()}"
+        assert alert["annotations"]["runbook_url"] == f"docs/monitoring.md#{alert['alert'].lower()}"
         assert alert["labels"]["severity"] in {"warning", "critical"}
 
 

@@ -22,7 +22,7 @@ _REASONS = {
     "optimal": "best for this request alone, as it asks",
     "egag": "chosen by the drafter, by the entropy of its distributions (EGAG)",
     "goodput": "the batch is expected to commit most tokens a second with it",
-    "trial": "a trial of the way that is not in use",
+    "trial": "a trial, which compares drafting with plain decoding",
     "room": "the output has no room for more",
     "source": "chosen by the source itself",
 }

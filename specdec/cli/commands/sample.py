@@ -33,7 +33,7 @@ def show_sample(console: Console, gateway: GatewayClient, request: PromptRequest
         return collect(gateway.stream(asked))
 
     off, drafted = both_ways(request)
-    console.print(f"\nA sample, going on from:\n\n{request.prompt}\n", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"\nSample prompt:\n\n{request.prompt}\n", markup=False, highlight=False, soft_wrap=True)
     for warm_up in (off, drafted):
         generate(replace(warm_up, max_tokens=_WARM_UP_TOKENS))
     shown = []

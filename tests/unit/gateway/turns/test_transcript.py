@@ -126,6 +126,10 @@ def test_a_round_comes_with_a_report_where_the_request_asks() -> None:
     assert (report.base_len, report.gamma, report.gamma_reason, report.alpha) == (6, 4, "goodput", 0.75)
     assert (report.draft_seconds, report.network_seconds) == (0.375, 0.125)
     assert (report.queue_seconds, report.pass_seconds) == (0.25, 1.0)
+    detail = replace(done.detail, network=1.0)
+    present = Transcript(TURN, asked, ByteTokenizer().decode).take(done._replace(detail=detail))[1].report
+    assert present is not None
+    assert present.draft_seconds == 0.0, "the draft was there before the wait began"
     assert transcript().take(done)[1].report is None
     stored = StoredRound(kept.tokens, "", note_of(kept))
     again = round_from(stored, 6)
