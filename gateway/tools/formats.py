@@ -293,7 +293,7 @@ _ALL: Sequence[ToolFormat] = (
     JsonFormat(
         name="mistral_v11",
         marks=("[ARGS]",),
-        parser=_tagged("[TOOL_CALLS]", "", r"\s*(?P<name>[A-Za-z0-9_.:/-]+)(?:\[CALL_ID\][^\[]*)?\[ARGS\]\s*"),
+        parser=_tagged("[TOOL_CALLS]", "", r"\s*(?P<name>[A-Za-z0-9_.:/-]+)(?:\[CALL_ID\][^\[{]*)?(?:\[ARGS\])?\s*"),
         tags=("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
         call=("[TOOL_CALLS]", "[ARGS]", ""),
     ),

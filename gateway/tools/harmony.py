@@ -3,7 +3,7 @@
 import re
 
 from gateway.tools.parsers import Piece, ToolParser, overlap
-from gateway.tools.values import Thought
+from gateway.tools.values import Thought, ToolCall
 
 _ENDS = ("<|end|>", "<|return|>", "<|call|>")
 _TAGS = ("<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", *_ENDS)
@@ -18,10 +18,14 @@ class HarmonyParser(ToolParser):
     def __init__(self) -> None:
         super().__init__(self._read_beginning)
         self._channel = "final"
+        self._name = ""
+        """Name of the current call, whose arguments are no object."""
 
     def _ended(self, rest: str) -> list[Piece]:
         for tag in _ENDS:
             rest = rest.partition(tag)[0]
+        if self._step == self._read_other:
+            return self._called_with(rest)
         is_header = self._step == self._read_header and any(tag in rest for tag in _TAGS)
         return [] if is_header else self._shown(rest)
 
@@ -56,9 +60,24 @@ class HarmonyParser(ToolParser):
             return self._begin_call(called["name"], rest.lstrip())
         if called is not None and not rest.strip():
             return None
+        if called is not None:
+            self._held, self._step, self._name = rest, self._read_other, called["name"]
+            return []
         self._held, self._step = rest, self._read_body
         self._channel = "analysis" if "analysis" in header else "final"
         return []
+
+    def _read_other(self) -> list[Piece] | None:
+        """Read the arguments of a call that are no object: missing, encoded twice, or a text."""
+        found = min((at for tag in _ENDS if (at := self._held.find(tag)) >= 0), default=None)
+        if found is None:
+            return None
+        text, self._held = self._held[:found], self._held[found:]
+        self._end_call()
+        return self._called_with(text)
+
+    def _called_with(self, text: str) -> list[Piece]:
+        return [self._call(ToolCall.earlier(self._name, text, ""))]
 
     def _shown(self, text: str) -> list[Piece]:
         if not text or (self._channel == "after call" and not text.strip()):

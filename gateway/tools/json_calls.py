@@ -12,10 +12,11 @@ from gateway.tools.values import ToolCall
 class JsonObject:
     """Finds the end of a JSON object incrementally, without validating its content."""
 
-    def __init__(self) -> None:
+    def __init__(self, depth: int = 0) -> None:
+        """Args: depth: number of open braces before the text."""
         self.ended = False
         """Whether the object is closed, or the last character cannot be part of it."""
-        self._depth = 0
+        self._depth = depth
         self._string = False
         self._escaped = False
 
@@ -58,6 +59,17 @@ class JsonObject:
             self._string = character != '"'
 
 
+def in_string(text: str) -> bool:
+    """Whether a text of JSON objects, alone or in a list, ends inside a string."""
+    rest = text.lstrip().removeprefix("[")
+    while (rest := rest.lstrip(", \n\t")).startswith("{"):
+        scan = JsonObject()
+        rest = rest[scan.take(rest) :]
+        if not scan.ended:
+            return scan.inside
+    return False
+
+
 def call_of(value: Any) -> ToolCall:
     """Convert a JSON value to a call; raises ValueError if it is not a call.
 
@@ -68,7 +80,7 @@ def call_of(value: Any) -> ToolCall:
             return call_of(inner)
         case {"name": str(name), **others} if name:
             given = others.get("arguments", others.get("parameters"))
-            if given is None or isinstance(given, dict):
+            if given in (None, []) or isinstance(given, dict):
                 return ToolCall(name, json.dumps(given or {}, ensure_ascii=False))
             if isinstance(given, str) and isinstance(json.loads(given or "{}"), dict | str):
                 return ToolCall(name, arguments_text(given))

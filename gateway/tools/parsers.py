@@ -9,7 +9,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
-from gateway.tools.json_calls import JsonObject
+from gateway.tools.json_calls import JsonObject, call_of, in_string
 from gateway.tools.values import CallDelta, Thought, ToolCall
 
 Piece = str | CallDelta | Thought
@@ -30,6 +30,8 @@ class ToolParser(ABC):
         self._step = begin
         self._calls = 0
         self._arguments = JsonObject()
+        self._in_object = False
+        """Whether the arguments of the current call are a member of a JSON object."""
 
     def feed(self, text: str) -> list[Piece]:
         """Add text; return the pieces that are now final."""
@@ -68,9 +70,9 @@ class ToolParser(ABC):
         except NO_CALLS:
             return [text]
 
-    def _begin_call(self, name: str, rest: str) -> list[Piece]:
-        """Begin a call; `rest` starts with its arguments, a JSON object."""
-        self._held = rest
+    def _begin_call(self, name: str, rest: str, *, in_object: bool = False) -> list[Piece]:
+        """Begin a call; `rest` starts with its arguments, a JSON object, which may be a member of another."""
+        self._held, self._in_object = rest, in_object
         self._arguments, self._step = JsonObject(), self._read_arguments
         return [self._call(ToolCall(name, ""))]
 
@@ -80,11 +82,27 @@ class ToolParser(ABC):
         if self._arguments.ended:
             self.cut = self.cut or not self._arguments.whole
             self._end_call()
+            if self._in_object and self._arguments.whole:
+                self._step = self._read_members
         return [CallDelta(self._calls - 1, arguments=more)] if more else []
+
+    def _read_members(self) -> list[Piece] | None:
+        """Read what follows the arguments in a call's object, such as an id, up to its closing brace."""
+        if not _MEMBERS.match(self._held):
+            self._end_call()
+            return []
+        scan = JsonObject(depth=1)
+        taken = scan.take(self._held)
+        if not scan.ended:
+            return None
+        self._end_call()
+        if scan.whole and _are_idle(self._held[:taken]):
+            self._held = "}" + self._held[taken:]
+        return []
 
 
 class TaggedParser(ToolParser):
-    """Parses calls between tags. Text may surround them; white space next to calls is dropped."""
+    """Parses calls between tags. Text may surround them; white space is dropped where only calls follow or precede."""
 
     def __init__(self, opening: str, closing: str, read: Reader, *, head: str = "(?!)", sections: Sequence[str] = ()):
         """Create a parser.
@@ -99,19 +117,24 @@ class TaggedParser(ToolParser):
         super().__init__(self._read_text)
         self._opening, self._closing, self._read = opening, closing, read
         self._head = re.compile(rf"{head}(?=\{{)", re.DOTALL)
+        self._in_json = head == JSON_HEAD
+        self._named = re.compile(head, re.DOTALL)
         self._tags = (opening, *sections)
         self._behind_call = False
+        self._gap = ""
+        """White space next to calls, shown if text follows it."""
+        self._spoke = False
+        """Whether there was text."""
 
     def _ended(self, rest: str) -> list[Piece]:
         if self._step == self._read_text:
-            return list(self._text(rest))
+            return [] if self._behind_call and not rest.strip() else self._text(rest)
         if self._step == self._read_call:
-            found = self._whole(self._read, rest, self._opening + rest)
-            return found if rest.strip() else [self._opening + rest]
+            return self._found(rest, self._opening + rest) if rest.strip() else self._text(self._opening + rest)
         if self._step == self._read_arguments:
             return []
         rest = self._left(rest)
-        return [] if self._closing.startswith(rest) else [rest]
+        return [] if self._closing.startswith(rest) else self._text(rest)
 
     def _end_call(self) -> None:
         self._step = self._read_closing
@@ -120,57 +143,88 @@ class TaggedParser(ToolParser):
         found = min(((at, tag) for tag in self._tags if (at := self._held.find(tag)) >= 0), default=None)
         if found is not None:
             text, self._held = self._held[: found[0]], self._held[found[0] + len(found[1]) :]
+            said = self._text(text.rstrip())
+            self._gap += text[len(text.rstrip()) :]
             if found[1] == self._opening:
                 self._step = self._read_call
             else:
                 self._behind_call = True
-            return self._text(text.rstrip())
+            return said
         certain = self._held[: len(self._held) - max(overlap(self._held, tag) for tag in self._tags)].rstrip()
         self._held = self._held[len(certain) :]
         return self._text(certain) if certain else None
 
     def _read_call(self) -> list[Piece] | None:
         if begun := self._head.match(self._held):
-            return self._begin_call(_name(begun["name"]), self._held[begun.end() :])
+            return self._begin_call(_name(begun["name"]), self._held[begun.end() :], in_object=self._in_json)
         inner = self._inner()
         if inner is None:
             return None
-        self._held, self._step = self._held[len(inner) + len(self._closing) :], self._read_text
+        behind, self._step = self._held[len(inner) + len(self._closing) :], self._read_text
+        found = self._found(inner, "")
+        if found:
+            self._held = behind
+            return found
+        again = inner.rfind(self._opening)  # the tag of a call may stand in the text before it
+        if again < 0:
+            self._held = behind
+            return self._text(self._opening + inner + self._closing)
+        self._held = inner[again:] + self._closing + behind
+        return self._text(self._opening + inner[:again])
+
+    def _found(self, inner: str, text: str) -> list[Piece]:
+        """Parse the whole text between two tags; return `text` as such if it is not calls."""
+        pieces = self._whole(self._read_inner, inner, "")
+        if pieces == [""]:
+            return self._text(text)
         self._behind_call = True
-        return self._whole(self._read, inner, self._opening + inner + self._closing)
+        return pieces
+
+    def _read_inner(self, text: str) -> list[ToolCall]:
+        """Parse the whole text between two tags, whose call may have no arguments, or such that are encoded twice."""
+        begun = None if self._in_json else self._named.match(text)
+        if begun is None:
+            return self._read(text)
+        rest = text[begun.end() :].strip().removesuffix("```").strip()
+        return [call_of({"name": _name(begun["name"]), "arguments": json.loads(rest) if rest else None})]
 
     def _inner(self) -> str | None:
         """Return the text before the first closing tag outside a JSON string; None if the tag is yet to come."""
         at = self._held.find(self._closing) if self._closing else -1
-        while at >= 0:
-            inner, scan = self._held[:at], JsonObject()
-            if not inner.lstrip().startswith("{") or scan.take(inner) < len(inner) or not scan.inside:
-                return inner
+        while at >= 0 and in_string(self._held[:at]):
             at = self._held.find(self._closing, at + 1)
-        return None
+        return self._held[:at] if at >= 0 else None
 
     def _read_closing(self) -> list[Piece] | None:
         if not self._closing:
             self._step, self._behind_call = self._read_text, True
             return []
         text, closing, behind = self._held.partition(self._closing)
+        unclosed, opening, _ = text.partition(self._opening)
+        if opening and self._left(unclosed)[:1] != "{":  # the next call begins, and this one has no closing tag
+            self._held, self._step, self._behind_call = self._held[len(unclosed) :], self._read_text, True
+            return self._text(self._left(unclosed).rstrip())
         rest = self._left(text)
         if rest.startswith("{") and (begun := self._head.match(rest)):
-            return self._begin_call(_name(begun["name"]), rest[begun.end() :] + closing + behind)
+            rest = rest[begun.end() :] + closing + behind
+            return self._begin_call(_name(begun["name"]), rest, in_object=self._in_json)
         if not closing:
             return None
         self._held, self._step, self._behind_call = behind, self._read_text, True
-        return self._whole(self._read, rest, rest) if rest else []
+        return self._found(rest, rest) if rest else []
 
     def _left(self, text: str) -> str:
         """Return the text after arguments, without the call's own closing characters."""
         return text.strip().removeprefix("}").removeprefix("```").lstrip(" \t\r\n,;")
 
     def _text(self, text: str) -> list[Piece]:
-        if self._behind_call:
-            text = text.lstrip()
-        self._behind_call = self._behind_call and not text
-        return [text] if text else []
+        if not text:
+            return []
+        shown, self._gap = self._gap + text, ""
+        if self._calls and not self._spoke:
+            shown = shown.lstrip()
+        self._behind_call, self._spoke = False, True
+        return [shown] if shown else []
 
 
 class LeadingParser(ToolParser):
@@ -215,7 +269,7 @@ class LeadingParser(ToolParser):
 
     def _begun(self, text: str) -> list[Piece] | None:
         begun = self._head.match(text)
-        return self._begin_call(_name(begun["name"]), text[begun.end() :]) if begun else None
+        return self._begin_call(_name(begun["name"]), text[begun.end() :], in_object=True) if begun else None
 
     def _read_rest(self) -> list[Piece] | None:
         """Parse the text of a call after its arguments."""
@@ -240,7 +294,7 @@ class LeadingParser(ToolParser):
         text, tag, rest = self._held.partition(self._tag)
         if tag:
             self._held, self._step = tag + rest, self._read_beginning
-            return [text.rstrip()] if text.strip() else []
+            return [text] if text else []
         certain = text[: len(text) - overlap(text, self._tag)]
         self._held = text[len(certain) :]
         return [certain] if certain else None
@@ -262,6 +316,17 @@ class PlainParser(ToolParser):
         """There are no calls."""
 
 
+def _are_idle(members: str) -> bool:
+    """Whether further members of a call's object, up to its closing brace, say nothing that is not in the call."""
+    try:
+        return set(json.loads("{" + members.lstrip().removeprefix(","))) <= _IDLE
+    except (ValueError, RecursionError):
+        return False
+
+
+_IDLE = {"id", "index", "type"}
+_MEMBERS = re.compile(r"\s*,\s*(?=\"|\Z)")
+"""Matches the beginning of further members of a JSON object."""
 JSON_HEAD = r'\s*\{\s*"name"\s*:\s*(?P<name>"(?:[^"\\]|\\.)+")\s*,\s*"(?:arguments|parameters)"\s*:\s*'
 """Pattern of the text before the arguments of a JSON call whose name comes first."""
 

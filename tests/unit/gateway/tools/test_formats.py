@@ -103,7 +103,7 @@ def test_a_name_and_then_arguments_come_before_the_call_is_complete(name: str) -
         ("llama", '{"name": "a", "parameters": {"x": 1}} Done', [A, "Done"]),
         ("llama", '{"name": "a", "parameters": {"x": 1}}; {"name": 1}', [A, '{"name": 1}']),
         ("llama", '{"name": "a", "parameters": {"x": 1}}; {"arguments": {}, "name": "b"}', [A, B]),
-        ("hermes", f"Look: {HERMES}\nDone", ["Look:", A, "Done"]),
+        ("hermes", f"Look: {HERMES}\nDone", ["Look:", A, " \nDone"]),
         ("hermes", "1 <2 and <tool", ["1 <2 and <tool"]),
         ("hermes", "<tool_call>no</tool_call>", ["<tool_call>no</tool_call>"]),
         ("hermes", HERMES.removesuffix("\n</tool_call>"), [A]),
