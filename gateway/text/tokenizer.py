@@ -215,11 +215,12 @@ class ModelTokenizer:
         huge = HugeNumbers(secrets.token_hex(8))
         turns: Sequence[Turn] = turns_of(prompt.messages, self.tool_format.name, huge, self._call_styles[template])
         tools, documents = prompt.tools, prompt.documents
-        mark = self._names.mark_for(turns, tools, documents, arguments) if self._names else ""
+        nested = {name: each for name, each in arguments.items() if not isinstance(each, str)}
+        mark = self._names.mark_for(turns, tools, documents, nested) if self._names else ""
         if self._names and mark:
             turns = self._names.hidden(turns, mark)
             tools = tuple(self._names.hidden_tool(tool, mark) for tool in tools)
-            documents, arguments = self._names.hidden_texts((documents, arguments), mark)
+            documents, nested = self._names.hidden_texts((documents, nested), mark)
         options: dict[str, Any] = {"tools": [tool.described for tool in tools]} if tools else {}
         if not knows_tools(template):
             turns, options = described(turns, tools), {}
@@ -232,7 +233,7 @@ class ModelTokenizer:
                 continue_final_message=prompt.continues_last,
                 documents=[dict(each) for each in documents] or None,
                 **options,
-                **arguments,
+                **{**arguments, **nested},
             )
         except TemplateError as error:
             raise FieldInvalid(f"the model's chat template refuses the messages: {error}", "messages") from error

@@ -82,7 +82,6 @@ PLACES = {
     "tool result": lambda text: chat(Message("user", "x"), called("a"), Message("tool", text, (), "1")),
     "arguments": lambda text: chat(Message("user", "x"), called(text)),
     "tool": lambda text: chat(Message("user", "x"), tools=[tool(text.replace("\n", " "))]),
-    "template argument": lambda text: chat(Message("user", "x"), opening=text.replace("\n", " ")),
     "nested argument": lambda text: chat(Message("user", "x"), opening={"a": [text.replace("\n", " ")]}),
     "tool in ASCII": lambda text: chat(Message("user", "x"), tools=[tool(text.replace("\n", " "))], ascii=True),
 }
@@ -139,7 +138,9 @@ def test_a_turn_of_a_session_and_the_end_of_a_long_chat_are_text_too() -> None:
     assert made.encode_last(prompt, (), 20) == made.encode(prompt)[-20:]
 
 
-def test_a_setting_lets_texts_name_tokens() -> None:
+def test_a_template_variable_or_a_setting_lets_texts_name_tokens() -> None:
+    opened = chat(Message("user", "<|end|>"), opening="<tool_call>")
+    assert controls("byte-level", tokenizer("byte-level").encode(opened))[-1] == "<tool_call>"
     free = tokenizer("byte-level", True).encode(chat(Message("user", "a<|end|>")))
     assert controls("byte-level", free).count("<|end|>") == 2
 
@@ -154,7 +155,7 @@ def test_names_are_found_window_by_window_as_at_once(parts: list[str], window: i
     assert Finder(names).finds_in(text) == bool(whole)
 
 
-def test_no_spelling_that_is_normalized_to_a_name_is_the_token_and_unknown_text_stays_itself() -> None:
+def test_spellings_that_are_normalized_to_a_name_are_text() -> None:
     letters = "abcdefghijklmnopqrstuvwxyz"
     inside = word_pieces([*letters, *(f"##{letter}" for letter in letters), *"<>_|[]"])
     inside.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
