@@ -15,6 +15,8 @@ KV_VERSION = 1
 _SAFETENSORS = ("model.safetensors.index.json", "*.safetensors")
 _PICKLES = ("pytorch_model.bin.index.json", "pytorch_model*.bin")
 """Name of the shard index, and pattern of the files, for each format of weights."""
+_LONGEST_HEADER = 100_000_000
+"""Longest header of a safetensors file, in bytes, as its format limits it."""
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json")
 
 
@@ -91,6 +93,8 @@ def read_json(file: Path) -> dict[str, Any]:
 
 def _weights(path: Path, allow_pickle: bool) -> tuple[Path, ...]:
     if found := _files(path, *_SAFETENSORS):
+        for file in found:
+            _check_whole(file)
         return found
     pickles = _files(path, *_PICKLES)
     if pickles and allow_pickle:
@@ -108,6 +112,21 @@ def _files(path: Path, index: str, pattern: str) -> tuple[Path, ...]:
     if (path / index).is_file():
         return _shards(path, read_json(path / index))
     return tuple(sorted(path.glob(pattern)))
+
+
+def _check_whole(file: Path) -> None:
+    """Refuse a safetensors file that is shorter than its header says. The loader refuses a malformed header."""
+    with file.open("rb") as content:
+        length = int.from_bytes(content.read(8), "little")
+        header = content.read(length) if length <= _LONGEST_HEADER else b""
+    try:
+        entries = json.loads(header).values() if len(header) == length else ()
+        whole = 8 + length + max((each["data_offsets"][1] for each in entries if "data_offsets" in each), default=0)
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError):
+        return
+    size = file.stat().st_size
+    if header and size < whole:
+        raise ModelRefused(f"{file.parent}: {file.name} is incomplete: it has {size} of {whole} bytes; fetch it again")
 
 
 def _shards(path: Path, index: dict[str, Any]) -> tuple[Path, ...]:

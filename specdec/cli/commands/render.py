@@ -106,6 +106,6 @@ def statistics(result: GenerationResult) -> str:
         f"{result.tokens_per_round:.1f} tok/round",
         "no drafts" if result.accepted_share is None else f"{result.accepted_share:.0%} accepted".replace("%", " %"),
         *(["lossy"] if finished.lossy else []),
-        *(f"{count} rounds without a draft: {reason}" for reason, count in sorted(finished.fallbacks.items())),
+        *(f"no draft in {count} rounds: {reason}" for reason, count in sorted(finished.fallbacks.items())),
     ]
     return " · ".join(parts)

@@ -21,7 +21,7 @@ _REASONS = {
     "fixed": "fixed by the request or the verifier's settings",
     "optimal": "best for this request alone, as it asks",
     "egag": "chosen by the drafter, by the entropy of its distributions (EGAG)",
-    "goodput": "the batch is expected to commit most tokens a second with it",
+    "goodput": "expected to give the most tokens per second",
     "trial": "a trial, which compares drafting with plain decoding",
     "room": "the output has no room for more",
     "source": "chosen by the source itself",

@@ -54,13 +54,23 @@ def test_a_model_without_a_context_length_is_refused(length: object) -> None:
         read_facts(Path("tiny"), fake_model(max_position_embeddings=length), FakeTokenizer(7), "")
 
 
-def test_weights_that_are_cut_short_are_refused_in_one_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [100_000, 100])
+def test_weights_that_are_cut_short_are_refused_in_one_line(tmp_path: Path, size: int) -> None:
     folder = tmp_path / "cut"
     shutil.copytree(DEMO, folder)
-    os.truncate(folder / "model.safetensors", 100_000)
+    os.truncate(folder / "model.safetensors", size)
     with pytest.raises(ModelRefused) as refused:
         load_decoder(folder, "float32", "cpu")
-    assert str(folder) in refused.value.message
+    assert refused.value.message.startswith(f"{folder}: model.safetensors is incomplete: it has {size} of ")
+    assert "\n" not in refused.value.message
+
+
+def test_weights_without_a_header_are_refused_in_one_line(tmp_path: Path) -> None:
+    folder = tmp_path / "other"
+    shutil.copytree(DEMO, folder)
+    (folder / "model.safetensors").write_bytes(b"\x02" + bytes(7) + b"[]" + bytes(100))
+    with pytest.raises(ModelRefused, match="the model cannot be loaded") as refused:
+        load_decoder(folder, "float32", "cpu")
     assert "\n" not in refused.value.message
 
 

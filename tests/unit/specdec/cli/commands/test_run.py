@@ -85,7 +85,7 @@ def test_a_round_is_explained_with_its_numbers_its_reason_and_its_times() -> Non
     show_report(console, REPORT)
     text = console.export_text()
     assert "round after 12 tokens: 1 of 2 drafts of model accepted" in text
-    assert "γ 2: the batch is expected to commit most tokens a second with it · α 0.75" in text
+    assert "γ 2: expected to give the most tokens per second · α 0.75" in text
     assert "draft 2.0 ms · network 0.5 ms · queue 0.0 ms · pass 10.0 ms" in text
     rows = [line.split() for line in text.splitlines()]
     assert ["'a'", "0.5000", "0.2500", "1.0000", "0.1250", "accepted", "model"] in rows
