@@ -11,6 +11,8 @@ ORDER = (
     "theory", "trees", "verdicts", "gpu_tests", "gpu", "gpu_host", "gpu_stack", "gpu_vllm", "gpu_processes",
 )  # fmt: skip
 """Sections of the benchmark, in the order of the page."""
+GPU_SECTIONS = tuple(name for name in ORDER if name.startswith("gpu"))
+"""Sections that `make gpu` measures."""
 
 SHOWN = (
     ("one greedy stream", "specdec without drafts", "stack", "stack speculative / stack plain"),
@@ -69,6 +71,8 @@ def performance(newest: Mapping[str, Line], results: str) -> str:
         parts += [_WORTH, table(("load", "compared with", "gain", "machine", "section"), rows)]
     if rows := list(_missed(newest, results)):
         parts += [_MISSED, table(("what", "goal", "measured", "section"), rows)]
+    if left := _not_measured(newest):
+        parts.append(left)
     parts.append(_MORE.format(results=results))
     return "\n".join(parts)
 
@@ -86,6 +90,18 @@ def _missed(newest: Mapping[str, Line], results: str) -> Iterator[tuple[str, ...
         for each in missed[:1]:
             others = f", and {len(missed) - 1} more" if missed[1:] else ""
             yield each["name"] + others, each["goal"], each["value"], f"[{section}]({results}#{section})"
+
+
+def _not_measured(newest: Mapping[str, Line]) -> str:
+    """Return a paragraph on GPU sections that have no run, or only runs older than other sections; it may be empty."""
+    dates = [newest[name]["date"] for name in GPU_SECTIONS if name in newest]
+    others = [line["date"] for name, line in newest.items() if name not in GPU_SECTIONS]
+    missing = ", ".join(f"`{name}`" for name in GPU_SECTIONS if name not in newest)
+    texts = (
+        [f"GPU figures are not measured since {max(dates)}."] if dates and others and max(dates) < max(others) else []
+    )
+    texts += [f"Not measured yet: {missing}."] if missing else []
+    return " ".join([*texts, "`make gpu` measures them on a machine with a GPU.\n"]) if texts else ""
 
 
 def machine(line: Line) -> str:
