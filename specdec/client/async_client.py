@@ -5,54 +5,28 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from itertools import cycle
-from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 import grpc.aio
 
 from specdec.client import calls
+from specdec.client.base_client import BaseClient
 from specdec.client.calls import ModelLimits, StoredSession, StoredSessions, TokenizedPrompt, UnaryCall
 from specdec.client.collect import Collector
 from specdec.client.connection import GatewayConnection
 from specdec.client.events import Event, GenerationResult, PromptRequest
-from specdec.client.reading import ReadPosition, Retries
+from specdec.client.reading import ReadPosition
 from specdec.client.requests import ChatOptions, Prompt
-from specdec.protos.gateway.v1 import gateway_pb2 as pb
-from specdec.protos.gateway.v1 import gateway_pb2_grpc
 
 T = TypeVar("T")
 
 
-class AsyncClient:
-    """Connections to gateways that share a session store, for one event loop. The context manager closes them.
+class AsyncClient(BaseClient[grpc.aio.Channel]):
+    """Connections to gateways that share a session store. The context manager closes them.
 
-    The methods are those of `Client`, with the same errors.
+    It is created inside a running event loop, and used in that loop only. The methods are those of `Client`, with the
+    same errors.
     """
-
-    def __init__(
-        self,
-        *addresses: str,
-        api_key: str = "",
-        ca: Path | None = None,
-        timeout: float = 600.0,
-        retries: Retries | None = None,
-    ) -> None:
-        """Create the client inside a running event loop. It connects on the first request.
-
-        Args:
-            addresses: gRPC addresses of the gateways, `host:port`; defaults to 127.0.0.1:50051.
-            api_key: API key sent with every call; empty for none.
-            ca: PEM file of the authorities that sign the gateways' certificates; None for plaintext.
-            timeout: timeout of one generation, in seconds, over all its calls; also that of any other call.
-
-        Raises:
-            ConfigError: the key is malformed, or the file cannot be read.
-        """
-        connections = [GatewayConnection(each, api_key, ca) for each in addresses or ("127.0.0.1:50051",)]
-        self._channels = [each.open_async() for each in connections]
-        self._metadata = connections[0].metadata
-        self._timeout = timeout
-        self._retries = retries or Retries()
 
     async def __aenter__(self) -> Self:
         return self
@@ -73,10 +47,10 @@ class AsyncClient:
         return collector.result()
 
     async def stream(self, request: PromptRequest | str) -> AsyncGenerator[Event]:
-        """Yield the events of a request or prompt, as `Client.stream` does."""
+        """Yield the events of a request or prompt. Each token arrives exactly once, as from `Client.stream`."""
         reading, deadline = ReadPosition(request, self._metadata), time.monotonic() + self._timeout
         for channel in cycle(self._channels):
-            call = _stream(channel, reading, deadline)
+            call = reading.begin(channel, deadline)
             try:
                 async for message in call:
                     if (event := reading.take(message)) is not None:
@@ -128,6 +102,10 @@ class AsyncClient:
         """End a generation, named by its StartedEvent. Return False if it had ended by itself."""
         return await self._call(calls.cancel(generation, user))
 
+    @staticmethod
+    def _open(connection: GatewayConnection) -> grpc.aio.Channel:
+        return connection.open_async()
+
     async def _call(self, call: UnaryCall[T]) -> T:
         deadline = time.monotonic() + self._timeout
         failures = 0
@@ -140,10 +118,3 @@ class AsyncClient:
             except grpc.RpcError as error:
                 pause = self._retries.after(error, failures)
             await asyncio.sleep(pause)
-
-
-def _stream(channel: grpc.aio.Channel, reading: ReadPosition, deadline: float) -> Any:
-    """Begin the next call of a generation."""
-    stub, request = gateway_pb2_grpc.GenerationServiceStub(channel), reading.next_call()
-    method: Any = stub.StreamGenerate if isinstance(request, pb.StreamGenerateRequest) else stub.ResumeGeneration
-    return method(request, timeout=max(0.0, deadline - time.monotonic()), metadata=reading.metadata)

@@ -3,55 +3,28 @@
 import time
 from collections.abc import Iterator, Sequence
 from itertools import cycle
-from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 import grpc
 
 from specdec.client import calls
+from specdec.client.base_client import BaseClient
 from specdec.client.calls import ModelLimits, StoredSession, StoredSessions, TokenizedPrompt, UnaryCall
 from specdec.client.collect import collect
 from specdec.client.connection import GatewayConnection
 from specdec.client.events import Event, GenerationResult, PromptRequest
-from specdec.client.reading import ReadPosition, Retries
+from specdec.client.reading import ReadPosition
 from specdec.client.requests import ChatOptions, Prompt
-from specdec.protos.gateway.v1 import gateway_pb2 as pb
-from specdec.protos.gateway.v1 import gateway_pb2_grpc
 
 T = TypeVar("T")
 
 
-class Client:
+class Client(BaseClient[grpc.Channel]):
     """Connections to gateways that share a session store. The context manager closes them.
 
     Every method raises the gateway's error, one of `specdec.errors`: a RequestError for a mistake of the caller. A call
     that breaks is repeated at the next gateway, as `retries` says.
     """
-
-    def __init__(
-        self,
-        *addresses: str,
-        api_key: str = "",
-        ca: Path | None = None,
-        timeout: float = 600.0,
-        retries: Retries | None = None,
-    ) -> None:
-        """Create the client. It connects on the first request.
-
-        Args:
-            addresses: gRPC addresses of the gateways, `host:port`; defaults to 127.0.0.1:50051.
-            api_key: API key sent with every call; empty for none.
-            ca: PEM file of the authorities that sign the gateways' certificates; None for plaintext.
-            timeout: timeout of one generation, in seconds, over all its calls; also that of any other call.
-
-        Raises:
-            ConfigError: the key is malformed, or the file cannot be read.
-        """
-        connections = [GatewayConnection(each, api_key, ca) for each in addresses or ("127.0.0.1:50051",)]
-        self._channels = [each.open() for each in connections]
-        self._metadata = connections[0].metadata
-        self._timeout = timeout
-        self._retries = retries or Retries()
 
     def __enter__(self) -> Self:
         return self
@@ -82,7 +55,7 @@ class Client:
         reading, deadline = ReadPosition(request, self._metadata), time.monotonic() + self._timeout
         for channel in cycle(self._channels):
             try:
-                for message in _stream(channel, reading, deadline):
+                for message in reading.begin(channel, deadline):
                     if (event := reading.take(message)) is not None:
                         yield event
                 return
@@ -130,6 +103,10 @@ class Client:
         """End a generation, named by its StartedEvent. Return False if it had ended by itself."""
         return self._call(calls.cancel(generation, user))
 
+    @staticmethod
+    def _open(connection: GatewayConnection) -> grpc.Channel:
+        return connection.open()
+
     def _call(self, call: UnaryCall[T]) -> T:
         deadline = time.monotonic() + self._timeout
         failures = 0
@@ -142,11 +119,3 @@ class Client:
             except grpc.RpcError as error:
                 pause = self._retries.after(error, failures)
             time.sleep(pause)
-
-
-def _stream(channel: grpc.Channel, reading: ReadPosition, deadline: float) -> Iterator[Any]:
-    """Begin the next call of a generation. Raises RpcError."""
-    stub, request = gateway_pb2_grpc.GenerationServiceStub(channel), reading.next_call()
-    method: Any = stub.StreamGenerate if isinstance(request, pb.StreamGenerateRequest) else stub.ResumeGeneration
-    messages: Iterator[Any] = method(request, timeout=max(0.0, deadline - time.monotonic()), metadata=reading.metadata)
-    return messages

@@ -1,18 +1,22 @@
-"""Read position of one generation, and what follows from each failure of a call."""
+"""Read position of one generation, and the policy for calls that break."""
 
 import random
 import re
+import time
 import uuid
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 import grpc
+import grpc.aio
 
 from specdec.client.events import Event, FinishedEvent, PromptRequest, RoundEvent, StartedEvent
 from specdec.client.messages import event_from_pb
 from specdec.client.request_message import request_to_pb
 from specdec.errors import DeadlineExceeded, InternalError, NoVerifier, QueueFull, SpecdecError
 from specdec.protos.gateway.v1 import gateway_pb2 as pb
+from specdec.protos.gateway.v1.gateway_pb2_grpc import GenerationServiceStub
 from specdec.serving.rpc.status import from_rpc_error
 
 Metadata = tuple[tuple[str, str], ...]
@@ -72,6 +76,12 @@ class ReadPosition:
         else:
             asked.received = self._received[0]
         return asked
+
+    def begin(self, channel: grpc.Channel | grpc.aio.Channel, deadline: float) -> Any:
+        """Begin the next call and return its stream of messages. `deadline` is in seconds of `time.monotonic`."""
+        stub, request = GenerationServiceStub(channel), self.next_call()
+        method: Any = stub.StreamGenerate if isinstance(request, pb.StreamGenerateRequest) else stub.ResumeGeneration
+        return method(request, timeout=max(0.0, deadline - time.monotonic()), metadata=self.metadata)
 
     def take(self, message: pb.StreamGenerateResponse | pb.ResumeGenerationResponse) -> Event | None:
         """Return the event of a message, or None if it has arrived before."""
