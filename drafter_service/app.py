@@ -15,8 +15,7 @@ from drafter_service.drafters.fed_head import FedHead
 from drafter_service.drafters.model_drafter import ModelDrafter
 from drafter_service.drafters.source_drafter import HybridDrafter, SourceDrafter
 from drafter_service.drafters.source_reader import Guesser, SourceReader
-from drafter_service.drafters.uniform_drafter import UniformDrafter
-from drafter_service.drafters.uniform_model import UniformModel
+from drafter_service.drafters.uniform_drafter import UniformDrafter, UniformModel
 from drafter_service.metrics import DrafterMetrics
 from drafter_service.service import SERVICE, DrafterService
 from drafter_service.sessions.drafter import Drafter

@@ -1,14 +1,35 @@
 """Random tokens: drafts drawn uniformly from the whole vocabulary (Leviathan et al., arXiv 2211.17192, §3.6)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+import torch
 from torch import Tensor
 from typing_extensions import override
 
 from drafter_service.drafters.model_drafter import DraftRow, ModelDrafter
+from drafter_service.drafters.sequence_lengths import UNBOUNDED, SequenceLengths
+from specdec.engine import Chunk
 from specdec.rules.draft import SparseProbs, uniform_probs
 from specdec.rules.proposal import propose
+from specdec.sampling import vocabulary
 from specdec.sampling.distribution import History, probabilities
+
+
+class UniformModel(SequenceLengths):
+    """An Engine whose logits are all equal: the worst draft model, for theory and tests."""
+
+    def __init__(self, ids: Mapping[str, int]) -> None:
+        """Create the model; `ids` is the tokenizer's vocabulary."""
+        super().__init__()
+        self.vocab_size = max(ids.values()) + 1
+        self.context_length = UNBOUNDED
+        self.tokenizer_hash = vocabulary.fingerprint(ids)
+
+    def forward(self, chunks: Sequence[Chunk]) -> Tensor:
+        """Return zeros, float32 [Σ logits, V]."""
+        for chunk in chunks:
+            self.extend(chunk.session, len(chunk.tokens))
+        return torch.zeros(sum(chunk.logits for chunk in chunks), self.vocab_size)
 
 
 class UniformDrafter(ModelDrafter):

@@ -11,8 +11,7 @@ from drafter_service.drafters.counts_drafter import CountsDrafter
 from drafter_service.drafters.model_drafter import ModelDrafter
 from drafter_service.drafters.source_drafter import HybridDrafter, SourceDrafter
 from drafter_service.drafters.source_reader import SourceReader
-from drafter_service.drafters.uniform_drafter import UniformDrafter
-from drafter_service.drafters.uniform_model import UniformModel
+from drafter_service.drafters.uniform_drafter import UniformDrafter, UniformModel
 from drafter_service.sessions.draft_session import DraftSession
 from drafter_service.sessions.drafter import DraftedToken, NoGuess, ScheduledSession, StepResult
 from specdec.errors import ModelRefused
