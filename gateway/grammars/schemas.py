@@ -4,7 +4,7 @@ Keywords without effect are removed. Unsupported keywords with an effect stay, s
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from gateway.grammars.patterns import names_of, without_lookahead
 from specdec.errors import FieldInvalid
@@ -22,6 +22,8 @@ _FORMATS = (
     *("relative-json-pointer", "regex"),
 )
 """String formats defined by the standard; any other is an annotation."""
+_STEP = 1e-6
+"""Distance of a bound from the number that it excludes, where the library would allow that number."""
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _MAPS = ("properties", "patternProperties", "$defs", "definitions")
@@ -46,6 +48,7 @@ def simplified(schema: Any, path: str, depth: int = 0) -> Any:
     found = {name: value for name, value in schema.items() if not _says_nothing(name, value, schema)}
     found = _with_parts(found, lambda part, place: simplified(part, f"{path}.{place}", depth + 1))
     _bound(found)
+    _exclude_bounds(found)
     _rewrite_pattern(found)
     _name_properties(found, path)
     _check_counts(found, path)
@@ -131,10 +134,27 @@ def _bound(schema: Schema) -> None:
     """Clamp bounds beyond the supported range; larger numbers are never generated."""
     for name in _BOUNDS:
         value = schema.get(name)
-        if isinstance(value, int | float) and not isinstance(value, bool):
+        if _is_number(value):
             far = value > _MOST if name.endswith("aximum") else value < -_MOST
             if far:
                 schema[name] = _MOST if value > 0 else -_MOST
+
+
+def _exclude_bounds(schema: Schema) -> None:
+    """Move an excluded whole number inwards where the other bound is near it: the library allows it as an integer."""
+    if schema.get("type") == "integer":
+        return
+    for exclusive, inclusive, step in (("exclusiveMinimum", "minimum", _STEP), ("exclusiveMaximum", "maximum", -_STEP)):
+        bound = schema.get(exclusive)
+        others = [schema[name] for name in _BOUNDS if name != exclusive and _is_number(schema.get(name))]
+        if _is_number(bound) and bound == int(bound) and any(abs(other - bound) < 1 for other in others):
+            del schema[exclusive]
+            moved = (bound + step, *(schema[name] for name in [inclusive] if _is_number(schema.get(name))))
+            schema[inclusive] = max(moved) if step > 0 else min(moved)
+
+
+def _is_number(value: Any) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _rewrite_pattern(schema: Schema) -> None:

@@ -69,6 +69,11 @@ SCHEMAS: Mapping[str, Any] = {
     "zod: strict": _object(a={"type": "string", "minLength": 1, "maxLength": 5}, b={"type": ["number", "null"]}),
     "zod: safe integer": _object(a={"type": "integer", "minimum": -(2**53) + 1, "maximum": 2**53 - 1}),
     "zod: int64": _object(a={"type": "integer", "format": "int64", "minimum": -_INT64, "maximum": _INT64 - 1}),
+    "bounds that are near": _object(
+        a={"type": "number", "exclusiveMinimum": 0, "maximum": 0.5},
+        b={"type": "number", "exclusiveMinimum": 9, "exclusiveMaximum": 9.5},
+        c={"type": ["number", "null"], "minimum": -0.5, "exclusiveMaximum": 0},
+    ),
     "zod: record": {"type": "object", "propertyNames": {"type": "string"}, "additionalProperties": _DIGIT},
     "zod: union": _object(a={"anyOf": [{"const": "x"}, {"const": 2.5}, {"type": "null"}]}),
     "zod: not blank": _object(a={"type": "string", "pattern": r"^(?!\s*$).+", "maxLength": 6}),
