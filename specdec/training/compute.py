@@ -15,10 +15,12 @@ class Compute:
 
     device: torch.device
     compiled: bool
+    dtype: torch.dtype = torch.bfloat16
+    """Data type of the fastest matrix products: bfloat16, or float32 on a CPU without AMX."""
 
     def autocast(self) -> AbstractContextManager[None]:
-        """Context of bfloat16 matrix products with float32 weights."""
-        return torch.autocast(self.device.type, dtype=torch.bfloat16)
+        """Context of matrix products in `dtype` with float32 weights."""
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.dtype is torch.bfloat16)
 
     def compile(self, function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         """Return the function with fused element-wise operations, compiled per input shape if compilation is on."""
@@ -31,4 +33,6 @@ def choose(device: str, threads: int | None, compiled: bool) -> Compute:
     if threads is not None:
         torch.set_num_threads(threads)
     can_compile = name != "cpu" or shutil.which("g++") is not None
-    return Compute(device=torch.device(name), compiled=compiled and can_compile)
+    slow = name == "cpu" and not torch.cpu._is_amx_tile_supported()
+    dtype = torch.float32 if slow else torch.bfloat16
+    return Compute(device=torch.device(name), compiled=compiled and can_compile, dtype=dtype)

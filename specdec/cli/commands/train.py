@@ -72,7 +72,12 @@ def head(
             "any: built-in ones, and messages that the target writes."
         ),
     ] = None,
-    tokens: Annotated[int, typer.Option(min=1, help="Tokens that the target writes.")] = 1_000_000,
+    data: Annotated[
+        Path | None, typer.Option(help="texts.npz of an earlier head of this target: texts to learn before new ones.")
+    ] = None,
+    tokens: Annotated[
+        int, typer.Option(min=1, help="Tokens that the target writes, with those of --data.")
+    ] = 1_000_000,
     questions: Annotated[
         Path | None,
         typer.Option(help="File of questions that measure α, rows with category and turns; default: held-out prompts."),
@@ -104,7 +109,7 @@ def head(
     place = out or known_models.cache() / f"{folder.name}-head"
     kept = state or known_models.cache() / ".training" / place.name
     plan = HeadPlan(
-        folder, place, kept, tuple(prompts or ()), questions, tokens, draft_ids, epochs, most, seed, threads
+        folder, place, kept, tuple(prompts or ()), data, questions, tokens, draft_ids, epochs, most, seed, threads
     )
     found = mean(train_head(plan))
     rates = f"α {found.sampled[0]:.3f} at temperature 1 and {found.greedy[0]:.3f} at 0 for the first draft"

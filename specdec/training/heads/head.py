@@ -20,11 +20,14 @@ from specdec.training.answers import KEPT
 from specdec.training.heads.folder import HeadFacts, export_head, initial_head, render, usual_taps
 from specdec.training.heads.rollout import HeadAlpha, alpha_of, batch_of, loss_of, places_of
 from specdec.training.heads.texts import TargetText
+from specdec.training.heads.token_file import load_tokens, save_tokens
 from specdec.training.heads.writer import HeadData, HeadPlan, TextWriter
 from specdec.training.optimizer import Schedule, build_optimizers
 from specdec.training.step_cost import StepCost
 from specdec.training.weights import check_target, read_config
 
+TEXTS = "texts.npz"
+"""File of the texts in the folder of a head, for `HeadPlan.data` of another training."""
 ROWS = 8
 """Texts of a step."""
 RATE, WARMUP, DECAY_SHARE = 5e-3, 20, 0.5
@@ -49,11 +52,13 @@ def train_head(plan: HeadPlan) -> Mapping[str, HeadAlpha]:
     data, machine = _data(plan), compute.choose("auto", plan.threads, compiled=False)
     _check_disk(plan, config)
     hashed = [hashlib.sha256(file.read_bytes()).hexdigest() for file in plan.prompts] or "built-in"
-    checkpoint.claim(plan.state, plan.target, {"prompts": hashed, "seed": plan.seed, "kind": "head"})
+    stored = {} if plan.data is None else {"data": hashlib.sha256(plan.data.read_bytes()).hexdigest()}
+    checkpoint.claim(plan.state, plan.target, {"prompts": hashed, "seed": plan.seed, "kind": "head", **stored})
     teacher = answers.load_teacher(plan.target)
-    model = load_checked(
-        plan.target, dtype="bfloat16", device=machine.device.type, threads=plan.threads, taps=usual_taps
-    )
+    dtype = str(machine.dtype).removeprefix("torch.")
+    model = load_checked(plan.target, dtype=dtype, device=machine.device.type, threads=plan.threads, taps=usual_taps)
+    if data.stored.texts and data.stored.tokenizer != model.facts.tokenizer_hash:
+        raise ConfigError(f"--data {plan.data}: the texts are of a target with another tokenizer")
     memory = model.layout.token_bytes * answers.ROWS * (_LONGEST + answers.NEW_TOKENS)
     writer = TextWriter(plan, data, teacher, NativeEngine.of(model, memory))
     taught, asked = writer.taught(), writer.asked()
@@ -65,7 +70,9 @@ def train_head(plan: HeadPlan) -> Mapping[str, HeadAlpha]:
     _fit(plan, head, ids, taught, steps, machine)
     found = {name: alpha_of(head, ids, *texts) for name, texts in asked.items()}
     export_head(head, ids, plan.target.name, plan.out)
+    save_tokens(plan.out / TEXTS, taught, writer.batches, model.facts.tokenizer_hash)
     named = "".join(f" --prompts {file.name}" for file in plan.prompts)
+    named += "" if plan.data is None else f" --data {plan.data.name}"
     options = f"--tokens {plan.tokens} --draft-ids {plan.draft_ids} --epochs {plan.epochs:g} --seed {plan.seed}"
     facts = HeadFacts(
         target=plan.target.name,
@@ -83,6 +90,7 @@ def train_head(plan: HeadPlan) -> Mapping[str, HeadAlpha]:
 
 
 def _data(plan: HeadPlan) -> HeadData:
+    stored = load_tokens(plan.data)
     files = {file: prompts.read_prompts(file, "--prompts") for file in plan.prompts}
     if plan.questions:
         asked = evaluate.questions(plan.questions)
@@ -93,10 +101,12 @@ def _data(plan: HeadPlan) -> HeadData:
         texts = prompts.prompts(_HELD_OUT * len(kinds), _HELD_OUT_SEED + plan.seed)
         asked = {name: texts[place :: len(kinds)] for place, name in enumerate(kinds)}
     if not files:
-        return HeadData(prompts.prompts, asked, "built-in prompts and to messages that the target wrote", own=True)
+        return HeadData(
+            prompts.prompts, asked, "built-in prompts and to messages that the target wrote", own=True, stored=stored
+        )
     together = prompts.OwnPrompts(tuple(text for own in files.values() for text in own.taught), ())
     about = "prompts of " + ", ".join(f"`{file.name}`" for file in plan.prompts)
-    return HeadData(together.draw, asked, about, own=False)
+    return HeadData(together.draw, asked, about, own=False, stored=stored)
 
 
 def _check_disk(plan: HeadPlan, config: Any) -> None:

@@ -73,6 +73,18 @@ def write_texts(
     return [row.text() for row in rows]
 
 
+@torch.no_grad()
+def read_texts(engine: NativeEngine, texts: Sequence[TextStart]) -> list[TargetText]:
+    """Have the target, whose engine has taps, compute the states and distributions of whole texts."""
+    found = []
+    for place, text in enumerate(texts):
+        row = _Row(engine, f"read/{place}", TextStart(text.tokens[:-1], text.begin), 1)
+        row.append(text.tokens[-1], _likely(row.prefill()))
+        engine.release(row.name)
+        found.append(row.text())
+    return found
+
+
 def save_texts(path: Path, texts: Sequence[TargetText]) -> None:
     """Write texts to a file, whole or not at all."""
     write_whole(path, [vars(text) for text in texts])

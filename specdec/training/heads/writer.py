@@ -2,9 +2,10 @@
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 from pydantic import ByteSize
@@ -15,7 +16,8 @@ from specdec.errors import ConfigError
 from specdec.training import answers
 from specdec.training.answers import TEMPERATURES, Teacher
 from specdec.training.heads.rollout import STEPS
-from specdec.training.heads.texts import TargetText, TextStart, load_texts, save_texts, write_texts
+from specdec.training.heads.texts import TargetText, TextStart, load_texts, read_texts, save_texts, write_texts
+from specdec.training.heads.token_file import StoredTokens
 
 _ASKED_TOKENS = 96
 _MESSAGE = range(6, 49)
@@ -35,6 +37,8 @@ class HeadPlan:
     """Folder of texts and checkpoints, which a killed run resumes from, and a run with more tokens continues."""
     prompts: tuple[Path, ...] = ()
     """Files of prompts; empty takes the built-in ones, and messages that the target writes."""
+    data: Path | None = None
+    """File of texts that the target has written, as `token_file.save_tokens` writes it. They are learned first."""
     questions: Path | None = None
     """File in the format of Spec-Bench that measures the head; None takes held-out prompts."""
     tokens: int = 1_000_000
@@ -59,6 +63,7 @@ class HeadData:
     about: str
     own: bool
     """Whether the target also writes messages itself."""
+    stored: StoredTokens
 
 
 class TextWriter:
@@ -66,29 +71,42 @@ class TextWriter:
 
     def __init__(self, plan: HeadPlan, data: HeadData, teacher: Teacher, engine: NativeEngine) -> None:
         self._plan, self._data, self._teacher, self._engine = plan, data, teacher, engine
+        self.batches = data.stored.batches
+        """Number of batches that the texts of `taught` were written in."""
 
     def taught(self) -> list[TargetText]:
         """Return the texts to learn from: as many tokens as planned, or as fit the disk."""
         plan, console = self._plan, Console(stderr=True)
-        texts, done, number, used, largest, made, spent = list[TargetText](), 0, 0, 0, 0, 0, 0.0
+        texts, done, used, largest, made, spent = list[TargetText](), 0, 0, 0, 0, 0.0
+        batches = self._batches()
         while done < plan.tokens:
             if used + 2 * largest > plan.disk:
                 console.log(f"--disk {ByteSize(plan.disk).human_readable()} is full after {done:,} tokens")
                 break
-            path = plan.state / f"texts-{number:05}.pt"
+            path, make = next(batches)
             known, began = path.exists(), time.monotonic()
-            fresh = self._stored(path, partial(self._written, number))
+            fresh = self._stored(path, make)
             size = path.stat().st_size
             used, largest = used + size, max(largest, size)
             tokens = sum(text.written for text in fresh)
             if not tokens:
                 raise ConfigError(f"--target: it ends its texts within {STEPS} tokens")
-            texts, done, number = texts + fresh, done + tokens, number + 1
+            texts, done = texts + fresh, done + tokens
             if not known:
                 made, spent = made + tokens, spent + time.monotonic() - began
                 left = spent / made * max(0, plan.tokens - done)
-                console.log(f"{done:,} of {plan.tokens:,} tokens written, about {left / 60:.0f} minutes left")
+                console.log(f"{done:,} of {plan.tokens:,} tokens, about {left / 60:.0f} minutes left")
         return texts
+
+    def _batches(self) -> Iterator[tuple[Path, Callable[[], list[TargetText]]]]:
+        """Yield the file of each batch, and the function that makes its texts: stored ones, then ever more new ones."""
+        state, texts, rows = self._plan.state, self._data.stored.texts, answers.ROWS
+        for start in range(0, len(texts), rows):
+            part = texts[start : start + rows]
+            yield state / f"stored-{start:07}.pt", partial(read_texts, self._engine, part)
+        for number in count(self.batches):
+            self.batches = number + 1
+            yield state / f"texts-{number:05}.pt", partial(self._written, number)
 
     def asked(self) -> dict[str, tuple[list[TargetText], list[TargetText]]]:
         """Return the answers at temperatures 1 and 0 to the messages that measure the head, by domain."""

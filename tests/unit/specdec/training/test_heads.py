@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,6 +12,7 @@ from specdec.engine.heads.checkpoint import HeadTarget, load_head
 from specdec.engine.heads.headed import HeadedEngine
 from specdec.engine.native import NativeEngine, load_checked
 from specdec.errors import ConfigError
+from specdec.training import compute
 from specdec.training.answers import load_teacher, ranked_ids
 from specdec.training.heads import head as training
 from specdec.training.heads import rollout as rollouts
@@ -18,7 +20,8 @@ from specdec.training.heads import writer
 from specdec.training.heads.folder import HeadFacts, initial_head, render, usual_taps
 from specdec.training.heads.head import chosen, train_head
 from specdec.training.heads.rollout import STEPS, HeadAlpha, alpha_of, batch_of, loss_of, places_of, rollout
-from specdec.training.heads.texts import TargetText, TextStart, load_texts, save_texts, write_texts
+from specdec.training.heads.texts import TargetText, TextStart, load_texts, read_texts, save_texts, write_texts
+from specdec.training.heads.token_file import load_tokens, save_tokens
 from specdec.training.heads.writer import HeadPlan
 from specdec.training.optimizer import build_optimizers
 from specdec.training.step_cost import StepCost
@@ -142,7 +145,7 @@ def test_the_command_writes_a_head_that_the_engine_serves(
     options += ["--state", str(tmp_path / "state"), "--tokens", "300", "--epochs", "1", "--draft-ids", "100"]
     assert status_of(["train", "head", *options]) == 0
     told = capsys.readouterr().err
-    assert "of 300 tokens written, about" in told
+    assert "of 300 tokens, about" in told
     assert f"specdec up --target {target} --head {out}" in told
     card = (out / "README.md").read_text(encoding="utf-8")
     assert "| chats |" in card
@@ -185,6 +188,61 @@ def test_a_second_run_resumes_and_another_plan_is_refused(
 
 
 @pytest.mark.usefixtures("small")
+def test_a_training_continues_the_texts_of_an_earlier_one(target: Path, tmp_path: Path) -> None:
+    plan = HeadPlan(target, tmp_path / "head", tmp_path / "state", tokens=300, draft_ids=128, epochs=0.01)
+    train_head(plan)
+    first = load_tokens(plan.out / training.TEXTS)
+    assert first.batches == len([*plan.state.glob("texts-*.pt")])
+    again = replace(plan, out=tmp_path / "again", state=tmp_path / "other", data=plan.out / training.TEXTS, tokens=600)
+    train_head(again)
+    both = load_tokens(again.out / training.TEXTS)
+    assert both.texts[: len(first.texts)] == first.texts
+    fresh = [tuple(text.tokens) for text in both.texts[len(first.texts) :]]
+    assert fresh
+    assert not {*fresh} & {tuple(text.tokens) for text in first.texts}  # it has not written the same batches again
+    other = make_tiny_model(tmp_path / "target", layers=4, spread=0.3, context=2048, vocab_size=300)
+    with pytest.raises(ConfigError, match="another tokenizer"):
+        train_head(replace(again, target=other, state=tmp_path / "third"))
+
+
+def test_tokens_are_computed_as_they_were_written(target: Path, tmp_path: Path) -> None:
+    engine = NativeEngine.load(
+        target, dtype="float32", device="cpu", threads=None, kv_bytes=2**22, taps=lambda layers: TAPS
+    )
+    written = write_texts(engine, [TextStart(TOKENS[:7], 7), TextStart(TOKENS[:30], 20)], (1.0,), 12, 3)
+    save_tokens(tmp_path / "texts.npz", written, 1, engine.tokenizer_hash)
+    stored = load_tokens(tmp_path / "texts.npz")
+    assert (stored.batches, stored.tokenizer) == (1, engine.tokenizer_hash)
+    for text, known in zip(read_texts(engine, stored.texts), written, strict=True):
+        assert text.tokens.tolist() == known.tokens.tolist()
+        assert (text.begin, text.written) == (known.begin, known.written)
+        torch.testing.assert_close(text.states, known.states, rtol=2e-2, atol=2e-2)
+        torch.testing.assert_close(text.log_probs, known.log_probs, rtol=1e-2, atol=1e-2)
+    assert engine.memory.live == 0
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", "another"])
+def test_a_file_without_tokens_is_refused(content: bytes | str, tmp_path: Path) -> None:
+    path = tmp_path / "texts.npz"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        np.savez(path, tokens=[1, 2], lengths=[3], begins=[1], batches=1, tokenizer="")
+    with pytest.raises(ConfigError, match=r"--data .*texts\.npz"):
+        load_tokens(path)
+
+
+@pytest.mark.parametrize(("amx", "dtype"), [(True, torch.bfloat16), (False, torch.float32)])
+def test_a_cpu_computes_in_bfloat16_only_with_amx(
+    amx: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+    machine = compute.choose("cpu", threads=None, compiled=False)
+    with machine.autocast():
+        assert machine.dtype == (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == dtype
+
+
+@pytest.mark.usefixtures("small")
 def test_texts_stay_within_the_disk(target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = HeadPlan(target, tmp_path / "head", tmp_path / "state", tokens=900, draft_ids=50, epochs=0.01, disk=2**20)
     train_head(plan)
@@ -197,6 +255,7 @@ def test_texts_stay_within_the_disk(target: Path, tmp_path: Path, capsys: pytest
     [
         (["--prompts", "missing.txt"], "--prompts missing.txt: cannot be read"),
         (["--questions", "missing.jsonl"], "--questions missing.jsonl: cannot be read"),
+        (["--data", "missing.npz"], "--data missing.npz: cannot be read"),
         (["--disk", "much"], "--disk much is no size, such as 16GiB"),
         (["--disk", "1MiB", "--tokens", "100000"], "--disk 1.0MiB is too little: 100000 tokens with their states take"),
     ],
