@@ -56,6 +56,7 @@ def make_tiny_head(
     seed: int = 0,
     spread: float = 0.3,
     embedding: bool = False,
+    head_dim: int = HEAD_DIM,
     config: dict[str, Any] | None = None,
 ) -> Path:
     """Write a head with random weights and return its folder.
@@ -71,9 +72,10 @@ def make_tiny_head(
         seed: random seed of the weights.
         spread: standard deviation of the weights.
         embedding: whether the head has an embedding of its own.
+        head_dim: elements of an attention head.
         config: further keys of the configuration, or changed ones.
     """
-    weights = _weights(options, len(taps), vocab, draft_vocab or vocab, seed, spread)
+    weights = _weights(options, len(taps), vocab, draft_vocab or vocab, seed, spread, head_dim)
     if not embedding:
         del weights["embed_tokens.weight"]
     if draft_vocab is not None:
@@ -82,8 +84,8 @@ def make_tiny_head(
         weights["t2d"] = torch.zeros(vocab, dtype=torch.bool).index_fill_(0, chosen, True)
     flags = {name: getattr(options, name) for name in Options.__dataclass_fields__}
     content: dict[str, Any] = {"draft_vocab_size": draft_vocab or vocab, **flags}
+    layer = {**LAYER, "vocab_size": vocab, "head_dim": head_dim}
     if layout == "speculators":
-        layer = {**LAYER, "vocab_size": vocab}
         content |= {
             "architectures": ["Eagle3DraftModel"],
             "speculators_model_type": "eagle3",
@@ -94,23 +96,25 @@ def make_tiny_head(
     else:
         weights = {name.replace("layers.0.", "midlayer."): weight for name, weight in weights.items()}
         own = {"eagle_aux_hidden_state_layer_ids": list(taps), "use_aux_hidden_state": True}
-        content |= {**LAYER, "vocab_size": vocab, "architectures": ["LlamaForCausalLMEagle3"], "eagle_config": own}
+        content |= {**layer, "architectures": ["LlamaForCausalLMEagle3"], "eagle_config": own}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(content | (config or {})))
     save_file({name: weight.contiguous() for name, weight in weights.items()}, folder / "model.safetensors")
     return folder
 
 
-def _weights(options: Options, taps: int, vocab: int, outputs: int, seed: int, spread: float) -> dict[str, Tensor]:
+def _weights(
+    options: Options, taps: int, vocab: int, outputs: int, seed: int, spread: float, head_dim: int
+) -> dict[str, Tensor]:
     rng = torch.Generator().manual_seed(seed)
     wide = taps * HIDDEN
     shapes = {
         "embed_tokens": (vocab, HIDDEN),
         "fc": (HIDDEN, wide),
-        "layers.0.self_attn.q_proj": (QUERY_HEADS * HEAD_DIM, 2 * HIDDEN),
-        "layers.0.self_attn.k_proj": (KV_HEADS * HEAD_DIM, 2 * HIDDEN),
-        "layers.0.self_attn.v_proj": (KV_HEADS * HEAD_DIM, 2 * HIDDEN),
-        "layers.0.self_attn.o_proj": (HIDDEN, QUERY_HEADS * HEAD_DIM),
+        "layers.0.self_attn.q_proj": (QUERY_HEADS * head_dim, 2 * HIDDEN),
+        "layers.0.self_attn.k_proj": (KV_HEADS * head_dim, 2 * HIDDEN),
+        "layers.0.self_attn.v_proj": (KV_HEADS * head_dim, 2 * HIDDEN),
+        "layers.0.self_attn.o_proj": (HIDDEN, QUERY_HEADS * head_dim),
         "layers.0.mlp.gate_proj": (INNER, HIDDEN),
         "layers.0.mlp.up_proj": (INNER, HIDDEN),
         "layers.0.mlp.down_proj": (HIDDEN, INNER),
