@@ -109,9 +109,11 @@ def section(runs: Sequence[Line], places: Places) -> str:
 
 
 def _tables(line: Line) -> Iterator[str]:
-    figures = [(each["name"], each["value"], each["goal"], each["reached"]) for each in line["figures"]]
-    if figures:
-        yield table(("what", "value", "to reach", "reached"), figures)
+    columns = {"name": "what", "value": "value"}
+    if any(each["goal"] for each in line["figures"]):
+        columns |= {"goal": "to reach", "reached": "reached"}
+    if line["figures"]:
+        yield table(list(columns.values()), [[each[name] for name in columns] for each in line["figures"]])
     for each in line["tables"]:
         if len(each["rows"]) <= LONG:
             yield table(each["head"], each["rows"])

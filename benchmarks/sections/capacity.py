@@ -14,18 +14,17 @@ from benchmarks.sections.lab import Lab
 from benchmarks.systems.apart import DrafterSpec, StepTime, apart
 
 _TEXT = """\
-How many clients have a promised speed each: a verifier with two drafters as processes on real sockets, against our
-engine with the drafter inside, one thread of which drafts γ tokens for a batch and then judges it, without services
-around it. The promise is the same for both, half of the speed of one client alone at the engine with the drafter
-inside. Models are slowed: a pass takes its time whatever it computes, and holds at most so many sessions, so more of
-them take turns (`step_sessions`). A drafter's step holds as many as a target's pass, and nothing is drafted ahead.
+Number of clients that each get a promised speed: a verifier with two drafters as separate processes, against our engine
+with the drafter inside. In the latter, one thread drafts γ tokens for a batch and then judges them, without services.
+The promised speed is half of that of one client alone at the engine with the drafter inside. Models are slowed: a pass
+takes a fixed time for a limited number of sessions, so more sessions take turns (`step_sessions`). A drafter's step
+holds as many sessions as a target's pass, and nothing is drafted ahead.
 
-With more clients than a pass holds, the target is what limits both: in turns it rests while drafts are made, and apart
-it does not, since other sessions have theirs by then. So apart holds up to 1 + γ·t_d/t_v times as many. That is for
-drafters with accelerators of their own, which the count of clients leaves out, and holds where passes are full. With
-few clients, or passes that have room for all of them, both ways do the same work in a round; and an engine that drafts
-for the sessions that wait for a pass as well as for those in it is nearer. All clients have the same prompt at
-temperature 0, so that acceptance is the same for all and both ways; γ = 4."""
+With more clients than a pass holds, the target limits both. In one process it is idle while drafts are made; with
+separate drafters it is not, because other sessions have drafts by then. So separate drafters serve up to 1 + γ·t_d/t_v
+times as many clients. This holds for drafters with accelerators of their own, whose cost is not counted, and for full
+passes. With few clients, both ways do the same work in a round. All clients have the same prompt at temperature 0, so
+acceptance is the same everywhere; γ = 4."""
 _HEAD = (
     "γ·t_d/t_v", "t_d, ms", "t_v, ms", "promised tokens/s", "clients in turns", "clients apart", "apart / in turns",
     "1 + γ·t_d/t_v",

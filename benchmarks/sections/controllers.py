@@ -12,13 +12,12 @@ from benchmarks.theory import oracle
 from specdec.planning.gamma_policy import GammaPolicy, PolicyKind
 
 _TEXT = """\
-Every controller over plain decoding, by tokens a second, in slices of {seconds:g} s that take turns and count once the
-verifier has seen the load: {streams} streams, each of which asks again whenever its answer of {tokens} tokens has
-ended. "Easy" are those of the held-out texts on which the drafter's greedy drafts were accepted most often, "hard"
-those on which least often. "Mixed" has half of its streams at temperature 0 and half at 1. The bound is that of
-Leviathan et al. (arXiv 2211.17192, §3.5): each round drafts exactly what will be accepted, by the acceptance and the
-costs that were measured here; no drafting ahead is in it. Drafted is the number of drafts after each token of the
-output."""
+Every controller relative to plain decoding, in tokens per second. Slices of {seconds:g} s take turns, and count once
+the verifier has seen the load: {streams} streams, each of which asks again when its answer of {tokens} tokens has
+ended. "Easy" are the held-out texts whose greedy drafts were accepted most often, "hard" those with the fewest. "Mixed"
+has half of its streams at temperature 0 and half at 1. The bound is that of Leviathan et al. (arXiv 2211.17192, §3.5):
+each round drafts exactly what will be accepted, at the measured acceptance and costs, without drafting ahead. Drafted
+is the number of drafts for each token of the output."""
 _HEAD = ("code", "temperature", "controller", "speed / plain", "of the best fixed γ", "α", "drafted", "bound")
 _FIXED = "γ = "
 _ORIGIN = "specdec_spec_tokens_by_origin_total/"

@@ -14,19 +14,17 @@ from benchmarks.systems.apart import Apart, DrafterSpec, StepTime, apart
 from benchmarks.systems.steady import BURSTS
 
 _TEXT = """\
-Speculation left to the verifier ("auto") against none ("off") and against the best of a few fixed draft lengths, in
-slices that take turns on one verifier and its drafter, so that a slow moment of the machine meets all of them. Each has
-{turns} slices, of {seconds:g} s, and of {long:g} s where one stream drafts, whose tokens of a second vary. Models are
-compiled, and slowed to a base and a time for each token of a pass, as on an accelerator: a pass of the target takes
-{target}, one of the drafter {drafter}. The processors have time to spare, so the judgement is compared, and not what
-processes take from each other: that is [grid_stack](#grid_stack). In a slice each stream asks for another text whenever
-its answer of {tokens} tokens has ended, and the starts are spread. All ways of a turn are asked for the same texts, and
-every turn has others. Auto / off is by the sums of all slices, with the middle half of the turns. Where its distance
-from 0.97 is less than three standard errors (by the turns, each of which errs by 0.01 at least), auto and off have more
-turns, up to {more}. "Mixed" has half of its sessions at temperature 0 and half at 1, and beside them a burst of {burst}
-prompts every {pause:g} s. "Dead" is an address at which nothing listens, "slow" takes 0.1 s more for each step, and
-"lying" drafts tokens that it made up and says that it is certain of them. The reason is the one that most rounds
-without a draft gave."""
+Speculation left to the verifier ("auto") against none ("off") and against the best of a few fixed draft lengths. Their
+slices take turns on one verifier and its drafter, so a slow moment of the machine affects all of them. Each has {turns}
+slices of {seconds:g} s, or of {long:g} s with one drafting stream, whose speed varies. Models are compiled, and slowed
+to the times of an accelerator: a pass of the target takes {target}, one of the drafter {drafter}. So processors have
+time to spare, and the choices of "auto" are compared, not the contention of processes ([grid_stack](#grid_stack)). Each
+stream asks for another text when its answer of {tokens} tokens has ended, and the starts are spread. All ways of a turn
+get the same texts, and every turn has others. Auto / off is the ratio of the sums of all slices, with the middle half
+of the turns. If it is within three standard errors of 0.97, auto and off have up to {more} turns. "Mixed" has half of
+its sessions at temperature 0 and half at 1, and a burst of {burst} prompts every {pause:g} s. "Dead" is an address at
+which nothing listens, "slow" adds 0.1 s to each step, and "lying" drafts made-up tokens with full certainty. The reason
+is the most frequent one for rounds without a draft."""
 DRAFTER = "drafter"
 _WARM_UP = 2
 """Warm-up slices, run as one, in which the first trials of drafting end."""

@@ -25,14 +25,14 @@ from specdec.cli.local.processes import ChildCommand, Children
 from specdec.errors import ConfigError
 
 _TEXT = """\
-The engines of [peers](#peers) alone, each with its scheduler, all processes on core {core}, asked in turns; there is
-no server, no gateway and no store, and nothing is written out. Ours is the verifier without its servers, compiled, with
-its event loop; its drafter, and a target on vLLM, are processes beside it on the same core, and "suffix" drafts in the
-verifier, from the text of the request alone. vLLM 0.32 is `LLMEngine.step` in process, compiled as it comes, with
-drafts of {draft} tokens where it drafts. All are in float32. An answer is of {tokens} tokens after a prompt of
-{prompt}; what is counted begins once every answer has begun, and ends with the first that ends, so that all streams
-are in every pass. Every turn has prompts of its own, and all engines answer the same. Before the turns that count each
-way has one, and "auto" as many as take {learning:g} s: the verifier has learned by then what this load is like."""
+The engines of [peers](#peers) alone, each with its scheduler, all processes on core {core}, measured in turns. There is
+no server, gateway or store, and no text is produced. Ours is the compiled verifier without its servers, with its event
+loop. Its drafter, and a target on vLLM, run in separate processes on the same core; "suffix" drafts in the verifier,
+from the text of the request. vLLM 0.32 is `LLMEngine.step` in process, compiled by default, with drafts of {draft}
+tokens where it drafts. All run in float32. An answer has {tokens} tokens after a prompt of {prompt}. Counting starts
+when every answer has begun and ends with the first answer, so all streams are in every pass. Every turn has its own
+prompts, which are the same for all engines. Before the counted turns each engine has one, and "auto" has {learning:g} s
+of turns to learn the load."""
 _BASE = "vLLM plain"
 _DRAFTING = "vLLM draft model"
 _DRAFT = 4

@@ -15,11 +15,11 @@ _PASSES = 12
 
 
 _TEXT = """\
-The target's pass alone, in process, on one thread: what one more token to verify, one more session and a longer
-context cost, in passes over one token of one session at the shortest context. The table parts a pass into the
-products with the model's weights, made by themselves, and all else: attention, norms, rotary embeddings and the
-interpreter between them. The same products by PyTorch are made in turn with them. The ceiling is what many sessions at
-once could reach if each pass were full, every draft kept, no prompt to read, and no time spent outside passes."""
+The target's pass alone, in process, on one thread: the cost of one more token to verify, one more session and a longer
+context, relative to a pass over one token of one session at the shortest context. The table splits a pass into the
+products with the model's weights, measured alone, and the rest: attention, norms, rotary embeddings and the
+interpreter. PyTorch's products take turns with ours. The ceiling is the speed of many sessions if each pass were full,
+every draft were accepted, no prompt had to be read, and no time passed between passes."""
 
 
 def measure(lab: Lab) -> Report:

@@ -22,29 +22,26 @@ from specdec.cli import known_models
 from specdec.errors import ConfigError, InternalError
 
 _TEXT = """\
-All peers in float32 on the cores {cores}, asked in turns by one client over HTTP with token ids and without seeds; a
-peer that is not asked is stopped. vLLM 0.32 has its threads on one core and keeps the other for its front end; the
-processes of `specdec up --compile` share both, and its target has one thread, `native` a second one in passes over 64
-tokens or more. vLLM's drafts are of 4 tokens, but for suffix decoding, which has its defaults. Ours drafts for the demo
-pair as `specdec up --local suffix` does, by the drafter where the text of the request gives no draft, and for the chat
-model as `specdec up --target` does, without a drafter; vLLM's draft model is the drafter of `models/smollm2`, over all
-ids. HF is `generate()` on two threads, one request after another, so it is measured at one stream alone: more streams
-would get the same tokens a second together.
+All peers run in float32 on the cores {cores}. One client asks them in turns over HTTP, with token ids and without
+seeds; the other peers are stopped meanwhile. vLLM 0.32 has its threads on one core and its front end on the other. The
+processes of `specdec up --compile` share both cores. Its target has one thread; `native` uses a second one in passes
+over 64 tokens or more. vLLM drafts 4 tokens, except for suffix decoding, which has its defaults; its draft model is the
+drafter of `models/smollm2`, over all ids. For the demo pair ours drafts like `specdec up --local suffix`, and for the
+chat model like `specdec up --target`, without a drafter. HF is `generate()` on two threads. It answers one request
+after another, so it is measured with one stream only.
 
-A ratio is of one turn, and every turn has prompts of its own. The demo pair has {turns} turns of {tokens} tokens after
-{prompt} of code; the chat model has {chat_turns} turns of {chat_tokens} tokens after questions of `spec_bench.jsonl`,
-those of at most {longest} tokens; one stream alone has {alone} times as many turns. Several streams have two questions
-each in a turn: a stream asks again when its answer has ended, its first answer is shorter, by another share for each
-stream, and what comes from when all have had a token until one finds no question left counts. So there are as many
-streams as the table says, whichever answers end first, and prompts are read beside the tokens of others. Before them
-each way has a turn of half the tokens, and our "auto" as many of these as take {learning:g} s: the verifier has learned
-by then what the load is like. There are fewer questions than requests, so vLLM's suffix decoding, which remembers
-answers, has seen some before. Tokens that come together have no time between them. Memory is of all processes of a
-peer, with what they share counted once; vLLM's has a GiB for keys and values.
+Each ratio compares runs of one turn, and every turn has its own prompts. The demo pair has {turns} turns of {tokens}
+tokens after {prompt} of code. The chat model has {chat_turns} turns of {chat_tokens} tokens after questions of
+`spec_bench.jsonl` with at most {longest} tokens. One stream alone has {alone} times as many turns. With several
+streams, each has two questions in a turn, and its first answer has a length of its own. Time is counted from the first
+token of the last stream until one stream has no question left, so all streams are always active. Before that each peer
+has a shorter turn to warm up, and our "auto" has {learning:g} s of them, to learn the load. vLLM's suffix decoding
+remembers answers, so it has seen some questions before. Tokens that arrive together count with no time between them.
+Memory is that of all processes of a peer, with shared pages counted once; vLLM's includes 1 GiB for keys and values.
 
-The last table has answers of the demo pair: all greedy ones must be the same, and a permutation test says how likely
-sampled ones differ as much by chance; not exact at p ≤ 0.001. vLLM's own verdicts at temperatures above 0 are known to
-be wrong on a CPU (`docs/engines.md`): where the table says so, its speeds with drafts there compare nothing."""
+The last table compares answers of the demo pair. All greedy answers must be the same. A permutation test compares
+sampled answers; "not exact" means p ≤ 0.001. vLLM's own verdicts at temperatures above 0 are known to be wrong on a CPU
+(`docs/engines.md`), so its speeds with drafts are not comparable where the table says so."""
 
 
 def measure(lab: Lab) -> Report:

@@ -10,18 +10,17 @@ from benchmarks.sections.lab import Lab
 from benchmarks.systems.apart import Apart, DrafterSpec, Slice, StepTime, apart
 
 _TEXT = """\
-A verifier and its drafters as processes on real sockets, with a proxy between them that passes every byte on half a
-round trip after it came, in both directions and in order. Models are slowed to what an accelerator takes: a pass takes
-the same time whatever it computes. "Synchronous" drafts nothing that was not asked for, "ahead" goes on after the
-draft while the target verifies it, as if all of it and the token after it were guessed right; both draft a fixed γ.
-"Push" also sends chains for the likely outcomes of the verdict under way, 8 of them.
-"Auto" leaves γ to the verifier, whose drafter drafts ahead. Ways take turns, and each speed is over plain decoding in
-the same turn; "of r = 0" is that ratio over the one without a delay. γ is the drafts of a round, in the mean. "Dead" is
-an address at which nothing listens, "slow" takes 0.1 s more for each step, and "lying" drafts tokens that it made up
-and says that it is certain of them; γ is the verifier's choice there. The last table has the γ that the verifier
-chooses where each draft costs much: {sessions} sessions at temperature {temperature:g}, a drafter that drafts
-nothing unasked and takes {step:g} ms a step, and waits of up to {wait:g} s (`drafting.timeout`); the first
-{settling} slices of each delay are not counted."""
+A verifier and its drafters as processes on real sockets. A proxy between them delays every byte by half a round trip,
+in both directions and in order. Models are slowed to the times of an accelerator: a pass takes the same time for any
+work. "Synchronous" drafts only on request. "Ahead" drafts on while the target verifies, as if the draft and the next
+token were right; both have a fixed γ. "Push" also sends chains for 8 likely outcomes of the running verdict. "Auto"
+leaves γ to the verifier, whose drafter drafts ahead. Ways take turns, and each speed is relative to plain decoding in
+the same turn. "Of r = 0" is that ratio divided by the one without a delay. γ is the mean number of drafts in a round.
+"Dead" is an address at which nothing listens, "slow" adds 0.1 s to each step, and "lying" drafts made-up tokens with
+full certainty; there γ is the verifier's choice. The last table has the γ that the verifier chooses when drafts are
+expensive: {sessions} sessions at temperature {temperature:g}, a drafter that drafts only on request and takes {step:g}
+ms a step, and waits of up to {wait:g} s (`drafting.timeout`); the first {settling} slices of each delay are not
+counted."""
 _HEAD = ("way", "round trip, ms", "in target passes", "speed / plain", "of r = 0", "tokens a round", "γ")
 _FAULTY_HEAD = ("drafter", "speed / plain", "γ")
 _CHOICE_HEAD = ("round trip, ms", "in target passes", "γ")

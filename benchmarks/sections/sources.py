@@ -15,12 +15,12 @@ NOVEL = ("code", "chat")
 LOOPS = ("edit loop", "agent loop")
 _TURNS, _TOKENS = 6, 240
 _TEXT = """\
-Texts are replayed: the target computes every pass and is made to say what was written before, so a round takes the
-time that it takes and acceptance depends on the text alone. Code is held-out files of the standard library, chat is
-pages of this documentation: nobody has seen them. In the edit loop a file is written anew in each turn with a few
-changes, in the agent loop tool calls in JSON are made with other arguments; `prediction` is given the prompt. Greedy,
-one sequence, one thread, CPU time after the prompt; each source chooses its own draft length. A turn of each side
-comes after the other; speeds are ratios of the same turn."""
+Texts are replayed: the target computes every pass but is made to write a known text. So the times are real, and
+acceptance depends on the text alone. Code is held-out files of the standard library, and chat is pages of this
+documentation; no model was trained on either. In the edit loop each turn writes a file again with a few changes. In the
+agent loop tool calls in JSON are repeated with other arguments. `prediction` is given the prompt. One greedy sequence
+on one thread, CPU time after the prompt; each source chooses its own draft length. Sides take turns, and speeds are
+ratios within a turn."""
 _HEAD = ("work", "source", "speed / plain", "α", "tokens a round", "drafted a round")
 
 

@@ -23,11 +23,11 @@ _SOURCES = ("ngram", "prompt_lookup", "suffix")
 _TEMPERATURES = (0.0, 0.7, 1.0)
 _GAMMA = 4
 _TEXT = """\
-Questions of this project's own in Spec-Bench's six categories (`benchmarks/spec_bench.jsonl`), answered in process by
-{target} in float32 on one thread, mode rejection, γ = 4. Tokens a round count the drafts that were kept and the one
-after them. α at a position is the share of the drafts there, after accepted ones, that were accepted; a source that
-finds nothing drafts nothing, so its rounds may be plain. Speeds are tokens a second of CPU time after the prompt, as
-ratios to `off` on the same question: each question is answered by every source in turn."""
+This project's own questions in Spec-Bench's six categories (`benchmarks/spec_bench.jsonl`), answered in process by
+{target} in float32 on one thread, in mode rejection with γ = 4. Tokens a round are the accepted drafts and the token
+after them. α at a position is the accepted share of the drafts there whose earlier drafts were accepted. A source
+without a match drafts nothing, so its rounds may be plain. Speeds are tokens per second of CPU time after the prompt,
+relative to `off` on the same question. All sources answer each question in turn."""
 _HEAD = ("category", "temperature", "source", "tokens a round", "drafted a round", "α", "α by position", "speed / off")
 
 
