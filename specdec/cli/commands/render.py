@@ -106,6 +106,10 @@ def statistics(result: GenerationResult) -> str:
         f"{result.tokens_per_round:.1f} tok/round",
         "no drafts" if result.accepted_share is None else f"{result.accepted_share:.0%} accepted".replace("%", " %"),
         *(["lossy"] if finished.lossy else []),
-        *(f"no draft in {count} rounds: {reason}" for reason, count in sorted(finished.fallbacks.items())),
+        *(f"no draft in {_rounds(count)}: {reason}" for reason, count in sorted(finished.fallbacks.items())),
     ]
     return " · ".join(parts)
+
+
+def _rounds(count: int) -> str:
+    return "1 round" if count == 1 else f"{count} rounds"

@@ -103,5 +103,5 @@ def test_statistics_say_that_lenience_is_lossy() -> None:
 
 
 def test_statistics_without_drafts_say_why() -> None:
-    line = render.statistics(result(drafted=0, accepted=0, fallbacks={"drafter_unavailable": 26}))
-    assert line.endswith("no drafts · no draft in 26 rounds: drafter_unavailable")
+    line = render.statistics(result(drafted=0, accepted=0, fallbacks={"drafter_unavailable": 26, "late": 1}))
+    assert line.endswith("no drafts · no draft in 26 rounds: drafter_unavailable · no draft in 1 round: late")
