@@ -59,15 +59,30 @@ class JsonObject:
             self._string = character != '"'
 
 
-def in_string(text: str) -> bool:
-    """Whether a text of JSON objects, alone or in a list, ends inside a string."""
-    rest = text.lstrip().removeprefix("[")
-    while (rest := rest.lstrip(", \n\t")).startswith("{"):
-        scan = JsonObject()
-        rest = rest[scan.take(rest) :]
-        if not scan.ended:
-            return scan.inside
-    return False
+class JsonStrings:
+    """Finds incrementally whether a text of JSON objects, alone or in a list, is inside a string."""
+
+    def __init__(self) -> None:
+        self._object: JsonObject | None = None
+        self._between = "[, \r\n\t"
+        """Characters allowed before the next object; empty after any others, which are no JSON."""
+
+    @property
+    def inside(self) -> bool:
+        """Whether a string is open."""
+        return self._object is not None and self._object.inside
+
+    def take(self, text: str) -> None:
+        """Read the next characters."""
+        while text and self._between:
+            if self._object is None:
+                text = text.lstrip(self._between)
+                if text:
+                    self._object, self._between = JsonObject(), ", \r\n\t" if text[0] == "{" else ""
+            else:
+                text = text[self._object.take(text) :]
+                if self._object.ended:
+                    self._object = None
 
 
 def call_of(value: Any) -> ToolCall:

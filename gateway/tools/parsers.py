@@ -9,7 +9,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
-from gateway.tools.json_calls import JsonObject, call_of, in_string
+from gateway.tools.json_calls import JsonObject, JsonStrings, call_of
 from gateway.tools.values import CallDelta, Thought, ToolCall
 
 Piece = str | CallDelta | Thought
@@ -32,6 +32,9 @@ class ToolParser(ABC):
         self._arguments = JsonObject()
         self._in_object = False
         """Whether the arguments of the current call are a member of a JSON object."""
+        self._members = JsonObject()
+        self._scanned = 0
+        """Number of held characters that were scanned for the end of the current object, or of the current tags."""
 
     def feed(self, text: str) -> list[Piece]:
         """Add text; return the pieces that are now final."""
@@ -83,7 +86,7 @@ class ToolParser(ABC):
             self.cut = self.cut or not self._arguments.whole
             self._end_call()
             if self._in_object and self._arguments.whole:
-                self._step = self._read_members
+                self._members, self._scanned, self._step = JsonObject(depth=1), 0, self._read_members
         return [CallDelta(self._calls - 1, arguments=more)] if more else []
 
     def _read_members(self) -> list[Piece] | None:
@@ -91,13 +94,12 @@ class ToolParser(ABC):
         if not _MEMBERS.match(self._held):
             self._end_call()
             return []
-        scan = JsonObject(depth=1)
-        taken = scan.take(self._held)
-        if not scan.ended:
+        self._scanned += self._members.take(self._held[self._scanned :])
+        if not self._members.ended:
             return None
         self._end_call()
-        if scan.whole and _are_idle(self._held[:taken]):
-            self._held = "}" + self._held[taken:]
+        if self._members.whole and _are_idle(self._held[: self._scanned]):
+            self._held = "}" + self._held[self._scanned :]
         return []
 
 
@@ -121,6 +123,9 @@ class TaggedParser(ToolParser):
         self._named = re.compile(head, re.DOTALL)
         self._tags = (opening, *sections)
         self._behind_call = False
+        self._strings = JsonStrings()
+        self._from = 0
+        """Number of held characters in which no closing tag of the current call begins."""
         self._gap = ""
         """White space next to calls, shown if text follows it."""
         self._spoke = False
@@ -146,7 +151,7 @@ class TaggedParser(ToolParser):
             said = self._text(text.rstrip())
             self._gap += text[len(text.rstrip()) :]
             if found[1] == self._opening:
-                self._step = self._read_call
+                self._begin_search(self._read_call)
             else:
                 self._behind_call = True
             return said
@@ -190,10 +195,26 @@ class TaggedParser(ToolParser):
 
     def _inner(self) -> str | None:
         """Return the text before the first closing tag outside a JSON string; None if the tag is yet to come."""
-        at = self._held.find(self._closing) if self._closing else -1
-        while at >= 0 and in_string(self._held[:at]):
-            at = self._held.find(self._closing, at + 1)
-        return self._held[:at] if at >= 0 else None
+        return self._before(self._closing) if self._closing else None
+
+    def _begin_search(self, step: Callable[[], list[Piece] | None]) -> None:
+        """Set a step that searches the held text for a closing tag."""
+        self._strings, self._scanned, self._from, self._step = JsonStrings(), 0, 0, step
+
+    def _before(self, tag: str) -> str | None:
+        """Return the text before the first such tag that is none of a value; None if the tag is yet to come."""
+        while (at := self._held.find(tag, self._from)) >= 0:
+            if not self._in_value(at):
+                return self._held[:at]
+            self._from = at + 1
+        self._from = max(self._from, len(self._held) - len(tag) + 1)
+        return None
+
+    def _in_value(self, at: int) -> bool:
+        """Whether the held text before that place ends inside a JSON string."""
+        self._strings.take(self._held[self._scanned : at])
+        self._scanned = at
+        return self._strings.inside
 
     def _read_closing(self) -> list[Piece] | None:
         if not self._closing:
@@ -325,7 +346,7 @@ def _are_idle(members: str) -> bool:
 
 
 _IDLE = {"id", "index", "type"}
-_MEMBERS = re.compile(r"\s*,\s*(?=\"|\Z)")
+_MEMBERS = re.compile(r"\s*(?:,\s*(?:\"|\Z)|\Z)")
 """Matches the beginning of further members of a JSON object."""
 JSON_HEAD = r'\s*\{\s*"name"\s*:\s*(?P<name>"(?:[^"\\]|\\.)+")\s*,\s*"(?:arguments|parameters)"\s*:\s*'
 """Pattern of the text before the arguments of a JSON call whose name comes first."""

@@ -81,7 +81,8 @@ class XmlParser(TaggedParser):
         bare = self._held.find(self._form.bare) if self._form.bare else -1
         if bare < 0 or 0 <= self._held.find(self._opening) < bare:
             return super()._read_text()
-        text, self._held, self._step = self._held[:bare], self._held[bare:], self._read_bare
+        text, self._held = self._held[:bare], self._held[bare:]
+        self._begin_search(self._read_bare)
         said = self._text(text.rstrip())
         self._gap += text[len(text.rstrip()) :]
         return said
@@ -100,18 +101,9 @@ class XmlParser(TaggedParser):
             self._held = rest.removeprefix(self._closing)
         return self._found(inner, inner)
 
-    def _inner(self) -> str | None:
-        return self._before(self._closing)
-
-    def _before(self, tag: str) -> str | None:
-        """Return the text before the first such tag outside an argument; None if the tag is yet to come."""
-        at = self._held.find(tag)
-        while at >= 0:
-            inner = self._held[:at]
-            if inner.rfind(self._form.opening) <= inner.rfind(self._form.closing):
-                return inner
-            at = self._held.find(tag, at + 1)
-        return None
+    def _in_value(self, at: int) -> bool:
+        """Whether the held text before that place ends inside an argument."""
+        return self._held.rfind(self._form.opening, 0, at) > self._held.rfind(self._form.closing, 0, at)
 
     def _ended(self, rest: str) -> list[Piece]:
         """Parse the rest; a call that lacks only its closing tag counts as a call."""

@@ -1,12 +1,14 @@
 """Calls as models write them when they do not keep to their format: none is lost, and neither is any text."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
+from gateway.tools.json_calls import JsonObject
 from gateway.tools.message_reader import MessageReader, ReadMessage, joined_message
 from gateway.tools.reading import Reading
+from gateway.tools.xml_calls import XmlParser
 
 T, E = "<tool_call>", "</tool_call>"
 V3_BEGIN, V3_END, SEP = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>"
@@ -82,3 +84,33 @@ def test_a_call_that_is_cut_anywhere_is_no_whole_call(name: str, text: str) -> N
     for at in range(1, len(text)):
         message, called = read(name, [text[:at]])
         assert not called or all(json.loads(each.arguments) is not None for each in message.calls)
+
+
+@pytest.mark.parametrize(
+    ("name", "start", "again"),
+    [
+        ("hermes", f'{T}{{"a": "', E),
+        ("hermes", f'{T}[{{"a": "', E),
+        ("qwen3_coder", f"{T}<function=f><parameter=x>", E),
+        ("qwen3_coder", "<function=f><parameter=x>", "</function>"),
+        ("mistral", '[TOOL_CALLS] [{"name":"f","arguments":{},"i":"', "}, "),
+    ],
+)
+def test_text_of_a_call_without_an_end_is_looked_at_once(
+    name: str, start: str, again: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[int] = []
+    for owner, look in ((JsonObject, "_has"), (XmlParser, "_in_value")):
+        monkeypatch.setattr(owner, look, _counting(getattr(owner, look), looks))
+    text = start + 200 * again
+    message, _ = read(name, [start, *[again] * 200])
+    assert text.endswith(message.content)
+    assert 0 < len(looks) <= 2 * len(text)
+
+
+def _counting(real: Callable[..., bool], looks: list[int]) -> Callable[..., bool]:
+    def counted(*given: object) -> bool:
+        looks.append(1)
+        return real(*given)
+
+    return counted
