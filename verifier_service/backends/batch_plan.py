@@ -112,7 +112,7 @@ class Row:
     """Number of tokens from the first that must have KV."""
     draft: Draft | TreeDraft = NO_DRAFT
     prefilling: bool = False
-    """Whether the row has no draft because its drafter is still reading the tokens."""
+    """Whether the draft is late or missing because its drafter was still reading the tokens."""
     grammar: TokenMasks | None = None
     """Grammar state of the session. While the row waits, only the model's thread uses it."""
     runs_ahead: bool = False

@@ -69,6 +69,10 @@ class HeadDrafter:
                 self._head.finish([row.kv_name for row in able])
         return dict.fromkeys(asking, NO_DRAFT) | {chain.row: chain.draft for chain in chains}
 
+    def is_behind(self, row: Row) -> bool:
+        """Whether the next draft of a row takes longer than others, because the head must first read many states."""
+        return self._head.is_behind(row.kv_name)
+
     def _can_draft(self, row: Row) -> bool:
         if row.kv_name not in self._head:
             return False

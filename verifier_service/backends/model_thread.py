@@ -291,10 +291,14 @@ class ModelThread(SteppedModel):
         asking = [row for row, _ in waiting if row.head.gamma]
         if self._head is None or not asking:
             return {}
+        behind = {row for row in asking if self._head.is_behind(row)}
         began = time.perf_counter()
         drafts = self._head.drafts(asking)
         seconds = time.perf_counter() - began
-        return {row: _DraftedRow(replace(row, draft=each), HeadDraft(each, seconds)) for row, each in drafts.items()}
+        return {
+            row: _DraftedRow(replace(row, draft=each, prefilling=row in behind), HeadDraft(each, seconds))
+            for row, each in drafts.items()
+        }
 
     def _features(self, row: Row) -> Features | None:
         """Return the new features of a judged row; None if there are none."""

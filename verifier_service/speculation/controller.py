@@ -183,12 +183,12 @@ class BatchSpeculation:
         # A round that gave up waiting shows only a lower bound of the wait.
         shows = settled or not self._longest or gap >= self.forecast.wait
         prompted = sample.prompt > 0 or self._prompted  # drafts arrive while prompts are computed
-        if asked and shows and not prompted and not (self.drafting and self.trials.settling):
+        late = self.drafting and 0 < self._wanting <= 2 * sample.prefilling
+        if asked and shows and not prompted and not late and not (self.drafting and self.trials.settling):
             costs.observe_gap(self._longest, sample.waited if self._longest and sample.groups > 1 else gap)
         if asked and took is not None and self.drafting and not self.trials.running:
             self._groups[self._level].observe(sample, took, gap)
         if asked and took is not None and self._plan_for[0] == self._level:
-            late = self.drafting and 0 < self._wanting <= 2 * sample.prefilling
             worth, predicted = sample.committed * self.forecast.plain, self.forecast.speedup
             guessed = guessing and self._planned and sample.drafting > 0
             self.trials.observe(BatchRound(worth, gap + took, self.drafting, settled, predicted, late, guessed))

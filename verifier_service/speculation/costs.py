@@ -60,7 +60,7 @@ class PassSample:
     left: int = 0
     """Sessions whose prompts a later pass continues."""
     prefilling: int = 0
-    """Sessions without a draft because their drafter was still reading their tokens."""
+    """Sessions whose draft is late or missing because their drafter was still reading their tokens."""
     ahead: bool = False
     """Whether the pass ran ahead: it began before its sessions requested it."""
     groups: int = 1

@@ -16,6 +16,7 @@ class PendingStates:
         self.tokens: list[int] = []
         """The token at the position of each state."""
         self._parts: list[Tensor] = []
+        self._state_bytes = 0
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -25,8 +26,14 @@ class PendingStates:
         """Position after the last state."""
         return self.start + len(self.tokens)
 
+    @property
+    def bytes(self) -> int:
+        """Size of all states."""
+        return len(self) * self._state_bytes
+
     def append(self, tokens: Sequence[int], states: Tensor) -> None:
         """Append the states [n, taps · hidden] of the next n tokens."""
+        self._state_bytes = states.shape[1] * states.element_size()
         self.tokens += tokens
         self._parts.append(states)
 

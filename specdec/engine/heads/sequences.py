@@ -14,8 +14,10 @@ from specdec.errors import ModelRefused
 
 _TRIAL, _TRIAL_STEPS, _TRIALS = "trial", 6, 4
 """Name of the sequence that measures the head, most drafts of a trial, and number of trials."""
-_MOST_PENDING = 64
-"""Most unread states of a sequence before its next pass. Reading many in one pass costs little for each."""
+_MOST_BYTES = 2**25
+"""Most bytes of unread states of all sequences, beyond which those with many are read although nothing drafts."""
+_MANY = 64
+"""Number of unread states of a sequence that are worth a pass of their own, and that take long to read."""
 
 
 class Head(Protocol):
@@ -54,8 +56,8 @@ class HeadSlots(Protocol):
 class HeadSequences:
     """A head and the sequences of a target that it follows, whatever runs the target.
 
-    The states of a sequence are kept until a draft is requested, or until there are many. So a sequence that decodes
-    plainly costs the head almost nothing.
+    The states of a sequence are kept until a draft is requested, or until they take much memory. So a sequence that
+    decodes plainly costs the head almost nothing.
     """
 
     def __init__(self, head: Head, kv: HeadSlots, vocab_size: int) -> None:
@@ -110,15 +112,21 @@ class HeadSequences:
             pending.keep(base_len, path)
 
     def catch_up(self, following: Mapping[str, int]) -> None:
-        """Read the states of the sequences that have many unread ones.
+        """Read the states of the sequences that have many unread ones, if all unread states take much memory.
 
         Args:
             following: the token after the last state of each followed sequence, which has no draft to be judged.
         """
-        full = [session for session in following if len(self._pending[session]) >= _MOST_PENDING]
+        if sum(pending.bytes for pending in self._pending.values()) < _MOST_BYTES:
+            return
+        full = [session for session in following if self.is_behind(session)]
         ready = [session for session in full if self.can_draft(session, 1)]
         if ready:
             self._read(ready, [following[session] for session in ready])
+
+    def is_behind(self, session: str) -> bool:
+        """Whether the head follows a sequence and must read many states before it drafts."""
+        return session in self._pending and len(self._pending[session]) >= _MANY
 
     def can_draft(self, session: str, gamma: int) -> bool:
         """Whether the head has new states of a sequence, and memory to draft γ tokens after its next token."""

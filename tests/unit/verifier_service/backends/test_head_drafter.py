@@ -9,6 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from specdec.engine import Chunk
+from specdec.engine.heads import sequences
 from specdec.engine.heads.headed import HeadedEngine
 from specdec.engine.heads.sequences import HeadSequences
 from specdec.rules.speculation import Mode, Speculation
@@ -100,6 +101,24 @@ def test_a_prompt_has_no_draft(folders: tuple[Path, Path]) -> None:
     assert outcome.offered == 0
     assert outcome.drafted is not None
     assert outcome.drafted.draft.tokens == ()
+
+
+def test_a_draft_for_which_the_head_reads_much_is_told_apart(
+    folders: tuple[Path, Path], greedy: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sequences, "_MANY", 10)
+    model, output, told = ModelThread(load(folders), SETTINGS), list[int](), list[bool]()
+    model.step((), [row_of("a", (), 0)])
+    for gamma in (0, 2, 2, 2):
+        row = row_of("a", output, None, gamma)
+        while row not in (step := model.step((), [row])).results:
+            pass
+        outcome = step.results[row]
+        assert isinstance(outcome, Outcome)
+        output += outcome.verdict.tokens
+        told += [chunk.row.prefilling for chunk in step.chunks]
+    assert output == greedy["a"][: len(output)]
+    assert told == [False, True, False, False]
 
 
 def test_preempted_sequences_draft_again(folders: tuple[Path, Path], greedy: dict[str, list[int]]) -> None:

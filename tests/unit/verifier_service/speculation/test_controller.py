@@ -12,7 +12,7 @@ from specdec.planning.gamma_policy import GammaPolicy, PolicyKind
 from specdec.wire.generation import Speedup
 from tests.unit.verifier_service.speculation.simulated_batch import LONG, WARM, SimulatedBatch, costs, plain_rate
 from verifier_service.speculation.controller import BatchSpeculation
-from verifier_service.speculation.costs import DrafterTimes
+from verifier_service.speculation.costs import DrafterTimes, PassSample
 from verifier_service.speculation.session_gamma import FleetAcceptance, SessionGamma
 
 
@@ -338,3 +338,21 @@ def test_a_session_learns_from_the_overlaps_of_its_own_drafts(own: OptimalGamma 
     assert session.demand("model").alpha == pytest.approx(0.4, abs=0.03)
     assert batch.acceptance.overlap == pytest.approx(0.4)
     assert own is None or own.estimate.alpha == pytest.approx(0.4, abs=0.03)
+
+
+def test_a_round_in_which_the_head_reads_a_prompt_shows_no_wait() -> None:
+    def wait_after(prefilling: int) -> float:
+        batch = SimulatedBatch([0.8], costs(1, 0.05, 0.05, 0.1), told=DrafterTimes(0.0005))
+        batch.run(WARM)
+        (session,) = batch.sessions
+        drafting = 0
+        while not drafting:
+            drafting = session.gamma()
+            rows = {"rows": 1, "sessions": 1, "computed": 1 + drafting, "committed": 2, "drafting": 1}
+            started = batch.clock.now + (0.2 if drafting else 0.001)
+            batch.clock.now = started + 0.01
+            sample = PassSample(**rows, started=started, seconds=0.01, follows=True, prefilling=prefilling)
+            batch.speculation.passed(sample)
+        return batch.speculation.costs.wait
+
+    assert wait_after(prefilling=1) < 0.002 < wait_after(prefilling=0)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from specdec.engine.batch import Chunk
+from specdec.engine.heads import sequences
 from specdec.engine.native import NativeEngine
 from tests.support.tiny_heads import draft_ids
 from tests.support.tiny_models import make_tiny_model
@@ -62,14 +63,22 @@ def test_sequences_of_one_pass_do_not_mix(target: Path, tmp_path: Path, plain: C
     close(found[1], scene.head.drafted(plain(TOKENS[:10]), TOKENS[:11], [2]))
 
 
-def test_many_unread_states_are_read_before_the_next_pass(target: Path, tmp_path: Path, plain: Callable) -> None:
+@pytest.mark.parametrize(("most", "unread"), [(2**20, 170), (80 * 3 * 32 * 4, 80 + 17)])
+def test_unread_states_wait_for_a_draft_or_until_they_take_much_memory(
+    most: int, unread: int, target: Path, tmp_path: Path, plain: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sequences, "_MOST_BYTES", most)
     scene, long = Scene(target, tmp_path), [TOKENS[index % 60] for index in range(180)]
     scene.open("a", long)
+    lengths = []
     for start in range(0, 170, 17):
         scene.compute(("a", long[start : start + 17]))
-        assert len(scene.engine.head._pending["a"]) < 64 + 17
+        lengths.append(len(scene.engine.head._pending["a"]))
+        assert scene.engine.head.is_behind("a") is (lengths[-1] >= 64)
+    assert unread - 17 < max(lengths) <= unread
     (found,) = scene.draft(["a"], long[170:171], [[1]])
     close(found, scene.head.drafted(plain(long[:170]), long[:171], [1]))
+    assert not scene.engine.head.is_behind("a")
 
 
 def test_a_sequence_with_known_tokens_reuses_the_heads_slots(target: Path, tmp_path: Path, plain: Callable) -> None:
