@@ -23,7 +23,7 @@ ReasoningParser = Annotated[str, AfterValidator(check_parser)]
 
 
 class FailoverSettings(Section):
-    """How long a generation waits for another verifier when it has lost its own."""
+    """Waiting times of a generation that has lost its verifier."""
 
     attempts: int = Field(default=5, ge=0)
     """Verifiers lost in a row, without a committed round between, after which it gives up."""
@@ -34,7 +34,7 @@ class FailoverSettings(Section):
 
 
 class DrainSettings(Section):
-    """How the gateway ends."""
+    """Timeouts of the gateway's shutdown."""
 
     settle: float = Field(default=0.0, ge=0)
     """Seconds between being not ready and refusing new work, in which load balancers take notice."""
@@ -53,7 +53,7 @@ class AdmissionSettings(Section):
     waiting: int = Field(default=4096, ge=1)
     """Requests of each of the two kinds that may wait, each 16 KiB of a prompt as one; a user has half of the room."""
     seconds: float = Field(default=300.0, gt=0)
-    """Longest wait of a request, in seconds; memory bounds what waits, and `waiting` says how much."""
+    """Longest wait of a request, in seconds."""
 
 
 class KeyLimitSettings(Section):
@@ -102,7 +102,7 @@ class ModelRoute(Section):
     """Its verifiers, where they are a static list."""
     discovery: GatewayDiscoverySettings = GatewayDiscoverySettings()
     reasoning_parser: ReasoningParser = AUTO
-    """How its thinking is read, as `reasoning_parser` is for the first model."""
+    """Format of its thinking; like `reasoning_parser` of the first model."""
     peer: str = ""
     """The DNS name in the certificates of its verifiers; empty takes `tls.peer`."""
 
@@ -126,7 +126,8 @@ class GatewaySettings(Settings):
     names_as_tokens: bool = False
     """Whether a control token's name, such as `</s>`, in a message or a tool is that token; else it is text."""
     reasoning_parser: ReasoningParser = AUTO
-    """How thinking is read: `auto` by the chat template, `none`, or a format or a parser of vLLM by its name."""
+    """Format of the model's thinking: `auto` reads the chat template; otherwise `none`, a format, or a parser of vLLM
+    by name."""
     http: Address = "127.0.0.1:8000"
     """The OpenAI-compatible API."""
     address: Address = "127.0.0.1:50051"
@@ -164,8 +165,8 @@ class GatewaySettings(Settings):
     max_tokens_over_room: Literal["clamp", "refuse"] = "clamp"
     """Action for a request with more max_tokens than the context has room for."""
     placement: Literal["prefix", "session"] = "prefix"
-    """What chooses the verifier of a new session: the prefix of its prompt, whose keys and values are there, or its id.
-    No verifier gets over 1.25 times its share of the load."""
+    """Key by which a new session is assigned to a verifier: `prefix`, the beginning of its prompt, whose keys and
+    values are cached there, or `session`, its id. No verifier gets more than 1.25 times its share of the load."""
     max_body_bytes: int = Field(default=4 * 2**20, gt=0)
     """Largest HTTP body or gRPC message taken from a caller."""
     request_timeout: float = Field(default=600.0, gt=0)

@@ -20,7 +20,8 @@ def root(fingerprint: str, domain: str = "") -> bytes:
 
 
 def adapter_end(fingerprint: str) -> str:
-    """How the domain of an adapter's sequences ends, given its fingerprint; no other sequence has such a domain."""
+    """Suffix of the domain of an adapter's sequences, given its fingerprint. No other sequence has a domain with this
+    suffix."""
     return f".{hashlib.sha256(fingerprint.encode()).hexdigest()[:32]}"
 
 
