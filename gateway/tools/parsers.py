@@ -348,7 +348,7 @@ def _are_idle(members: str) -> bool:
 _IDLE = {"id", "index", "type"}
 _MEMBERS = re.compile(r"\s*(?:,\s*(?:\"|\Z)|\Z)")
 """Matches the beginning of further members of a JSON object."""
-JSON_HEAD = r'\s*\{\s*"name"\s*:\s*(?P<name>"(?:[^"\\]|\\.)+")\s*,\s*"(?:arguments|parameters)"\s*:\s*'
+JSON_HEAD = r'\s*\{\s*"name"\s*:\s*(?P<name>"(?:[^"\\]|\\.){1,256}")\s*,\s*"(?:arguments|parameters)"\s*:\s*'
 """Pattern of the text before the arguments of a JSON call whose name comes first."""
 
 
