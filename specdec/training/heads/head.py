@@ -52,8 +52,7 @@ def train_head(plan: HeadPlan) -> Mapping[str, HeadAlpha]:
     data, machine = _data(plan), compute.choose("auto", plan.threads, compiled=False)
     _check_disk(plan, config)
     hashed = [hashlib.sha256(file.read_bytes()).hexdigest() for file in plan.prompts] or "built-in"
-    stored = {} if plan.data is None else {"data": hashlib.sha256(plan.data.read_bytes()).hexdigest()}
-    checkpoint.claim(plan.state, plan.target, {"prompts": hashed, "seed": plan.seed, "kind": "head", **stored})
+    checkpoint.claim(plan.state, plan.target, {"prompts": hashed, "seed": plan.seed, "kind": "head"})
     teacher = answers.load_teacher(plan.target)
     dtype = str(machine.dtype).removeprefix("torch.")
     model = load_checked(plan.target, dtype=dtype, device=machine.device.type, threads=plan.threads, taps=usual_taps)
@@ -130,7 +129,8 @@ def _fit(
         with machine.autocast():
             return loss_of(head, batch, places, step / steps)
 
-    kept = plan.state / f"head-{len(taught)}-{len(ids)}-{steps}.pt"
+    tokens = hashlib.sha256(torch.cat([text.tokens for text in taught]).numpy().tobytes()).hexdigest()[:16]
+    kept = plan.state / f"head-{tokens}-{len(ids)}-{steps}.pt"
     run = loop.Run("head", Schedule(steps, WARMUP, DECAY_SHARE), ROWS * answers.NEW_TOKENS, kept)
     loop.train(run, head, build_optimizers(head, RATE), loss)
 

@@ -1,5 +1,6 @@
 """A compressed file of texts as token ids: about two bytes for each token, without states and distributions."""
 
+import hashlib
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ class StoredTokens:
     """Number of batches that they were written in."""
     tokenizer: str = ""
     """Fingerprint of the tokenizer; empty if there are no texts."""
+    digest: str = ""
+    """Identifies the file."""
 
 
 def save_tokens(path: Path, texts: Sequence[TargetText], batches: int, tokenizer: str) -> None:
@@ -52,6 +55,7 @@ def load_tokens(path: Path | None) -> StoredTokens:
         with np.load(path, allow_pickle=False) as found:
             tokens, lengths, begins = (found[name].tolist() for name in ("tokens", "lengths", "begins"))
             batches, tokenizer = int(found["batches"]), str(found["tokenizer"])
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
         ends = np.cumsum([0, *lengths]).tolist()
         places = zip(pairwise(ends), begins, strict=True)
         texts = [TextStart(tokens[start:end], begin) for (start, end), begin in places]
@@ -59,4 +63,4 @@ def load_tokens(path: Path | None) -> StoredTokens:
         raise ConfigError(f"--data {path}: cannot be read: {error}") from error
     if ends[-1] != len(tokens) or not all(0 < text.begin < len(text.tokens) for text in texts):
         raise ConfigError(f"--data {path}: is no file of texts")
-    return StoredTokens(texts, batches, tokenizer)
+    return StoredTokens(texts, batches, tokenizer, digest)

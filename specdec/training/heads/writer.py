@@ -100,10 +100,10 @@ class TextWriter:
 
     def _batches(self) -> Iterator[tuple[Path, Callable[[], list[TargetText]]]]:
         """Yield the file of each batch, and the function that makes its texts: stored ones, then ever more new ones."""
-        state, texts, rows = self._plan.state, self._data.stored.texts, answers.ROWS
-        for start in range(0, len(texts), rows):
-            part = texts[start : start + rows]
-            yield state / f"stored-{start:07}.pt", partial(read_texts, self._engine, part)
+        state, stored, rows = self._plan.state, self._data.stored, answers.ROWS
+        for start in range(0, len(stored.texts), rows):
+            part = stored.texts[start : start + rows]
+            yield state / f"stored-{stored.digest}-{start:07}.pt", partial(read_texts, self._engine, part)
         for number in count(self.batches):
             self.batches = number + 1
             yield state / f"texts-{number:05}.pt", partial(self._written, number)

@@ -193,7 +193,7 @@ def test_a_training_continues_the_texts_of_an_earlier_one(target: Path, tmp_path
     train_head(plan)
     first = load_tokens(plan.out / training.TEXTS)
     assert first.batches == len([*plan.state.glob("texts-*.pt")])
-    again = replace(plan, out=tmp_path / "again", state=tmp_path / "other", data=plan.out / training.TEXTS, tokens=600)
+    again = replace(plan, out=tmp_path / "again", data=plan.out / training.TEXTS, tokens=600)
     train_head(again)
     both = load_tokens(again.out / training.TEXTS)
     assert both.texts[: len(first.texts)] == first.texts
@@ -219,6 +219,14 @@ def test_tokens_are_computed_as_they_were_written(target: Path, tmp_path: Path) 
         torch.testing.assert_close(text.states, known.states, rtol=2e-2, atol=2e-2)
         torch.testing.assert_close(text.log_probs, known.log_probs, rtol=1e-2, atol=1e-2)
     assert engine.memory.live == 0
+
+
+def test_the_texts_of_smollm2_are_whole() -> None:
+    stored = load_tokens(Path(__file__).parents[4] / "models/smollm2/texts.npz")
+    assert stored.batches > 0
+    assert len(stored.texts) > 80 * stored.batches
+    assert max(max(text.tokens) for text in stored.texts) < 49_152
+    assert all(len(text.tokens) - text.begin > STEPS for text in stored.texts)
 
 
 @pytest.mark.parametrize("content", [b"", b"no archive", "another"])
