@@ -6,7 +6,7 @@ levels: clients, identified by a key or an address, and the users of a client.
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -91,6 +91,14 @@ class FairQueue:
         except BaseException:
             self._withdraw(share, waiter)
             raise
+
+    async def run(self, tenant: Share | str, work: Callable[[], Awaitable[_Result]]) -> _Result:
+        """Return the result of `work`, which begins when the tenant gets a place and holds it."""
+        await self.enter(tenant)
+        try:
+            return await work()
+        finally:
+            self.leave(tenant)
 
     def take(self, tenant: Share | str, places: int = 1) -> None:
         """Give the tenant `places` at once, even if fewer are free. Waiters are delayed until enough are released."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -14,7 +14,7 @@ from gateway.admission import AT_ONCE, Places, RequestPlaces
 from gateway.callers.caller import key_tenant, place_share
 from gateway.request import GenerationRequest
 from gateway.store.values import Opened, SessionView, TurnView
-from gateway.tasks import Shared
+from gateway.tasks import Shared, retry
 from gateway.text.prompt_encoder import PromptEncoder, request_memory
 from gateway.tools.values import ToolCall
 from gateway.turns.broadcast import Broadcast
@@ -263,8 +263,9 @@ class Generator:
 
         header, params = await self._beside(request, written, len(history) + len(added), _QUICK_PROMPT)
         digest = await digest_of(request) if request.idempotency_key or request.session else ""
-        with services.metrics.store_seconds.labels("open").time():
-            opened = await services.sessions.open(
+
+        def opening() -> Awaitable[Opened]:
+            return services.sessions.open(
                 session_id,
                 key,
                 added,
@@ -276,6 +277,10 @@ class Generator:
                 create=not request.session,
                 base=len(history) or None,
             )
+
+        step = partial(services.openings.run, place_share(request.tenant), opening)
+        with services.metrics.store_seconds.labels("open").time():
+            opened = await retry(step, services.settings.store_patience, refusable=True)
         if not opened.repeated:
             services.metrics.prompt_tokens.inc(len(added))
             services.metrics.tenant_tokens.labels(key_tenant(request.tenant), "prompt").inc(len(added))

@@ -3,7 +3,7 @@
 import sys
 from dataclasses import dataclass, field
 
-from gateway.admission import Admission, Drain, FairThreads
+from gateway.admission import Admission, Drain, FairQueue, FairThreads
 from gateway.callers.key_file import KeyFile
 from gateway.config import GatewaySettings
 from gateway.metrics import GatewayMetrics
@@ -16,6 +16,8 @@ from gateway.verifiers.pass_loop import PassLoops
 
 SHORT = 64 * 1024
 """Number of tokens that can be described or read back in about 0.1 s."""
+OPENINGS = 32
+"""Turns that are opened in the session store at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,5 +46,7 @@ class Services:
     grammars: GrammarChecker = field(default_factory=GrammarChecker)
     beside: FairThreads = field(default_factory=lambda: FairThreads("work", sys.maxsize, SHORT))
     """Threads for long work of admitted requests, which would block the event loop. Work is measured in tokens."""
+    openings: FairQueue = field(default_factory=lambda: FairQueue("openings", OPENINGS, sys.maxsize))
+    """Places for openings of admitted turns, so that the choices of one caller do not fill the event loop."""
     broadcasts: Broadcasts = field(default_factory=Broadcasts)
     """Generations that run in this process."""

@@ -6,7 +6,7 @@ import pytest
 
 from gateway import tasks
 from gateway.tasks import retry
-from specdec.errors import Fenced, SessionStoreDown
+from specdec.errors import Fenced, SessionStoreDown, SessionStoreFull
 
 
 @pytest.fixture(autouse=True)
@@ -65,3 +65,19 @@ async def test_what_another_try_would_not_change_is_raised() -> None:
 
     with pytest.raises(Fenced):
         await retry(fenced, 60)
+
+
+async def test_a_full_store_is_waited_for_only_by_work_that_cannot_be_refused() -> None:
+    tries = 0
+
+    async def full() -> int:
+        nonlocal tries
+        tries += 1
+        if tries < 3:
+            raise SessionStoreFull("full")
+        return tries
+
+    with pytest.raises(SessionStoreFull):
+        await retry(full, 60, refusable=True)
+    assert tries == 1
+    assert await retry(full, 60) == 3
