@@ -39,7 +39,7 @@ from gateway.verifiers.pass_loop import PassLoops
 from specdec.errors import ConfigError, SessionStoreDown
 from specdec.serving.addresses import is_loopback
 from specdec.serving.checks import Check, Status
-from specdec.serving.heap import frozen_heap
+from specdec.serving.heap import frozen_heap, return_memory
 from specdec.serving.rpc.access import Access
 from specdec.serving.rpc.server import GrpcServer, start_grpc
 from specdec.serving.rpc.tls import Certificates, watch_expiry
@@ -193,6 +193,7 @@ async def running(
             await stack.enter_async_context(_background(keys.watch()))
             await stack.enter_async_context(_background(limits.renew()))
         await stack.enter_async_context(_background(Adopter(services).run()))
+        await stack.enter_async_context(_background(return_memory()))
         with suppress(TimeoutError):
             await asyncio.wait_for(models.wait_known(), FIRST_PROBE)
         grpc_server = await start_grpc(

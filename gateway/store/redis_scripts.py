@@ -33,6 +33,8 @@ TRIES = 3
 
 ACK_TIMEOUT = 0.5
 """Timeout in seconds of the replicas' acknowledgement; less than the reply timeout."""
+LONGEST = 10.0
+"""Longest time in seconds of an operation, all attempts together: the client makes several, each with several dials."""
 _Command = Sequence[str | bytes | int]
 _Answer = TypeVar("_Answer")
 
@@ -175,7 +177,7 @@ class Scripts:
 
 
 async def guarded(answer: Awaitable[_Answer]) -> _Answer:
-    """Await and return the server's answer, with its errors converted.
+    """Await and return the server's answer for at most LONGEST, with its errors converted.
 
     Raises:
         SessionStoreFull: the server has no memory for the write, or cannot write to its disk.
@@ -183,7 +185,8 @@ async def guarded(answer: Awaitable[_Answer]) -> _Answer:
         SessionStoreDown: there is no answer, or it cannot be read.
     """
     try:
-        return await answer
+        async with asyncio.timeout(LONGEST):
+            return await answer
     except SessionStoreDown:
         raise
     except ResponseError as error:

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import structlog
@@ -46,7 +47,7 @@ class Broadcast:
     Without readers the generation continues for `grace` seconds and then stops; committed rounds stay in the store.
     """
 
-    def __init__(self, source: Generated, grace: float, on_end: Callable[[], None]) -> None:
+    def __init__(self, source: Generated, grace: float, on_end: Callable[["Broadcast"], None]) -> None:
         self._source = source
         self._grace = grace
         self._on_end = on_end
@@ -127,7 +128,7 @@ class Broadcast:
 
     async def stop(self) -> None:
         """Stop the generation here. Its committed rounds stay, and any gateway, including this one, can resume it."""
-        self._on_end()
+        self._on_end(self)
         await cancel_and_wait(self._task)
 
     def _add_reader(self) -> _Reader:
@@ -159,7 +160,7 @@ class Broadcast:
             await self.stop()
 
     def _abandon(self) -> None:
-        self._on_end()  # before the stop, so that a reader that arrives during it starts a new broadcast
+        self._on_end(self)  # before the stop, so that a reader that arrives during it starts a new broadcast
         self._stopping = asyncio.create_task(self.stop())
 
     def _publish(self, event: Event) -> None:
@@ -181,7 +182,7 @@ class Broadcast:
             self._ended = True
             if self._abandon_timer is not None:
                 self._abandon_timer.cancel()
-            self._on_end()
+            self._on_end(self)
             self._changed.set()
             self._over.set()
 
@@ -205,8 +206,7 @@ class Broadcasts:
 
     def start(self, name: str, source: Generated, grace: float) -> Broadcast:
         """Start a generation that does not run here yet; without readers it continues for `grace` seconds."""
-        broadcast = Broadcast(source, grace, lambda: self._forget(name, broadcast))
-        self._running[name] = broadcast
+        broadcast = self._running[name] = Broadcast(source, grace, partial(self._forget, name))
         return broadcast
 
     async def stop_unread(self) -> None:

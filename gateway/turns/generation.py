@@ -398,7 +398,4 @@ def _next(generation: AsyncGenerator[Event]) -> "asyncio.Task[Event]":
 
 def _event(task: "asyncio.Task[Event]") -> Event | None:
     """Return the task's event; None if the generation has ended."""
-    try:
-        return task.result()
-    except StopAsyncIteration:
-        return None
+    return None if isinstance(task.exception(), StopAsyncIteration) else task.result()

@@ -189,7 +189,7 @@ class TurnRunner:
         self._transcript = transcript
         self._deadline = deadline
         self._output = TurnOutput(transcript, publish, read, time.monotonic())
-        self._session = OwnedSession(services, transcript.turn, self._cancel)
+        self._session = OwnedSession(services, transcript.turn)
         self._unused_epoch = 0
         """Acquired epoch that no call has used yet; 0 if there is none."""
         self._prefix: Prefix = ()
@@ -220,7 +220,7 @@ class TurnRunner:
             Draining: the drain timeout passed before the generation finished.
             SpecdecError: a failure could not be recovered.
         """
-        async with self._session.kept():
+        async with self._session.kept(self._cancel):
             # Acquire the turn before choosing a verifier: a gateway that must wait for another owner needs none.
             self._unused_epoch = await self._acquire()
             try:
@@ -291,10 +291,9 @@ class TurnRunner:
 class OwnedSession:
     """Session of an opened turn, writable by its owner only; implements `gateway.turns.broadcast.Owned`."""
 
-    def __init__(self, services: Services, turn: Turn, on_cancel: Callable[[], None]) -> None:
-        """Args: on_cancel: called once, when the caller cancels the turn."""
+    def __init__(self, services: Services, turn: Turn) -> None:
         self._services = services
-        self._on_cancel = on_cancel
+        self._on_cancel: Callable[[], None] | None = None
         self.session_id = turn.session_id
         self.turn = turn.number
         self.epoch = 0
@@ -306,7 +305,7 @@ class OwnedSession:
 
     def cancel(self) -> None:
         """Record the caller's cancellation of the turn."""
-        if not self.cancelled:
+        if self._on_cancel is not None and not self.cancelled:
             self.cancelled = True
             self._on_cancel()
 
@@ -328,12 +327,17 @@ class OwnedSession:
             raise answer
 
     @asynccontextmanager
-    async def kept(self) -> AsyncIterator[None]:
-        """Renew the lease inside the context, then release the session unless its turn ended."""
+    async def kept(self, on_cancel: Callable[[], None]) -> AsyncIterator[None]:
+        """Renew the lease inside the context, then release the session unless its turn ended.
+
+        A cancellation of the turn by its caller calls `on_cancel` once.
+        """
+        self._on_cancel = on_cancel
         try:
             async with self._services.leases.held(self):
                 yield
         finally:
+            self._on_cancel = None  # its owner would otherwise be in a cycle, and its tokens stay long
             if self.epoch and not self.done:
                 await release(self._services.sessions, self.session_id, self.epoch)
 

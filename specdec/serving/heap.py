@@ -1,8 +1,13 @@
-"""Exclusion of a service's loaded objects from Python's garbage collection."""
+"""Memory of a service: excludes loaded objects from garbage collection, and returns unused memory to the system."""
 
+import asyncio
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from ctypes import CDLL
+
+EVERY = 10.0
+"""Seconds between two returns of memory."""
 
 
 @contextmanager
@@ -18,3 +23,14 @@ def frozen_heap() -> Iterator[None]:
         yield
     finally:
         gc.unfreeze()
+
+
+async def return_memory() -> None:
+    """Return unused memory of the C library to the system every EVERY seconds, on a thread; without glibc, end.
+
+    The library itself returns only the end of its heap, so that one small object keeps what large requests took.
+    """
+    trim = getattr(CDLL(None), "malloc_trim", None)
+    while trim is not None:
+        await asyncio.sleep(EVERY)
+        await asyncio.to_thread(trim, 0)

@@ -16,7 +16,7 @@ from tests.unit.gateway.turns.in_memory import PROMPT, TURN, header, open_turn, 
 async def owned(store: MemorySessionStore, owner: str = "me", lease: float = 60.0) -> OwnedSession:
     if not store.sessions:
         await open_turn(store, header())
-    return OwnedSession(services(owner=owner, lease=lease, store=store), TURN, lambda: None)
+    return OwnedSession(services(owner=owner, lease=lease, store=store), TURN)
 
 
 async def test_every_acquisition_has_a_higher_epoch_and_fences_the_one_before() -> None:
@@ -39,10 +39,10 @@ async def test_another_owner_is_kept_out() -> None:
 async def test_a_turn_that_has_not_ended_is_released_and_one_that_has_is_not() -> None:
     store = MemorySessionStore()
     session = await owned(store)
-    async with session.kept():
+    async with session.kept(lambda: None):
         await session.acquire()
     assert store.journal[-1] == "release"
-    async with session.kept():
+    async with session.kept(lambda: None):
         await session.acquire()
         await session.commit(RoundCommit(TURN.session_id, session.epoch, len(PROMPT), (65,), finish="stop"))
         session.done = True
@@ -52,7 +52,7 @@ async def test_a_turn_that_has_not_ended_is_released_and_one_that_has_is_not() -
 async def test_the_lease_is_renewed_also_after_the_store_was_away() -> None:
     store = MemorySessionStore()
     session = await owned(store, lease=0.03)
-    async with session.kept():
+    async with session.kept(lambda: None):
         await session.acquire()
         store.down = True
         await until(lambda: store.refused.count("renew") > 1)
@@ -64,7 +64,7 @@ async def test_a_cancel_is_heard_at_once_and_by_the_next_renewal_at_the_latest()
     for lease, at_once in ((60.0, True), (0.03, False)):
         store = MemorySessionStore()
         session = await owned(store, lease=lease)
-        async with session.kept(), asyncio.timeout(20):
+        async with session.kept(lambda: None), asyncio.timeout(20):
             await session.acquire()
             assert not session.cancelled
             if at_once:

@@ -1,9 +1,20 @@
-"""Loaded objects are exempt from garbage collection while a service runs, and no longer."""
+"""Loaded objects are exempt from garbage collection while a service runs, and unused memory goes to the system."""
 
+import asyncio
 import gc
+import os
 import weakref
+from contextlib import suppress
+from ctypes import CDLL, c_size_t, c_void_p, memset
+from pathlib import Path
 
+import pytest
+
+from specdec.serving import heap
 from specdec.serving.heap import frozen_heap
+from tests.support.gateway_fakes import until
+
+PIECE, PIECES = 64 * 1024, 1000
 
 
 class _Loop:
@@ -31,3 +42,28 @@ def test_what_is_made_after_it_is_collected() -> None:
         del made
         gc.collect()
         assert seen() is None
+
+
+def resident() -> int:
+    """Return the resident memory of this process, in bytes."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+async def test_memory_below_a_live_object_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = CDLL(None)
+    library.malloc.restype, library.malloc.argtypes = c_void_p, [c_size_t]
+    library.free.restype, library.free.argtypes = None, [c_void_p]
+    pieces = [library.malloc(PIECE) for _ in range(PIECES)]
+    for piece in pieces:
+        memset(piece, 1, PIECE)
+    full = resident()
+    for piece in pieces[:-1]:
+        library.free(piece)
+    assert resident() > full - PIECE * PIECES // 2, "the library keeps it"
+    monkeypatch.setattr(heap, "EVERY", 0.01)
+    returning = asyncio.create_task(heap.return_memory())
+    await until(lambda: resident() < full - PIECE * PIECES // 2)
+    returning.cancel()
+    with suppress(asyncio.CancelledError):
+        await returning
+    library.free(pieces[-1])
