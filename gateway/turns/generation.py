@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -263,21 +263,19 @@ class Generator:
 
         header, params = await self._beside(request, written, len(history) + len(added), _QUICK_PROMPT)
         digest = await digest_of(request) if request.idempotency_key or request.session else ""
-
-        def opening() -> Awaitable[Opened]:
-            return services.sessions.open(
-                session_id,
-                key,
-                added,
-                params,
-                kept or services.models.kept(model, info.system_fingerprint),
-                request.tenant,
-                expect_turn,
-                digest,
-                create=not request.session,
-                base=len(history) or None,
-            )
-
+        opening = partial(
+            services.sessions.open,
+            session_id,
+            key,
+            added,
+            params,
+            kept or services.models.kept(model, info.system_fingerprint),
+            request.tenant,
+            expect_turn,
+            digest,
+            create=not request.session,
+            base=len(history) or None,
+        )
         step = partial(services.openings.run, place_share(request.tenant), opening)
         with services.metrics.store_seconds.labels("open").time():
             opened = await retry(step, services.settings.store_patience, refusable=True)

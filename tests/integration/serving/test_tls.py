@@ -176,6 +176,8 @@ port, folder, peer, seconds = sys.argv[1:]
 end, served = time.monotonic() + float(seconds), 0
 while time.monotonic() < end:
     pems = [open(f"{folder}/{name}", "rb").read() for name in ("ca.crt", "tls.key", "tls.crt")]
+    if not all(pems):  # a file is just written, and gRPC aborts a client with an empty one
+        continue
     options = [("grpc.use_local_subchannel_pool", 1), ("grpc.ssl_target_name_override", peer)]
     credentials = grpc.ssl_channel_credentials(*pems)
     channels = [grpc.secure_channel(f"127.0.0.1:{port}", credentials, options) for _ in range(8)]
