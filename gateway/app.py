@@ -181,6 +181,7 @@ async def running(
             stack.push_async_callback(pins.close)
         stack.push_async_callback(models.close)
         stack.push_async_callback(services.passes.close)
+        stack.push_async_callback(services.leases.close)
         stack.push_async_callback(services.broadcasts.close)
         stack.push_async_callback(services.grammars.close)
         if kv_tier:

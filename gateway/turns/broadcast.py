@@ -4,8 +4,8 @@ One task renews all leases, and one stream receives all cancellations.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -236,7 +236,7 @@ class Owned(Protocol):
 
 
 class Leases:
-    """Renews leases and receives cancellations while at least one session is held."""
+    """Renews leases and receives cancellations while sessions are held, and until none was for a third of a lease."""
 
     def __init__(self, sessions: SessionStore, owner: str, lease: float) -> None:
         """Manage the leases of `owner`, which last `lease` seconds and are renewed every third of that."""
@@ -245,33 +245,43 @@ class Leases:
         self._every = lease / 3
         self._held: dict[str, Owned] = {}
         """Owned sessions by session id."""
-        self._tasks: list[asyncio.Task[None]] = []
+        self._keeping: asyncio.Task[None] | None = None
 
-    @asynccontextmanager
-    async def held(self, session: Owned) -> AsyncIterator[None]:
+    @contextmanager
+    def held(self, session: Owned) -> Iterator[None]:
         """Renew the session's lease inside the context, and call its `cancel` when its turn is cancelled."""
         self._held[session.session_id] = session
-        if not self._tasks:
-            self._tasks = [asyncio.create_task(work) for work in (self._renew(), self._hear())]
+        if self._keeping is None:
+            self._keeping = asyncio.create_task(self._keep())
         try:
             yield
         finally:
             if self._held.get(session.session_id) is session:
                 del self._held[session.session_id]
-            if not self._held:
-                ending, self._tasks = self._tasks, []
-                for task in ending:
-                    await cancel_and_wait(task)
+
+    async def close(self) -> None:
+        """Renew and receive no more."""
+        if self._keeping is not None:
+            await cancel_and_wait(self._keeping)
+
+    async def _keep(self) -> None:
+        """Work until no session is held. The end may take long, and nobody waits for it: a new task may run beside."""
+        hearing = asyncio.create_task(self._hear())
+        try:
+            while True:
+                await asyncio.sleep(self._every)
+                if not self._held:
+                    break
+                await self._renew()
+        finally:
+            self._keeping = None
+            await cancel_and_wait(hearing)
 
     async def _renew(self) -> None:
-        """Renew all leases periodically. The next commit of a fenced session detects the fence."""
-        while True:
-            await asyncio.sleep(self._every)
-            owned = [each for each in self._held.values() if each.epoch]
-            try:
-                answers = await self._sessions.renew([(each.session_id, each.epoch) for each in owned])
-            except SessionStoreDown:
-                continue
+        """Renew all leases. The next commit of a fenced session detects the fence."""
+        owned = [each for each in self._held.values() if each.epoch]
+        with suppress(SessionStoreDown):
+            answers = await self._sessions.renew([(each.session_id, each.epoch) for each in owned])
             for each, answer in zip(owned, answers, strict=True):
                 if answer is True:
                     each.cancel()

@@ -334,7 +334,7 @@ class OwnedSession:
         """
         self._on_cancel = on_cancel
         try:
-            async with self._services.leases.held(self):
+            with self._services.leases.held(self):
                 yield
         finally:
             self._on_cancel = None  # its owner would otherwise be in a cycle, and its tokens stay long

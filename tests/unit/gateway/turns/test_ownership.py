@@ -1,10 +1,13 @@
 """A session is owned while its turn is generated: renewed, notified of a cancel, and released unless the turn ended."""
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import suppress
 from functools import partial
 
 import pytest
 
+from gateway import tasks
 from gateway.store.values import RoundCommit
 from gateway.turns.turn_runner import OwnedSession, release
 from specdec.errors import Fenced, SessionHeld, SessionStoreDown
@@ -83,3 +86,46 @@ async def test_a_release_that_fails_is_left_to_the_lease() -> None:
         await store.release(TURN.session_id, session.epoch)
     await release(store, TURN.session_id, session.epoch)
     assert store.only.owner == "me"
+
+
+class Stubborn(MemorySessionStore):
+    """A store whose reader of cancellations loses its own first cancellation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[str] = []
+
+    async def cancellations(self, owner: str) -> AsyncGenerator[tuple[str, int]]:
+        self.heard.append("begin")
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        self.heard.append("lost")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.heard.append("end")
+        yield "", 0
+
+
+async def test_a_turn_ends_without_waiting_for_the_reader_of_cancellations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks, "CANCEL_AGAIN", 3600.0)
+    store = Stubborn()
+    session = await owned(store, lease=0.03)
+    async with asyncio.timeout(20):
+        async with session.kept(lambda: None):
+            await session.acquire()
+        await until(lambda: store.heard == ["begin", "lost"])  # it is stopped some time after the last turn
+        async with session.kept(lambda: None):
+            await until(lambda: store.heard == ["begin", "lost", "begin"])
+            monkeypatch.setattr(tasks, "CANCEL_AGAIN", 0.01)
+    await until(lambda: store.heard.count("lost") == 2)
+
+
+async def test_turns_one_after_another_share_a_reader() -> None:
+    store = Stubborn()
+    session = await owned(store)
+    for _ in range(3):
+        async with session.kept(lambda: None):
+            await session.acquire()
+            await until(lambda: store.heard)
+    assert store.heard == ["begin"]
