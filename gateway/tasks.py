@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
-from specdec.errors import SessionStoreDown, SessionStoreFull, SessionStoreReadOnly
+from specdec.errors import SessionStoreDown
 
 PAUSE = 0.2
 """Seconds between two attempts, in addition to the retries of the Redis client."""
@@ -42,7 +42,7 @@ class Shared(Generic[_Result]):
         return await asyncio.shield(self._task)
 
 
-async def retry(step: Callable[[], Awaitable[_Answer]], seconds: float, *, refusable: bool = False) -> _Answer:
+async def retry(step: Callable[[], Awaitable[_Answer]], seconds: float, *, once: bool = False) -> _Answer:
     """Return the result of `step`; retry it for `seconds` while the store does not answer, then cancel it.
 
     The step must be safe to repeat: it may have succeeded although its answer was lost.
@@ -50,7 +50,7 @@ async def retry(step: Callable[[], Awaitable[_Answer]], seconds: float, *, refus
     Args:
         step: one attempt.
         seconds: time for all attempts.
-        refusable: whether a store that is full or read-only ends it at once; otherwise it waits for that to pass.
+        once: whether there is only one attempt, which has all the time.
 
     Raises:
         SessionStoreDown: the store did not answer in time.
@@ -62,9 +62,8 @@ async def retry(step: Callable[[], Awaitable[_Answer]], seconds: float, *, refus
             while True:
                 try:
                     return await step()
-                except SessionStoreDown as error:
-                    refused = refusable and isinstance(error, SessionStoreFull | SessionStoreReadOnly)
-                    if refused or loop.time() + PAUSE > began + seconds:
+                except SessionStoreDown:
+                    if once or loop.time() + PAUSE > began + seconds:
                         raise
                 await asyncio.sleep(PAUSE)
     except TimeoutError as error:

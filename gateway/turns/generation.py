@@ -278,7 +278,7 @@ class Generator:
         )
         step = partial(services.openings.run, place_share(request.tenant), opening)
         with services.metrics.store_seconds.labels("open").time():
-            opened = await retry(step, services.settings.store_patience, refusable=True)
+            opened = await retry(step, services.settings.store_patience, once=True)
         if not opened.repeated:
             services.metrics.prompt_tokens.inc(len(added))
             services.metrics.tenant_tokens.labels(key_tenant(request.tenant), "prompt").inc(len(added))

@@ -6,7 +6,7 @@ import pytest
 
 from gateway import tasks
 from gateway.tasks import retry
-from specdec.errors import Fenced, SessionStoreDown, SessionStoreFull
+from specdec.errors import Fenced, SessionStoreDown
 
 
 @pytest.fixture(autouse=True)
@@ -67,17 +67,9 @@ async def test_what_another_try_would_not_change_is_raised() -> None:
         await retry(fenced, 60)
 
 
-async def test_a_full_store_is_waited_for_only_by_work_that_cannot_be_refused() -> None:
-    tries = 0
-
-    async def full() -> int:
-        nonlocal tries
-        tries += 1
-        if tries < 3:
-            raise SessionStoreFull("full")
-        return tries
-
-    with pytest.raises(SessionStoreFull):
-        await retry(full, 60, refusable=True)
-    assert tries == 1
-    assert await retry(full, 60) == 3
+@pytest.mark.parametrize("frozen", [False, True])
+async def test_work_that_can_be_refused_is_tried_once(frozen: bool) -> None:
+    store = Store(failures=0 if frozen else 9, frozen=frozen)
+    with pytest.raises(SessionStoreDown, match="did not answer" if frozen else "away"):
+        await retry(store.step, 0.1, once=True)
+    assert store.tries == 1
