@@ -20,13 +20,13 @@ const GAIN = `class Stack:
 
     def `;
 
-/** Run a request and select its first round with drafts. */
+/** Run a request and select its first round with an accepted draft. */
 async function run(page, temperature, request) {
   await page.fill("#temperature", temperature);
   await fill(page, { compare: true, ...request });
   await page.click("#run");
   await settled(page);
-  await page.locator(".strip button.some").first().click();
+  await page.locator(".strip button:is(.some, .all)").first().click();
 }
 
 await withBrowser(async (browser) => {
