@@ -122,10 +122,13 @@ def _try(
 
 
 def recommended(trials: Sequence[Trial]) -> Candidate:
-    """The fastest candidate; PLAIN if more than a quarter of the prompts are no faster with drafts."""
-    best = trials[0]
-    slower = sum(ratio <= 1.0 for ratio in best.ratios)
-    return PLAIN if 4 * slower > len(best.ratios) else best.candidate
+    """The fastest candidate that is faster for at least three quarters of the prompts; PLAIN if none is."""
+    found = _paying(trials)
+    return PLAIN if found is None else found.candidate
+
+
+def _paying(trials: Sequence[Trial]) -> Trial | None:
+    return next((each for each in trials if 4 * sum(ratio <= 1.0 for ratio in each.ratios) <= len(each.ratios)), None)
 
 
 def flags(candidate: Candidate) -> str:
@@ -197,7 +200,7 @@ def report(trials: Sequence[Trial]) -> dict[str, Any]:
 
 def advice(trials: Sequence[Trial]) -> Iterator[str]:
     """Lines with the recommendation: the measured speed, then flags, configuration files and chart values."""
-    chosen, best = recommended(trials), trials[0]
+    chosen, best = recommended(trials), _paying(trials) or trials[0]
     measured = f"{best.gain:.2f} times ({min(best.ratios):.2f} to {max(best.ratios):.2f}, {len(best.ratios)} prompts)"
     if chosen is PLAIN:
         yield f"Drafts do not pay for these prompts here: the best, {best.candidate}, reached {measured}."
