@@ -16,7 +16,7 @@ compiler = GrammarCompiler.of_bytes()
 
 def walk(grammar: Grammar, seed: int) -> str | None:
     """Draw a random text of a grammar. Return None if it gets too long or cannot be completed."""
-    dice, state, output = random.Random(seed), compiler.compile(grammar), []
+    dice, state, output = random.Random(seed), compiler.compile(grammar), list[int]()
     while len(output) < LONGEST:
         (mask,) = state.masks(output)
         assert mask is not None
