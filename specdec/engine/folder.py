@@ -126,7 +126,9 @@ def _check_whole(file: Path) -> None:
         return
     size = file.stat().st_size
     if header and size < whole:
-        raise ModelRefused(f"{file.parent}: {file.name} is incomplete: it has {size} of {whole} bytes; fetch it again")
+        raise ModelRefused(
+            f"{file.parent}: {file.name} cannot be loaded: it is incomplete, {size} of {whole} bytes; fetch it again"
+        )
 
 
 def _shards(path: Path, index: dict[str, Any]) -> tuple[Path, ...]:

@@ -8,7 +8,9 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import to_json
 
-_FEW = 16
+from gateway.request import MAX_CHOICES
+
+_FEW = MAX_CHOICES
 """Most models in a list that are serialized in pieces themselves; each model of a longer list is one piece."""
 _PIECE = 64
 """Most other items of a list in one piece."""

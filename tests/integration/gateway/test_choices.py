@@ -102,11 +102,13 @@ async def test_a_client_that_leaves_ends_all_choices(here: Stage) -> None:
 async def test_a_request_of_very_many_prompts_runs_few_of_them_at_once(here: Stage) -> None:
     here.verifier.script = Script(pause=0.001)
     prompts = [f"{index}: " for index in range(100)]
-    answer = await here.client.completions.create(model="bytes", prompt=prompts, echo=True)
+    answer: Any = await here.client.completions.create(model="bytes", prompt=prompts, echo=True)
     assert [(each.index, each.text) for each in answer.choices] == [
         (index, prompt + TEXT) for index, prompt in enumerate(prompts)
     ]
     assert here.verifier.most_running == AT_ONCE
+    answer = await here.client.completions.create(model="bytes", prompt=prompts, logprobs=1)
+    assert {"".join(each.logprobs.tokens[:-1]) for each in answer.choices} == {TEXT}
 
 
 @pytest.mark.parametrize(("prompts", "param"), [(MAX_CHOICES + 1, "prompt"), (MAX_CHOICES // 2 + 1, "n")])

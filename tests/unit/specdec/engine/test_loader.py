@@ -61,7 +61,9 @@ def test_weights_that_are_cut_short_are_refused_in_one_line(tmp_path: Path, size
     os.truncate(folder / "model.safetensors", size)
     with pytest.raises(ModelRefused) as refused:
         load_decoder(folder, "float32", "cpu")
-    assert refused.value.message.startswith(f"{folder}: model.safetensors is incomplete: it has {size} of ")
+    assert refused.value.message.startswith(
+        f"{folder}: model.safetensors cannot be loaded: it is incomplete, {size} of "
+    )
     assert "\n" not in refused.value.message
 
 
