@@ -68,7 +68,7 @@ def test_no_drafts_are_recommended_where_they_do_not_pay() -> None:
     assert flags(PLAIN) == "--gamma 0"
 
 
-def test_a_length_that_pays_for_all_prompts_is_recommended_before_a_faster_one() -> None:
+def test_a_length_that_pays_for_all_prompts_is_recommended() -> None:
     trials = [Trial(Candidate(8), (0.85, 2.58), True), Trial(Candidate(2), (1.35, 1.57), True)]
     assert recommended(trials) == Candidate(2)
     assert "Speed over that without drafts: 1.46 times (1.35 to 1.57, 2 prompts)" in next(advice(trials))
