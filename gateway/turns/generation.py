@@ -261,24 +261,26 @@ class Generator:
             )
             return header, header_to_bytes(header)
 
-        header, params = await self._beside(request, written, len(history) + len(added), _QUICK_PROMPT)
-        digest = await digest_of(request) if request.idempotency_key or request.session else ""
-        opening = partial(
-            services.sessions.open,
-            session_id,
-            key,
-            added,
-            params,
-            kept or services.models.kept(model, info.system_fingerprint),
-            request.tenant,
-            expect_turn,
-            digest,
-            create=not request.session,
-            base=len(history) or None,
-        )
+        async def opening() -> tuple[Opened, Header]:
+            header, params = await self._beside(request, written, len(history) + len(added), _QUICK_PROMPT)
+            digest = await digest_of(request) if request.idempotency_key or request.session else ""
+            with services.metrics.store_seconds.labels("open").time():
+                opened = await services.sessions.open(
+                    session_id,
+                    key,
+                    added,
+                    params,
+                    kept or services.models.kept(model, info.system_fingerprint),
+                    request.tenant,
+                    expect_turn,
+                    digest,
+                    create=not request.session,
+                    base=len(history) or None,
+                )
+            return opened, header
+
         step = partial(services.openings.run, place_share(request.tenant), opening)
-        with services.metrics.store_seconds.labels("open").time():
-            opened = await retry(step, services.settings.store_patience, once=True)
+        opened, header = await retry(step, services.settings.store_patience, once=True)
         if not opened.repeated:
             services.metrics.prompt_tokens.inc(len(added))
             services.metrics.tenant_tokens.labels(key_tenant(request.tenant), "prompt").inc(len(added))

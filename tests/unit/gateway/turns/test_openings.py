@@ -2,12 +2,15 @@
 
 import asyncio
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from gateway import tasks
 from gateway.callers.caller import tenant_of
 from gateway.store.values import Opened
+from gateway.turns import generation
+from gateway.turns.call import make_call
 from gateway.turns.services import OPENINGS
 from specdec.errors import SessionStoreDown
 from tests.support.memory_sessions import MemorySessionStore
@@ -30,13 +33,15 @@ class SlowStore(MemorySessionStore):
         return await super().open(*args, **options)
 
 
-async def test_choices_of_one_caller_do_not_delay_the_opening_of_another() -> None:
-    store = SlowStore()
+async def test_choices_of_one_caller_do_not_delay_the_opening_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, prepared = SlowStore(), Mock(side_effect=make_call)
+    monkeypatch.setattr(generation, "make_call", prepared)
     stage = Stage(store=store)
     crowd = [asyncio.create_task(stage.run(user="crowd", n=16)) for _ in range(8)]
     for _ in range(100):
         await asyncio.sleep(0)
     assert OPENINGS // 2 <= len(store.opening) < OPENINGS
+    assert prepared.call_count == len(store.opening)
     one = asyncio.create_task(stage.run(user="one"))
     for _ in range(100):
         await asyncio.sleep(0)
