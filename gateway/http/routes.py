@@ -155,7 +155,8 @@ class _Api:
         read = await self._bodies.read(request, ResponsesBody)
         body = await self._responses.with_items(read)
         request.state.large_body |= body is not read  # the items may be large
-        chat = await self._bodies.convert(request, body.chat)
+        instructs = await self._responses.instructs(body)
+        chat = await self._bodies.convert(request, partial(body.chat, instructs=instructs))
         kept = await self._bodies.convert(request, partial(stored, body))
 
         def writer(started: Started, tokenizer: ModelTokenizer) -> ResponsesWriter:

@@ -59,6 +59,17 @@ class StoredResponses:
 
         return await whole(events, self._services, writer)
 
+    async def instructs(self, body: ResponsesBody) -> bool:
+        """Whether the response that a request continues, if any, was asked for with other instructions."""
+        if body.previous_response_id is None or not body.instructions:
+            return True
+        try:
+            turn = Turn.named(turn_name(body.previous_response_id), calling_tenant(body.user or ""))
+            asked = stored_body(await self._generator.answer_format(turn))
+        except (GenerationNotFound, SessionNotFound, SessionExpired):
+            return False  # it was not stored, or its session will not be found either
+        return asked.instructions != body.instructions
+
     async def with_items(self, body: ResponsesBody) -> ResponsesBody:
         """Return the body with output items of earlier responses in place of references to them.
 

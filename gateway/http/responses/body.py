@@ -145,15 +145,15 @@ class ResponsesBody(OutputBody):
     priority: JustZero | None = None
     watermarking: Off | None = None
 
-    def chat(self) -> ChatBody:
-        """Return the request as a chat request; raises RequestError.
+    def chat(self, *, instructs: bool = True) -> ChatBody:
+        """Return the request as a chat request, with its instructions if `instructs`; raises RequestError.
 
-        One that continues a response is the next turn of its session, which has its instructions already.
+        One that continues a response is the next turn of its session.
         """
         session, turn = self._previous()
         given = [{"role": "user", "content": self.input}] if isinstance(self.input, str) else self.input
         messages = messages_of(given)
-        if self.instructions and not session:
+        if self.instructions and instructs:
             messages = [{"role": "system", "content": self.instructions}, *messages]
         text, reasoning = self.text or TextOption(), self.reasoning or ReasoningOption()
         scored = _LOGPROBS in (self.include or ()) and self.include_reasoning is not False

@@ -142,6 +142,19 @@ async def test_the_next_response_continues_the_session_of_the_one_before(here: S
         await here.client.responses.create(model="bytes", input="three", previous_response_id=first.id)
 
 
+async def test_other_instructions_are_a_message_of_the_next_turn(here: Stage) -> None:
+    here.verifier.script = Script(text="ok")
+    previous, turns = None, []
+    for said, instructions in (("one", "Be short."), ("two", "Be long."), ("three", "Be long."), ("four", "Be short.")):
+        known = len(here.verifier.calls[-1].tokens) + len("ok") if here.verifier.calls else 0
+        given: Any = {"previous_response_id": previous} if previous else {}
+        response = await here.client.responses.create(model="bytes", input=said, instructions=instructions, **given)
+        previous = response.id
+        turns.append(bytes(token for token in here.verifier.calls[-1].tokens[known:] if token < 256))
+    assert [b"system: Be long." in turn for turn in turns] == [False, True, False, False]
+    assert [b"system: Be short." in turn for turn in turns] == [True, False, False, True]
+
+
 async def test_a_reference_to_an_item_is_the_item(here: Stage) -> None:
     here.verifier.script = Script(text=f"Well. {CALL}")
     first = await here.client.responses.create(**AS_CODEX | {"store": True}, input="go")
