@@ -147,16 +147,16 @@ kept:
 
 {egag_trace()}
 
-Their sample of a debug output contradicts itself: "Accepted: 3" stands over drafts of which the third is rejected, so
-two are kept, and the token after them stands at position 13 and not at 12, where a kept draft is.
+Their sample of a debug output contradicts itself. "Accepted: 3" is printed over drafts of which the third is rejected,
+so two are kept. The token after them is at position 13, not at 12, where a kept draft is.
 
 Their option to skip the residual breaks exactness: with p = {P} and q = {Q} a token's law is ({shown}), at a distance
 of {distance:.2f} from p. Their rate, accepted / drafted, is no α: tokens after the first rejection were never
 judged. At α = 0.8 and γ = 5 it reads {(expected_tokens(0.8, 5) - 1) / 5:.2f}.
 
 Their greedy processor drafts the argmax of q and keeps it by r ≤ p/q of the softmaxes, so the text is not the target's
-greedy text: with these p and q a token is the target's argmax with probability {greedy_by_ratio():.2f} alone. Argmax
-sampling needs one-hot p and q (§2.2 of the paper).
+greedy text. With these p and q, a token is the target's argmax with a probability of only {greedy_by_ratio():.2f}.
+Argmax sampling needs one-hot p and q (§2.2 of the paper).
 
 ### Lecture notes on speculative decoding
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from specdec.engine.heads import sequences
 from specdec.engine.heads.checkpoint import HeadTarget
 from specdec.engine.heads.sequences import HeadSequences
 from specdec.errors import ConfigError, InternalError, ModelRefused
@@ -142,7 +143,10 @@ def test_each_row_that_asks_has_a_draft(target: Path, folder: Path) -> None:
     assert made["a"].seconds > 0
 
 
-def test_many_unread_states_are_read_before_the_next_pass(target: Path, folder: Path) -> None:
+def test_many_unread_states_are_read_before_the_next_pass(
+    target: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sequences, "_MOST_BYTES", 0)
     scene, true = Scene(target, folder), states_of(target)
     long = [TOKENS[at % 60] for at in range(180)]
     for start in range(0, 170, 17):
