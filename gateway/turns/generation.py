@@ -46,11 +46,8 @@ _Encoded = tuple[tuple[int, ...], tuple[tuple[int, ...], ...], tuple[int, ...]]
 """Token ids that a prompt adds, those of each bad word, and those of the prediction."""
 _LAST = 32
 """Number of tokens at the end of a prompt that are searched for an opening thinking tag."""
-_QUICK_TOKENS = 1024
-"""Most output tokens of a turn that are read back on the event loop, in a few milliseconds; more on a thread."""
-_QUICK_PROMPT = 1024
-"""Longest prompt, in tokens, that is checked on the event loop. Longer ones are checked on a thread, because many
-choices may share one."""
+_QUICK = 1024
+"""Most tokens of work on the event loop, a few milliseconds; work on more runs on a thread."""
 _Result = TypeVar("_Result")
 _Begin = Callable[[Turn, Header | None, bool], Broadcast]
 """Starts or joins a turn's broadcast; takes the header of a turn just opened, and whether it is resumable."""
@@ -262,7 +259,7 @@ class Generator:
             return header, header_to_bytes(header)
 
         async def opening() -> tuple[Opened, Header]:
-            header, params = await self._beside(request, written, len(history) + len(added), _QUICK_PROMPT)
+            header, params = await self._beside(request, written, len(history) + len(added))
             digest = await digest_of(request) if request.idempotency_key or request.session else ""
             with services.metrics.store_seconds.labels("open").time():
                 opened = await services.sessions.open(
@@ -306,12 +303,12 @@ class Generator:
             return history_of(last, model.tokenizer.decode), calls_of(last, models)
 
         length = sum(len(each.tokens) for each in last.rounds)
-        history, called = await self._beside(request, read, length, _QUICK_TOKENS)
+        history, called = await self._beside(request, read, length)
         return history, view.model_fingerprint, expect, called
 
-    async def _beside(self, request: GenerationRequest, work: Callable[[], _Result], size: int, quick: int) -> _Result:
-        """Run work on a number of tokens: on the event loop if there are at most `quick`, otherwise on a thread."""
-        if size <= quick:
+    async def _beside(self, request: GenerationRequest, work: Callable[[], _Result], size: int) -> _Result:
+        """Run work on a number of tokens: on the event loop if they are few, otherwise on a thread."""
+        if size <= _QUICK:
             return work()
         return await self._services.beside.run(place_share(request.tenant), work, size)
 
