@@ -146,11 +146,16 @@ def _exclude_bounds(schema: Schema) -> None:
         return
     for exclusive, inclusive, step in (("exclusiveMinimum", "minimum", _STEP), ("exclusiveMaximum", "maximum", -_STEP)):
         bound = schema.get(exclusive)
-        others = [schema[name] for name in _BOUNDS if name != exclusive and _is_number(schema.get(name))]
-        if _is_number(bound) and bound == int(bound) and any(abs(other - bound) < 1 for other in others):
+        others = [schema[name] for name in _BOUNDS if name != exclusive and _is_usual(schema.get(name))]
+        if _is_usual(bound) and bound % 1 == 0 and any(abs(other - bound) < 1 for other in others):
             del schema[exclusive]
-            moved = (bound + step, *(schema[name] for name in [inclusive] if _is_number(schema.get(name))))
+            moved = (bound + step, *(schema[name] for name in [inclusive] if _is_usual(schema.get(name))))
             schema[inclusive] = max(moved) if step > 0 else min(moved)
+
+
+def _is_usual(value: Any) -> TypeGuard[int | float]:
+    """Whether a value is a number that float arithmetic can handle: no infinity, NaN or huge integer."""
+    return _is_number(value) and abs(value) <= _MOST
 
 
 def _is_number(value: Any) -> TypeGuard[int | float]:

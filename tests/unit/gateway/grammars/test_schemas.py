@@ -122,3 +122,11 @@ def test_a_pattern_of_many_look_aheads_is_rewritten_in_part() -> None:
     assert others == ["^(?:a)"] * 64
     assert first.startswith("^(?=a)")
     assert without_lookahead("^(?=a)(?=b)c") == ["^c", "^(?:b)", "^(?:a)"]
+
+
+@pytest.mark.parametrize(
+    "bound", [float("inf"), float("-inf"), float("nan"), 10**400], ids=["inf", "-inf", "nan", "huge"]
+)
+def test_bounds_beyond_float_arithmetic_stay(bound: float) -> None:
+    assert simplified({"exclusiveMaximum": bound, "minimum": 0.5}, "schema")["minimum"] == 0.5
+    assert simplified({"exclusiveMinimum": bound, "maximum": 0.5}, "schema")["maximum"] == 0.5
