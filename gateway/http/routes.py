@@ -155,9 +155,9 @@ class _Api:
         read = await self._bodies.read(request, ResponsesBody)
         body = await self._responses.with_items(read)
         request.state.large_body |= body is not read  # the items may be large
-        instructs = await self._responses.instructs(body)
-        chat = await self._bodies.convert(request, partial(body.chat, instructs=instructs))
         kept = await self._bodies.convert(request, partial(stored, body))
+        instructs = await self._responses.instructs(body, kept)
+        chat = await self._bodies.convert(request, partial(body.chat, instructs=instructs))
 
         def writer(started: Started, tokenizer: ModelTokenizer) -> ResponsesWriter:
             return ResponsesWriter(started, body, tokenizer.token_bytes)

@@ -59,8 +59,13 @@ class StoredResponses:
 
         return await whole(events, self._services, writer)
 
-    async def instructs(self, body: ResponsesBody) -> bool:
-        """Whether the response that a request continues, if any, was asked for with other instructions."""
+    async def instructs(self, body: ResponsesBody, kept: str) -> bool:
+        """Whether the response that a request continues, if any, was asked for with other instructions.
+
+        Args:
+            body: the request.
+            kept: its `stored` form. Instructions that are too long to be stored are taken to be the same.
+        """
         if body.previous_response_id is None or not body.instructions:
             return True
         try:
@@ -68,7 +73,8 @@ class StoredResponses:
             asked = stored_body(await self._generator.answer_format(turn))
         except (GenerationNotFound, SessionNotFound, SessionExpired):
             return False  # it was not stored, or its session will not be found either
-        return asked.instructions != body.instructions
+        own = body if body.store is False else stored_body(kept)
+        return asked.instructions != own.instructions
 
     async def with_items(self, body: ResponsesBody) -> ResponsesBody:
         """Return the body with output items of earlier responses in place of references to them.

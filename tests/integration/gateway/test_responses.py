@@ -155,6 +155,16 @@ async def test_other_instructions_are_a_message_of_the_next_turn(here: Stage) ->
     assert [b"system: Be short." in turn for turn in turns] == [True, False, False, True]
 
 
+async def test_instructions_too_long_to_store_are_given_once(here: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.http.responses.stored._LONG", 10)
+    here.verifier.script = Script(text="ok")
+    ask: Any = {"model": "bytes", "instructions": "Be short."}
+    first = await here.client.responses.create(**ask, input="one")
+    await here.client.responses.create(**ask, input="two", previous_response_id=first.id)
+    tokens = here.verifier.calls[-1].tokens
+    assert bytes(token for token in tokens if token < 256).count(b"Be short.") == 1
+
+
 async def test_a_reference_to_an_item_is_the_item(here: Stage) -> None:
     here.verifier.script = Script(text=f"Well. {CALL}")
     first = await here.client.responses.create(**AS_CODEX | {"store": True}, input="go")
