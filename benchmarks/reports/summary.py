@@ -93,15 +93,16 @@ def _missed(newest: Mapping[str, Line], results: str) -> Iterator[tuple[str, ...
 
 
 def _not_measured(newest: Mapping[str, Line]) -> str:
-    """Return a paragraph on GPU sections that have no run, or only runs older than other sections; it may be empty."""
+    """Return a paragraph on sections without a run, and on GPU runs older than others; it may be empty."""
     dates = [newest[name]["date"] for name in GPU_SECTIONS if name in newest]
     others = [line["date"] for name, line in newest.items() if name not in GPU_SECTIONS]
-    missing = ", ".join(f"`{name}`" for name in GPU_SECTIONS if name not in newest)
-    texts = (
-        [f"GPU figures are not measured since {max(dates)}."] if dates and others and max(dates) < max(others) else []
-    )
-    texts += [f"Not measured yet: {missing}."] if missing else []
-    return " ".join([*texts, "`make gpu` measures them on a machine with a GPU.\n"]) if texts else ""
+    missing = ", ".join(f"`{name}`" for name in ORDER if name not in newest)
+    texts = []
+    if dates and others and max(dates) < max(others):
+        texts.append(f"GPU figures are not measured since {max(dates)}: `make gpu` needs a GPU.")
+    if missing:
+        texts.append(f"Not measured yet: {missing}.")
+    return " ".join(texts) + "\n" if texts else ""
 
 
 def machine(line: Line) -> str:
