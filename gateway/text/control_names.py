@@ -1,4 +1,6 @@
-"""Prevents control-token injection: names of control tokens in callers' texts, of any field, stay plain text.
+"""Prevents control-token injection: names of control tokens in callers' texts stay plain text.
+
+The one exception is a string that is itself a value of `chat_template_kwargs`, which a template reads as a variable.
 
 Before a chat template is rendered, a mark is inserted between the characters of each such name. Text from the template
 itself is tokenized as usual; text with marks is tokenized without added tokens, after the marks are removed.
@@ -167,7 +169,7 @@ class Finder:
         return next(self.spans(text), None) is not None
 
     def spans(self, text: str) -> Iterator[tuple[int, int]]:
-        """Yield start and end of each name, window by window, so that no window takes long."""
+        """Yield start and end of each name, window by window; with a normalizer, the whole text is one window."""
         at = after = 0
         while at < len(text):
             stop = at + self._window

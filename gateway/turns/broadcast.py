@@ -265,7 +265,7 @@ class Leases:
             await cancel_and_wait(self._keeping)
 
     async def _keep(self) -> None:
-        """Work until no session is held. The end may take long, and nobody waits for it: a new task may run beside."""
+        """Renew and receive until no session is held. Its end may take long; the next such task can start before it."""
         hearing = asyncio.create_task(self._hear())
         try:
             while True:

@@ -54,7 +54,7 @@ class HeadSlots(Protocol):
 
 
 class HeadSequences:
-    """A head and the sequences of a target that it follows, whatever runs the target.
+    """A head and the sequences of a target that it follows, for any engine of the target.
 
     The states of a sequence are kept until a draft is requested, or until they take much memory. So a sequence that
     decodes plainly costs the head almost nothing.

@@ -18,7 +18,7 @@ from tests.unit.gateway.turns.generation_stage import Stage, text_of
 
 
 class SlowStore(MemorySessionStore):
-    """A store that opens turns when it is told to."""
+    """A store that opens a turn for each release of `room`."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A head beside vLLM drafts like a plain head over the target's own states, whatever parts vLLM's passes compute.
+"""A head beside vLLM drafts like a plain head over the target's own states, for any parts that vLLM's passes compute.
 
 The passes are written here in vLLM's layout, with states by transformers. Planted bugs of the states change the drafts.
 """
