@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +13,9 @@ from specdec.engine.batch import Chunk
 from specdec.engine.native import NativeEngine
 from specdec.training.answers import KEPT, pick
 from specdec.training.checkpoint import write_whole
+
+_PASS_TOKENS = 2048
+"""Tokens of a pass over several starts; a longer start has a pass of its own."""
 
 
 class TextStart(NamedTuple):
@@ -55,7 +59,7 @@ def write_texts(
     rows = [_Row(engine, f"{seed}/{place}", start, most) for place, start in enumerate(starts)]
     warmth = torch.tensor([temperatures[place % len(temperatures)] for place in range(len(rows))])
     live = torch.arange(len(rows))
-    logits = torch.cat([row.prefill() for row in rows])
+    logits = _prefilled(engine, rows)
     for left in range(most - 1, -1, -1):
         likely = _likely(logits)
         chosen = likely.ids.gather(-1, pick(likely.log_probs, warmth[live, None], generator))[:, 0].tolist()
@@ -76,13 +80,14 @@ def write_texts(
 @torch.no_grad()
 def read_texts(engine: NativeEngine, texts: Sequence[TextStart]) -> list[TargetText]:
     """Have the target, whose engine has taps, compute the states and distributions of whole texts."""
-    found = []
-    for place, text in enumerate(texts):
-        row = _Row(engine, f"read/{place}", TextStart(text.tokens[:-1], text.begin), 1)
-        row.append(text.tokens[-1], _likely(row.prefill()))
+    rows = [
+        _Row(engine, f"read/{place}", TextStart(each.tokens[:-1], each.begin), 1) for place, each in enumerate(texts)
+    ]
+    likely = _likely(_prefilled(engine, rows))
+    for place, (row, text) in enumerate(zip(rows, texts, strict=True)):
+        row.append(text.tokens[-1], likely.part(slice(place, place + 1)))
         engine.release(row.name)
-        found.append(row.text())
-    return found
+    return [row.text() for row in rows]
 
 
 def save_texts(path: Path, texts: Sequence[TargetText]) -> None:
@@ -110,6 +115,21 @@ def _likely(logits: Tensor) -> _Likely:
     return _Likely(ids.cpu(), (values - logits.logsumexp(-1, keepdim=True)).cpu())
 
 
+def _prefilled(engine: NativeEngine, rows: Sequence["_Row"]) -> Tensor:
+    """Compute the starts of rows in few passes. Return the logits after them [rows, V]."""
+    last, waiting = [], list(rows)
+    while waiting:
+        ends = accumulate(len(row.tokens) for row in waiting)
+        count = max(1, sum(end <= _PASS_TOKENS for end in ends))
+        part, waiting = waiting[:count], waiting[count:]
+        chunks = [row.start() for row in part]
+        logits, layers = engine.forward_with_states(chunks)
+        each = logits.split([chunk.logits for chunk in chunks])
+        states = torch.cat(layers, -1).split([len(chunk.tokens) for chunk in chunks])
+        last += [row.started(*own) for row, *own in zip(part, each, states, strict=True)]
+    return torch.cat(last)
+
+
 class _Row:
     """A text in the making."""
 
@@ -119,18 +139,18 @@ class _Row:
         self.states: list[Tensor] = []
         self._begin = start.begin
         self._likely: list[_Likely] = []
-        self._engine = engine
         limit = len(self.tokens) + most
         # In a domain of its own, since reused keys and values come without states.
         if not engine.admit(name, limit, (), name) or not engine.reserve(name, limit):
             raise MemoryError(f"no memory for the keys and values of {limit} tokens")
 
-    def prefill(self) -> Tensor:
-        """Compute the start. Return the logits after it [1, V]."""
-        logits, layers = self._engine.forward_with_states([
-            Chunk(self.name, self.tokens, len(self.tokens) - self._begin + 1)
-        ])  # fmt: skip
-        self.states.append(torch.cat(layers, -1))
+    def start(self) -> Chunk:
+        """Return the start, with logits from the last token before the target's own on."""
+        return Chunk(self.name, self.tokens, len(self.tokens) - self._begin + 1)
+
+    def started(self, logits: Tensor, states: Tensor) -> Tensor:
+        """Keep what the pass over the start gave. Return the logits after it [1, V]."""
+        self.states.append(states)
         self._likely.append(_likely(logits[:-1]))
         return logits[-1:]
 
