@@ -10,7 +10,7 @@ from torch import Tensor
 from specdec.training.answers import NEW_TOKENS, TargetAnswers, ranked_ids
 from specdec.training.compute import Compute
 from specdec.training.loop import Run, train
-from specdec.training.losses import blend, divergences_of
+from specdec.training.losses import blend, divergence_of
 from specdec.training.optimizer import Schedule, build_optimizers
 from specdec.training.weights import CausalModel, head_weight, initial_drafter
 
@@ -68,7 +68,7 @@ def _loss_of_step(job: DistilJob, drafter: CausalModel, ids: Tensor, compute: Co
         rows = chosen_rows(job, step)
         with compute.autocast():
             logits = hidden_states(drafter, rows) @ head.T
-        return divergences(rows, places, logits.float()) @ blend(step / job.steps)
+        return divergence(rows, places, logits.float(), blend(step / job.steps))
 
     return loss_of
 
@@ -104,17 +104,10 @@ def hidden_states(model: CausalModel, answers: TargetAnswers) -> Tensor:
     return found
 
 
-def divergences(answers: TargetAnswers, places: Tensor, logits: Tensor) -> Tensor:
-    """Return [3] means over the answers' tokens: forward KL without its constant, total variation, sharp total
-    variation.
-
-    Args:
-        answers: answers with the target's distributions over its most likely ids.
-        places: column of each id in `logits`; -1 for ids outside the head.
-        logits: logits of the drafter, [own tokens, head].
-    """
+def divergence(answers: TargetAnswers, places: Tensor, logits: Tensor, weights: Tensor) -> Tensor:
+    """Return the divergence of `divergence_of` over the answers' tokens, for logits [own tokens, head]."""
     own = own_tokens(answers)
-    return divergences_of(answers.ids[own], answers.log_probs[own], places, logits)
+    return divergence_of(answers.ids[own], answers.log_probs[own], places, logits, weights)
 
 
 def own_tokens(answers: TargetAnswers) -> Tensor:

@@ -57,7 +57,7 @@ def initial_head(target: CausalModel, decoder: Decoder, ids: Tensor, seed: int) 
     options = HeadConfig(layer, len(ids), config.hidden_size, decoder.taps, fc_norm=True, norm_output=True)
     with torch.random.fork_rng(), ids.device:
         torch.manual_seed(seed)
-        head = Eagle3Head(options, decoder.taps, decoder.embed, ids)
+        head = Eagle3Head(options, decoder.taps, torch.no_grad()(decoder.embed), ids)
         for weight in head.parameters():
             if weight.ndim == 2:
                 nn.init.normal_(weight, std=_FUSED_SPREAD if weight is head.fc.weight else _SPREAD)

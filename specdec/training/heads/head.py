@@ -37,6 +37,8 @@ _HELD_OUT_SEED = 2**31
 """Seed of the built-in ones, far from those of the taught ones."""
 _LONGEST = 1024 + 256
 """Most tokens of a text before the answer, with room to round the memory of its keys and values up."""
+_COMPILED = 100_000
+"""Tokens from which compiling the target takes less time than it saves."""
 _TRIAL_BYTES, _TRIALS = 2**28, 20
 
 
@@ -49,13 +51,20 @@ def train_head(plan: HeadPlan) -> Mapping[str, HeadAlpha]:
     """
     config = read_config(plan.target)
     check_target(config, 1)
-    data, machine = _data(plan), compute.choose("auto", plan.threads, compiled=False)
+    data, machine = _data(plan), compute.choose("auto", plan.threads, compiled=plan.tokens >= _COMPILED)
     _check_disk(plan, config)
     hashed = [hashlib.sha256(file.read_bytes()).hexdigest() for file in plan.prompts] or "built-in"
     checkpoint.claim(plan.state, plan.target, {"prompts": hashed, "seed": plan.seed, "kind": "head"})
     teacher = answers.load_teacher(plan.target)
     dtype = str(machine.dtype).removeprefix("torch.")
-    model = load_checked(plan.target, dtype=dtype, device=machine.device.type, threads=plan.threads, taps=usual_taps)
+    model = load_checked(
+        plan.target,
+        dtype=dtype,
+        device=machine.device.type,
+        threads=plan.threads,
+        compiled=machine.compiled,
+        taps=usual_taps,
+    )
     if data.stored.texts and data.stored.tokenizer != model.facts.tokenizer_hash:
         raise ConfigError(f"--data {plan.data}: the texts are of a target with another tokenizer")
     memory = model.layout.token_bytes * answers.ROWS * (_LONGEST + answers.NEW_TOKENS)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specdec.engine.heads.eagle3 import Eagle3Head
 from specdec.training.heads.texts import TargetText
-from specdec.training.losses import blend, divergences_of
+from specdec.training.losses import blend, divergence_of
 
 STEPS = 3
 """Drafts of a chain."""
@@ -92,9 +92,9 @@ def _projected(
 
 def loss_of(head: Eagle3Head, batch: TextBatch, places: Tensor, progress: float) -> Tensor:
     """Return the loss. `places` is the draft id of each id of the target, -1 for none; `progress` is from 0 to 1."""
-    weights = blend(progress).to(places.device)
+    weights = blend(progress)
     losses = [
-        _DECAY**step * divergences_of(*likely, places, logits) @ weights
+        _DECAY**step * divergence_of(*likely, places, logits, weights)
         for step, (likely, logits) in enumerate(zip(batch.likely, rollout(head, batch), strict=True))
     ]
     return torch.stack(losses).sum()

@@ -14,7 +14,7 @@ from specdec.engine.native import NativeEngine
 from specdec.training.answers import KEPT, pick
 from specdec.training.checkpoint import write_whole
 
-_PASS_TOKENS = 2048
+_PASS_TOKENS = 512
 """Tokens of a pass over several starts; a longer start has a pass of its own."""
 
 
@@ -124,8 +124,8 @@ def _prefilled(engine: NativeEngine, rows: Sequence["_Row"]) -> Tensor:
         part, waiting = waiting[:count], waiting[count:]
         chunks = [row.start() for row in part]
         logits, layers = engine.forward_with_states(chunks)
-        each = logits.split([chunk.logits for chunk in chunks])
-        states = torch.cat(layers, -1).split([len(chunk.tokens) for chunk in chunks])
+        each = torch.split(logits, [chunk.logits for chunk in chunks])
+        states = torch.split(torch.cat(layers, -1), [len(chunk.tokens) for chunk in chunks])
         last += [row.started(*own) for row, *own in zip(part, each, states, strict=True)]
     return torch.cat(last)
 
@@ -152,7 +152,7 @@ class _Row:
         """Keep what the pass over the start gave. Return the logits after it [1, V]."""
         self.states.append(states)
         self._likely.append(_likely(logits[:-1]))
-        return logits[-1:]
+        return logits[-1:].clone()  # a view would keep the whole pass
 
     def append(self, token: int, likely: _Likely) -> None:
         self.tokens.append(token)

@@ -63,7 +63,7 @@ def test_a_greedy_row_takes_the_likeliest_ids(written: TargetAnswers) -> None:
 def test_the_target_itself_would_be_a_perfect_drafter(teacher: Teacher, written: TargetAnswers) -> None:
     ids = torch.arange(teacher.model.config.vocab_size)
     logits = distil.hidden_states(teacher.model, written) @ teacher.model.get_output_embeddings().weight.T
-    _, plain, sharp = distil.divergences(written, ids, logits).tolist()
+    plain, sharp = (distil.divergence(written, ids, logits, weight).item() for weight in torch.eye(3)[1:])
     tail = 1 - written.log_probs[distil.own_tokens(written)].float().exp().sum(-1).mean().item()
     assert plain == pytest.approx(tail, abs=1e-2)
     assert sharp == pytest.approx(0, abs=2e-2)
@@ -94,7 +94,7 @@ def test_training_learns_and_goes_on_after_a_kill(
 
     def divergence(drafter: LlamaForCausalLM) -> float:
         logits = distil.hidden_states(drafter, written) @ teacher.model.get_input_embeddings().weight[ids].T
-        return distil.divergences(written, torch.arange(320), logits)[0].item()
+        return distil.divergence(written, torch.arange(320), logits, torch.eye(3)[0]).item()
 
     torch.manual_seed(0)
     trained = distil.distil(job, teacher.model, ids, compute)
