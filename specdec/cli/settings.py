@@ -2,14 +2,14 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, ByteSize, Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from specdec.cli import known_models
+from specdec.cli import known_heads, known_models
 from specdec.cli.known_models import KNOWN
 from specdec.cli.options import DraftLength, Trees
 from specdec.rules.speculation import Mode
@@ -80,7 +80,8 @@ class UpSettings(Settings):
     head, which needs --head."""
     head: Path | None = None
     """Folder of a draft head of the target, a `speculators`, EAGLE-3 or Medusa checkpoint, or the name of one here. It
-    drafts inside the verifiers, after the sources of --local, or in drafters of kind `head`."""
+    drafts inside the verifiers, after the sources of --local, or in drafters of kind `head`. A known model has the head
+    that is here, unless --local or a drafter is given."""
     sampled: bool = False
     """Whether the source `ngram` draws its drafts from its counts, with these as q̂, at temperatures above 0; otherwise
     it drafts the most frequent token."""
@@ -146,7 +147,8 @@ class UpSettings(Settings):
         """Set the defaults for a known model, for an encoder-decoder, and for a target with a head.
 
         None gets a drafter: the demo's does not fit, and a head takes its place. A known model drafts by local
-        sources, and an encoder-decoder runs on the backend `transformers`, the only one that computes it.
+        sources, then by its head if one that fits is here. An encoder-decoder runs on the backend `transformers`, the
+        only one that computes it.
         """
         if isinstance(given, dict) and given.get("head") and not {"drafter", "drafter_kind", "drafters"} & given.keys():
             given = {"drafters": 0, **given}
@@ -159,6 +161,7 @@ class UpSettings(Settings):
             defaults = {"drafters": 0, "drafter_kind": "prompt_lookup"}
         if known is not None and defaults:
             defaults["local"] = known.local
+            defaults["head"] = _known_head(target)[0] if _takes_known_head(given) else None
         if encodes:
             defaults["backend"] = "transformers"
         return defaults | given
@@ -170,6 +173,13 @@ class UpSettings(Settings):
         return self
 
     @property
+    def unused_head(self) -> str:
+        """A line on a known target's head that is here and does not fit the target; empty if there is none."""
+        known = KNOWN.get(str(self.target))
+        chosen = known is None or self.head is not None or self.drafters or self.local != known.local
+        return "" if chosen else _known_head(self.target)[1]
+
+    @property
     def served_name(self) -> str:
         """Name of the served model; for a folder called `target`, the name of its parent."""
         folder = find_model(self.target)
@@ -177,6 +187,23 @@ class UpSettings(Settings):
             return self.served_model_name or str(self.target)
         folder = folder.resolve()
         return folder.parent.name if folder.name == "target" else folder.name
+
+
+def _takes_known_head(given: Mapping[str, Any]) -> bool:
+    """Whether settings for a known target without a drafter leave the choice of its head open."""
+    local = given.get("local")
+    if given.get("drafters", 0) or given.get("backend", "native") != "native":
+        return False
+    return local is None or _HEAD in source_names(str(local))
+
+
+def _known_head(target: Path) -> tuple[Path | None, str]:
+    """The head of a known target that fits it; else None, and why the head that is here is not used."""
+    head, folder = known_heads.find(str(target)), find_model(target)
+    if head is None or not (folder / "config.json").is_file():
+        return None, ""
+    why = known_heads.misfit(head, folder)
+    return (None, f"the head {head} is not used: {why}") if why else (head, "")
 
 
 def is_encoder_decoder(folder: Path) -> bool:

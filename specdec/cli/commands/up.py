@@ -4,13 +4,14 @@ import os
 import secrets
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import SecretStr
 from rich.console import Console
 
 from specdec.cli.client import GatewayClient, drafter_states
-from specdec.cli.commands.sample import last_line, show_sample
+from specdec.cli.commands.sample import SAMPLE, last_line, show_sample
 from specdec.cli.local import launch, plan, ports, stores, valkey
 from specdec.cli.local.launch import Folders, RunningService
 from specdec.cli.local.processes import Children
@@ -18,7 +19,7 @@ from specdec.cli.local.runtime import data_folder, runtime_folder, state_file
 from specdec.cli.local.scrape import write_scrape_config
 from specdec.cli.local.signals import Stop
 from specdec.cli.local.supervisor import RestartPolicy, Supervisor
-from specdec.cli.settings import UpSettings
+from specdec.cli.settings import UpSettings, find_model, source_names
 from specdec.client.connection import GatewayConnection
 from specdec.errors import ConfigError, SpecdecError
 from specdec.serving.addresses import is_loopback
@@ -76,6 +77,8 @@ class Up:
         """Check everything that can be checked before a process is started."""
         plan.check_models(self._settings)
         self._check_state_folder()
+        if self._settings.unused_head:
+            self._say(f"warning: {self._settings.unused_head}")
         check_keys(self._settings, self._say)
         addresses = plan.allot(self._settings, reserved)
         chosen = stores.choose(self._settings)
@@ -110,8 +113,9 @@ class Up:
     def _offer_drafter(self, folders: Folders, later: plan.Service) -> None:
         """Print how to start a drafter later."""
         command = launch.command_line("drafter", launch.write_config(folders, later))
-        local = self._settings.local or ("head" if self._settings.head else "")
-        tokens = f"verifiers draft by {local} alone" if local else "every token is plain"
+        sources = [*source_names(self._settings.local), *(["head"] if self._settings.head else [])]
+        own = ", ".join(dict.fromkeys(sources))
+        tokens = f"verifiers draft by {own} alone" if own else "every token is plain"
         self._say(f"no drafter: {tokens} until one listens at {later.grpc}. Start it: {command}")
 
     def _report_drafters(self, running: Sequence[RunningService]) -> None:
@@ -139,6 +143,8 @@ class Up:
                 what = f"OpenAI API http://{service.http}/v1 · {what}"
             self._say(f"{service.name:<12} {what}")
         self._say(f"{'model':<12} {self._settings.served_name}")
+        if self._settings.head:
+            self._say(f"{'head':<12} {find_model(self._settings.head)}")
         self._say(f"{'logs':<12} {folders.logs}")
         if self._settings.data:
             self._say(f"{'sessions':<12} {self._settings.data.resolve()}")
@@ -155,7 +161,9 @@ class Up:
         connection = GatewayConnection(first.grpc, _key())
         with closing(GatewayClient(connection)) as gateway, self._stop.calling(gateway.close):
             try:
-                return last_line(show_sample(self._console, gateway), f"http://{first.http}/", first.grpc)
+                # A head's drafts cost about what they save after the first few, so the server chooses their number.
+                asked = replace(SAMPLE, gamma=None) if self._settings.head else SAMPLE
+                return last_line(show_sample(self._console, gateway, asked), f"http://{first.http}/", first.grpc)
             except SpecdecError as error:
                 self._stop.check()
                 self._say(f"warning: the sample failed: {error.message}")
