@@ -21,7 +21,7 @@ _DEMO = machine.ROOT / "models" / "demo"
 _TRIAL = machine.ROOT / "build" / "benchmarks"
 
 
-def main(
+def main(  # noqa: PLR0913 - a command's options are its parameters
     sections: Annotated[
         list[str] | None, typer.Argument(help=f"Some of: {', '.join(SECTIONS)}; all when none.")
     ] = None,
@@ -32,9 +32,12 @@ def main(
         bool,
         typer.Option(
             "--resume",
-            help="Leave out what was measured at this commit: sections, and parts of grid and capacity.",
+            help="Leave out what was measured at this commit: sections, and parts of grid, capacity and chat.",
         ),
     ] = False,
+    only: Annotated[
+        str, typer.Option(help='Measure only the parts of chat whose name contains this, as "T=0, 1 streams".')
+    ] = "",
     out: Annotated[
         Path | None, typer.Option(help="A folder for all that is written, in place of the repository's own places.")
     ] = None,
@@ -48,7 +51,7 @@ def main(
     pair = Pair(target.resolve(), drafter.resolve())
     wanted = [name for name in sections or SECTIONS if not (resume and _measured(name, places))]
     load, failed = machine.load(), list[str]()
-    with Lab(replace(quick(pair) if fast else Scale(pair), resume=resume)) as lab:
+    with Lab(replace(quick(pair) if fast else Scale(pair), resume=resume, only=only)) as lab:
         for name in wanted:
             started = time.monotonic()
             try:

@@ -61,7 +61,7 @@ class Scale:
     """Known model that answers them, or "" for the pair's target."""
     chat_temperatures: tuple[float, ...] = (0.0, 1.0)
     chat_streams: tuple[int, ...] = (1, 4, 16)
-    chat_turns: int = 8
+    chat_turns: int = 6
     """Turns of each way, after a warm-up."""
     chat_tokens: int = 64
     """Tokens of an answer through the whole system."""
@@ -122,7 +122,9 @@ class Scale:
     verdict_turns: int = 9
     """Passes of a case, and verdicts on each."""
     resume: bool = False
-    """Whether to skip cells of the grid and costs of drafts already measured at this commit."""
+    """Whether to skip cells of the grid and the chat model and costs of drafts already measured at this commit."""
+    only: str = ""
+    """Part of the names of the measured cells of the chat model."""
     compiled: bool = True
     """Whether our models are compiled, as in `specdec up --compile`."""
 
