@@ -39,10 +39,14 @@ class PendingStates:
 
     def truncate(self, length: int) -> None:
         """Drop the states from position `length` on; if there are none before it, expect the state of that position."""
-        kept = max(0, length - self.start)
-        if kept < len(self):
-            self._parts = [self._joined()[:kept]] if kept else []
-            del self.tokens[kept:]
+        dropped = len(self) - max(0, length - self.start)
+        if dropped > 0:
+            del self.tokens[-dropped:]
+        while dropped > 0:  # the states before are not copied: a rejected draft must not cost by the sequence's length
+            part = self._parts.pop()
+            if len(part) > dropped:
+                self._parts.append(part[:-dropped])
+            dropped -= len(part)
         self.start = min(self.start, length)
 
     def shorten(self, most: int) -> None:

@@ -1,5 +1,6 @@
 """States that a head has not read follow the tokens of their sequence."""
 
+import pytest
 import torch
 
 from specdec.engine.heads.pending import PendingStates
@@ -27,6 +28,15 @@ def test_truncation_drops_the_last_states() -> None:
     states.append([8], torch.tensor([[80.0]]))
     assert states.tokens == [1, 2, 8]
     assert states.take()[:, 0].tolist() == [10, 20, 80]
+
+
+def test_truncation_copies_no_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    states = pending(5, [1, 2], [3, 4], [5, 6, 7], [8])
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "cat", None)
+        states.truncate(8)
+    assert states.tokens == [1, 2, 3]
+    assert states.take()[:, 0].tolist() == [10, 20, 30]
 
 
 def test_truncation_before_the_first_state_expects_earlier_states() -> None:
