@@ -1,7 +1,8 @@
 """A real chat model through the whole system: `auto` with text sources, and with its draft head, against `off`."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -35,6 +36,7 @@ _WITH_HEAD = """\
 a drafter ("{remote}")"""
 _HEADER = ("kind", "temperature", "streams", "way", "speed / off", "tokens/s", "tokens a round")
 OFF, TEXT, WITH_HEAD, HEAD, REMOTE = "off", "text", "text, then head", "head", "head in a drafter"
+_Start = Callable[[], AbstractContextManager[HttpServer]]
 _SYSTEMS = {OFF: TEXT, HEAD: WITH_HEAD}
 """System that answers a way, where it is not the way's own."""
 
@@ -99,7 +101,7 @@ def _cells(scale: Scale) -> list[Cell]:
     return [cell for cell in cells if scale.only in cell.name]
 
 
-def _starts(lab: Lab, folder: Path, local: str, head: Path | None) -> dict[str, Any]:
+def _starts(lab: Lab, folder: Path, local: str, head: Path | None) -> dict[str, _Start]:
     """Return how each system starts."""
     common = partial(ours, Pair(folder, folder), *lab.arguments)
     text = partial(common, "--drafters", "0", "--local", local)
