@@ -95,8 +95,6 @@ class Forecast:
     """Seconds that the round may wait for its drafts without being slower than a plain round; at least 0."""
     plain: float = 0.0
     """Seconds per token in plain rounds of the same sessions; 0 if unknown."""
-    free: float = math.inf
-    """Speed-up if the drafts cost nothing; infinite if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,4 +171,4 @@ def forecast(gammas: Sequence[int], demands: Sequence[Demand], others: int, cost
     took = float(costs.seconds(np.array(computed), np.array(longest)))
     own = costs.base + costs.token * computed / costs.groups
     wait = costs.wait + costs.draft * longest
-    return Forecast(tokens * plain / took, wait, max(tokens * plain - own, 0.0), plain, tokens / rows)
+    return Forecast(tokens * plain / took, wait, max(tokens * plain - own, 0.0), plain)

@@ -227,7 +227,7 @@ class BatchSpeculation:
         if self._plan_for != (self._level, self.trials.exploring, 0.0) or self._pace.over:
             with self._pace.planning(drafting=self.drafting):
                 self._plan(self.trials.exploring)
-        self.drafting = self._allotment != NO_DRAFTS and self.trials.drafts(self.forecast.speedup, self.forecast.free)
+        self.drafting = self._allotment != NO_DRAFTS and self.trials.drafts(self.forecast.speedup)
         if self.trials.exploring is not self._plan_for[1]:
             self._plan(self.trials.exploring)
 

@@ -157,15 +157,15 @@ class Trials:
         """Whether rounds after the last change are still unsettled."""
         return self._settling > 0
 
-    def drafts(self, predicted: float, free: float = math.inf) -> bool:
-        """Whether the next round drafts, given the predicted speed-up over plain rounds, and that of free drafts."""
+    def drafts(self, predicted: float) -> bool:
+        """Whether the next round drafts, given the predicted speed-up over plain rounds."""
         if self._trial is None:
             drafting = self._begun and self._pays(predicted)
             if drafting != self._drafting:
                 self._drafting, self._use, self._since, self._pause = drafting, RoundTally(_KEEP_ROUND), 0, _FIRST_PAUSE
                 self._retries = 0
                 self._settle(drafting)
-            elif self._due(predicted, free):
+            elif self._due(predicted):
                 self._trial = RoundTally()
                 self._retries += 1
                 self._settle(not drafting)
@@ -246,17 +246,16 @@ class Trials:
         self._errors = self._errors * _KEEP_TRIAL + weight * error
         self._gains = self._gains * _KEEP_TRIAL + weight * gain
 
-    def _due(self, predicted: float, free: float) -> bool:
+    def _due(self, predicted: float) -> bool:
         if self._drafting:
             return self._since >= self._pause
         earned = self._credit >= 0.0 and self._since >= _PLAIN_ROUNDS
-        retried = self._retries < _RETRIES and self._since >= _FIRST_RETRY * 4**self._retries
-        return earned or (retried and self._plausible(predicted, free))
+        return earned or (
+            self._retries < _RETRIES and self._since >= _FIRST_RETRY * 4**self._retries and self._plausible(predicted)
+        )
 
-    def _plausible(self, predicted: float, free: float) -> bool:
-        """Whether the data allow that drafts pay. Those that are too seldom accepted never do, whatever they cost."""
-        if free <= _BEGIN:
-            return False
+    def _plausible(self, predicted: float) -> bool:
+        """Whether the data allow that drafts pay."""
         deviation = _UNSURE / math.sqrt(self._weight + _PRIOR)
         return self.expected(predicted) * math.exp(_PLAUSIBLE * deviation) > _BEGIN
 

@@ -82,11 +82,21 @@ class HeadKv:
             return False
         self._first[session] = 0
         if self._pool[session].length < known:
-            self.close(session)
-            if not self._pool.admit(session, limit, (), f"\0{session}"):
-                return False
-            self._first[session] = known
+            return self.restart(session, known)
         self.truncate(session, known)
+        return True
+
+    def restart(self, session: str, position: int) -> bool:
+        """Begin a sequence anew at `position`, without its earlier slots. End it if there is no memory now.
+
+        Returns:
+            False if the sequence has ended.
+        """
+        limit = self._pool[session].limit
+        self.close(session)
+        if not self._pool.admit(session, limit, (), f"\0{session}"):
+            return False
+        self._first[session] = position
         return True
 
     def close(self, session: str) -> None:

@@ -112,6 +112,10 @@ class MedusaSlots:
     def reserve(self, session: str, position: int) -> bool:
         return True
 
+    def restart(self, session: str, position: int) -> bool:
+        self._ends[session] = position
+        return True
+
     @torch.inference_mode()
     def run(self, sessions: Sequence[str], states: Tensor, tokens: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """Append slots to sequences.

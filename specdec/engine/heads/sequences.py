@@ -18,6 +18,9 @@ _MOST_BYTES = 2**25
 """Most bytes of unread states of all sequences, beyond which those with many are read although nothing drafts."""
 _MANY = 64
 """Number of unread states of a sequence that are worth a pass of their own, and that take long to read."""
+_IDLE = 32
+"""Passes without a draft after which the next draft is probably a trial, so that only the last states are read for it.
+A trial of many sequences would otherwise read all of their prompts."""
 
 
 class Head(Protocol):
@@ -48,6 +51,7 @@ class HeadSlots(Protocol):
     def truncate(self, session: str, position: int) -> None: ...
     def seal(self, session: str) -> None: ...
     def reserve(self, session: str, position: int) -> bool: ...
+    def restart(self, session: str, position: int) -> bool: ...
     def run(
         self, sessions: Sequence[str], states: Tensor, tokens: Sequence[Sequence[int]]
     ) -> tuple[Tensor, Tensor]: ...
@@ -69,6 +73,8 @@ class HeadSequences:
         self._vocab_size = vocab_size
         self._pending: dict[str, PendingStates] = {}
         """Unread states of each followed sequence."""
+        self._idle = 0
+        """Number of passes since the last draft."""
         self._states = torch.empty(0)
         """State that each drafting sequence feeds its next step with [B, hidden]."""
 
@@ -112,14 +118,21 @@ class HeadSequences:
             pending.keep(base_len, path)
 
     def catch_up(self, following: Mapping[str, int]) -> None:
-        """Read the states of the sequences that have many unread ones, if all unread states take much memory.
+        """Count a pass, and read the states of the sequences that have many unread ones, if all take much memory.
+
+        While nothing drafts, only the last states of these sequences are kept, and none are read.
 
         Args:
             following: the token after the last state of each followed sequence, which has no draft to be judged.
         """
+        self._idle += 1
         if sum(pending.bytes for pending in self._pending.values()) < _MOST_BYTES:
             return
         full = [session for session in following if self.is_behind(session)]
+        if self._idle > _IDLE:
+            for session in full:
+                self._shorten(session)
+            return
         ready = [session for session in full if self.can_draft(session, 1)]
         if ready:
             self._read(ready, [following[session] for session in ready])
@@ -130,6 +143,8 @@ class HeadSequences:
 
     def can_draft(self, session: str, gamma: int) -> bool:
         """Whether the head has new states of a sequence, and memory to draft γ tokens after its next token."""
+        if self._idle >= _IDLE and self.is_behind(session):
+            self._shorten(session)
         pending = self._pending.get(session)
         if not pending:
             return False
@@ -148,6 +163,7 @@ class HeadSequences:
         Returns:
             Logits of the first draft of each, float32 [B, vocab_size]; -inf for an id that the head cannot draft.
         """
+        self._idle = 0
         return self._next(*self._read(sessions, tokens))
 
     def extend(self, sessions: Sequence[str], rows: Sequence[int], tokens: Sequence[int]) -> Tensor:
@@ -194,6 +210,13 @@ class HeadSequences:
             self.extend([_TRIAL], [0], [0])
         self.finish([_TRIAL])
         return (time.perf_counter() - started) / steps
+
+    def _shorten(self, session: str) -> None:
+        """Drop all but the last states of a sequence. The head then sees no earlier tokens."""
+        pending = self._pending[session]
+        pending.shorten(_MANY - 1)
+        if not self._kv.restart(session, pending.start):
+            del self._pending[session]
 
     def _next(self, normed: Tensor, states: Tensor) -> Tensor:
         self._states = states

@@ -81,6 +81,34 @@ def test_unread_states_wait_for_a_draft_or_until_they_take_much_memory(
     assert not scene.engine.head.is_behind("a")
 
 
+@pytest.mark.parametrize(("most", "unread"), [(2**20, 170), (40 * 3 * 32 * 4, 63 + 17)])
+def test_a_head_that_has_not_drafted_for_long_reads_the_last_states_only(
+    most: int, unread: int, target: Path, tmp_path: Path, plain: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sequences, "_MOST_BYTES", most)
+    scene, long = Scene(target, tmp_path), [TOKENS[index % 60] for index in range(180)]
+    scene.open("other")
+    for token in TOKENS[:33]:
+        scene.compute(("other", [token]))
+    long[0], kv, lengths = 5, scene.engine.head._kv, []
+    scene.open("a", long)
+    for start in range(0, 170, 17):
+        scene.compute(("a", long[start : start + 17]))
+        lengths.append(len(scene.engine.head._pending["a"]))
+        assert kv.end("a") == kv._first["a"], "no state was read"
+    assert max(lengths) == unread
+    (found,) = scene.draft(["a"], long[170:171], [[1]])
+    first = kv._first["a"]
+    assert first == 170 - 63
+    close(found, scene.head.drafted(plain(long[:170])[first:], long[first:171], [1]))
+    scene.compute(("a", long[170:175]))
+    (found,) = scene.draft(["a"], long[175:176], [[1]])
+    close(found, scene.head.drafted(plain(long[:175])[first:], long[first:176], [1]))
+    scene.engine.release("a")
+    scene.open("b", long)
+    assert kv._first["b"] == scene.engine.length("b") > first, "slots that saw only a part of the tokens are not reused"
+
+
 def test_a_sequence_with_known_tokens_reuses_the_heads_slots(target: Path, tmp_path: Path, plain: Callable) -> None:
     scene = Scene(target, tmp_path)
     scene.open("a")
