@@ -368,10 +368,16 @@ async def merged(generations: Sequence[AsyncGenerator[Event]]) -> AsyncGenerator
         SpecdecError: the error of the first generation that failed.
     """
     waiting: dict[asyncio.Task[Event], int] = {}
+    room = asyncio.Semaphore(AT_ONCE)  # otherwise 256 turns would be prepared in one iteration of the event loop
+
+    async def first(generation: AsyncGenerator[Event]) -> Event:
+        async with room:
+            return await anext(generation)
+
     try:
-        waiting = {_next(each): index for index, each in enumerate(generations)}
+        waiting = {asyncio.create_task(first(each)): index for index, each in enumerate(generations)}
         started = await asyncio.gather(*waiting)
-        waiting = {_next(each): index for index, each in enumerate(generations)}
+        waiting = {asyncio.ensure_future(anext(each)): index for index, each in enumerate(generations)}
         begun = [each for each in started if isinstance(each, Started)]
         yield replace(begun[0], prompts=tuple(each.header.prompt for each in begun))
         while waiting:
@@ -379,7 +385,7 @@ async def merged(generations: Sequence[AsyncGenerator[Event]]) -> AsyncGenerator
             for task in sorted(done, key=lambda task: waiting[task]):
                 index = waiting.pop(task)
                 if (event := _event(task)) is not None:
-                    waiting[_next(generations[index])] = index
+                    waiting[asyncio.ensure_future(anext(generations[index]))] = index
                     yield event if isinstance(event, Started) else event._replace(choice=index)
     finally:
         for task in waiting:
@@ -387,10 +393,6 @@ async def merged(generations: Sequence[AsyncGenerator[Event]]) -> AsyncGenerator
         await asyncio.gather(*waiting, return_exceptions=True)
         for generation in generations:
             await generation.aclose()
-
-
-def _next(generation: AsyncGenerator[Event]) -> "asyncio.Task[Event]":
-    return asyncio.ensure_future(anext(generation))
 
 
 def _event(task: "asyncio.Task[Event]") -> Event | None:

@@ -1,11 +1,13 @@
 """Several generations of one request start together, keep pace with their readers, and end together."""
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 import pytest
 
+from gateway.admission import AT_ONCE
 from gateway.request import GenerationRequest, TextPrompt
 from gateway.turns.events import Event, Finished, OutputRound, Started
 from gateway.turns.generation import merged
@@ -59,6 +61,24 @@ async def test_one_start_then_every_event_with_its_place() -> None:
         assert [event.matched_stop for event in found if isinstance(event, Finished) and event.choice == place] == [
             name
         ]
+
+
+async def test_a_few_of_many_choices_are_prepared_at_once() -> None:
+    prepared, gate = list[int](), asyncio.Event()
+
+    async def prepare(choice: int) -> AsyncGenerator[Event]:
+        prepared.append(choice)
+        await gate.wait()
+        async for event in Generation(str(choice), 1).events():
+            yield event
+
+    async with aclosing(merged([prepare(choice) for choice in range(3 * AT_ONCE)])) as joined:
+        reading = asyncio.ensure_future(anext(joined))
+        await asyncio.wait({reading}, timeout=0.05)
+        assert prepared == [*range(AT_ONCE)]
+        gate.set()
+        assert isinstance(await reading, Started)
+        assert prepared == [*range(3 * AT_ONCE)]
 
 
 @pytest.mark.parametrize("fails_at", [0, 1, 2])
