@@ -72,15 +72,19 @@ _CALLING: ContextVar[ApiKey | None] = ContextVar("api_key", default=None)
 
 
 def called_from(host: str) -> None:
-    """Set the client address of this task's call. IPv6 addresses are reduced to their /64 network."""
+    """Set the client address of this task's call."""
+    _CLIENT.set(network_of(host))
+
+
+def network_of(host: str) -> str:
+    """Return a client address; an IPv6 address is reduced to its /64 network."""
     try:
         address = ip_address(host)
     except ValueError:
-        _CLIENT.set(host)
-        return
+        return host
     if isinstance(address, IPv6Address):
         address = address.ipv4_mapped or ip_network((address, 64), strict=False).network_address
-    _CLIENT.set(str(address))
+    return str(address)
 
 
 def calling_key() -> ApiKey | None:

@@ -5,15 +5,16 @@ An unread answer is aborted after a timeout, which is shorter if its caller has 
 
 import asyncio
 import math
-import socket
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Protocol
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from gateway.callers.caller import Share
+from gateway.callers.caller import Share, network_of
+from gateway.http.leaving import LeavingClient
 from gateway.http.replies.answers import answered_share
 from gateway.http.replies.problems import error_body
 from specdec.errors import DeadlineExceeded, FieldInvalid, MessageTooLarge, QueueFull, SpecdecError
@@ -27,11 +28,6 @@ MOST_OF_ADDRESS = 32
 """Most unread answers of one address, all its users together, with the long timeout."""
 MOST_OF_USER = 16
 """Most unread answers of one user, or of one key's tenant, with the long timeout."""
-_DELAYS = (0.4, 4.0, 40.0, 400.0)
-"""Seconds before each probe of a half-closed connection; few, because some clients count interim answers."""
-_ANSWERED = 0.1
-"""Seconds to wait after a probe for the reset from a client that has left."""
-_PROBE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _OFFERED = (b"upgrade", b"http2-settings")
 HEAD_BYTES = 64 * 1024
 """Largest head of a request, and most consecutive bytes outside a body."""
@@ -48,6 +44,8 @@ MAX_PIECES = 4096
 PIECE_BYTES = 64
 MAX_PIPELINED = 16
 """Most pipelined requests that wait for the current answer; today's clients do not pipeline."""
+AT_ONCE = 4
+"""Most requests that begin in one iteration of the event loop; each takes one or two milliseconds until it waits."""
 _BUSY = 0.1
 """Delay of the event loop, in seconds, above which a late request may have arrived without being read."""
 
@@ -76,15 +74,55 @@ def _keys(share: Share) -> Iterable[Share | str]:
     return (share.client, share)
 
 
+class ArrivingRequests:
+    """Requests that have arrived on all connections of a server and have not begun; addresses take turns.
+
+    Without this limit, a burst of requests would begin in one iteration, and running answers would wait for all of it.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, deque[Callable[[], bool]]] = {}
+        """Requests by address, least recently served address first."""
+        self._due = False
+        """Whether `_begin_some` will run in the next iteration."""
+
+    def add(self, address: str, begin: Callable[[], bool]) -> None:
+        """Call `begin`, which returns whether it began work, in one of the next iterations of the event loop."""
+        self._waiting.setdefault(address, deque()).append(begin)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if self._waiting and not self._due:
+            self._due = True
+            asyncio.get_running_loop().call_soon(self._begin_some)
+
+    def _begin_some(self) -> None:
+        self._due, begun = False, 0
+        while self._waiting and begun < AT_ONCE:
+            address, requests = next(iter(self._waiting.items()))
+            begin = requests.popleft()
+            if not requests:
+                del self._waiting[address]
+            if begin():
+                begun += 1
+                if (rest := self._waiting.pop(address, None)) is not None:
+                    self._waiting[address] = rest
+        self._schedule()
+
+
 class BoundedConnection(HttpToolsProtocol):
     """uvicorn's connection, which closes if a request is too slow or its head is too large."""
 
     transport: asyncio.Transport
 
-    def __init__(self, unread: UnreadAnswers, *args: Any, **options: Any) -> None:
-        """Args: unread: counts of the server's unread answers; the other arguments are uvicorn's."""
+    def __init__(self, unread: UnreadAnswers, arrivals: ArrivingRequests, *args: Any, **options: Any) -> None:
+        """Args: unread: counts of the server's unread answers; arrivals: its queue; the others are uvicorn's."""
         super().__init__(*args, **options)
         self._all_unread = unread
+        self._arrivals = arrivals
+        self._address = ""
+        self._begun = True
+        """Whether the work on the current request has begun."""
         self.parser = SteadyParser(self)  # type: ignore[assignment]
         self._leaving: LeavingClient | None = None
         """Watcher of the client, set after the client has closed its sending half."""
@@ -128,7 +166,26 @@ class BoundedConnection(HttpToolsProtocol):
         """Return whether the connection stays open for pending answers. TLS cannot be half-closed."""
         if not self._answering or self.scheme == "https":
             return False
-        self._leaving = LeavingClient(self.transport, self._waiting)
+        self._leaving = LeavingClient(self.transport, self._waiting, self._begun)
+        return True
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """Begin a request when it is its turn among the arrivals, unless its client has left by then."""
+        self._begun = False
+        self._address = network_of(self.client[0]) if self.client else ""
+        # After an iteration, in which the loop reads the end of a client that has left.
+        self.loop.call_soon(self._arrivals.add, self._address, partial(self._begin_answer, cycle, app))
+
+    def _begin_answer(self, cycle: RequestResponseCycle, app: Any, *, late: bool = False) -> bool:
+        """Return whether the request begins. Half-closed connections take turns with the others of their address."""
+        if self._leaving is not None and not late:
+            begin = partial(self._begin_answer, cycle, app, late=True)
+            self._leaving.when_known(partial(self._arrivals.add, f"{self._address} half-closed", begin))
+            return False
+        self._begun = True
+        if self.transport.is_closing():
+            return False
+        super()._start_asgi_task(cycle, app)
         return True
 
     def on_response_complete(self) -> None:
@@ -247,7 +304,8 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _waiting(self) -> bool:
         """Whether the answer has not begun and the client accepts interim answers."""
-        return self._answering and not self.cycle.response_started and self.cycle.scope["http_version"] != "1.0"
+        waits = self._answering and not self.cycle.response_started and not self.pipeline
+        return waits and self.cycle.scope["http_version"] != "1.0"
 
     def _refuse(self, status: int, error: SpecdecError) -> None:
         """Close the connection, with an error answer if no answer has begun."""
@@ -314,32 +372,3 @@ def _without_offer(connection: bytes) -> bytes:
     """Return a `Connection` header without the tokens of the offer."""
     tokens = [token.strip() for token in connection.split(b",")]
     return b", ".join(token for token in tokens if token.lower() not in _OFFERED)
-
-
-class LeavingClient:
-    """Probes a half-closed connection, and aborts it if the client has left."""
-
-    def __init__(self, transport: asyncio.Transport, waiting: Callable[[], bool]) -> None:
-        """Args: waiting: returns whether an HTTP/1.1 answer is due and has not begun."""
-        self._transport = transport
-        self._waiting = waiting
-        self._loop = asyncio.get_running_loop()
-        self._delays = list(_DELAYS)
-        self._timer = self._loop.call_later(self._delays.pop(0), self._probe)
-
-    def close(self) -> None:
-        """Stop probing."""
-        self._timer.cancel()
-
-    def _probe(self) -> None:
-        if not self._transport.is_closing() and self._waiting():
-            self._transport.write(_PROBE)
-            self._timer = self._loop.call_later(_ANSWERED, self._look)
-
-    def _look(self) -> None:
-        if self._transport.is_closing():
-            return
-        if self._transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-            self._transport.abort()
-        elif self._delays:
-            self._timer = self._loop.call_later(self._delays.pop(0), self._probe)

@@ -11,7 +11,7 @@ import structlog
 import uvicorn
 from starlette.types import ASGIApp
 
-from gateway.http.connection import BoundedConnection, UnreadAnswers
+from gateway.http.connection import ArrivingRequests, BoundedConnection, UnreadAnswers
 from gateway.tasks import cancel_and_wait
 from specdec.errors import ConfigError
 from specdec.serving.addresses import listen
@@ -72,7 +72,7 @@ async def http_server(
 def _config(app: ASGIApp, context: ssl.SSLContext | None, proxies: Sequence[str]) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=partial(BoundedConnection, UnreadAnswers()),  # type: ignore[arg-type] # called as a class is
+        http=partial(BoundedConnection, UnreadAnswers(), ArrivingRequests()),  # type: ignore[arg-type] # called as a class is
         ws="none",
         lifespan="off",
         log_config=None,

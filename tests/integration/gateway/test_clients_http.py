@@ -3,12 +3,14 @@
 import asyncio
 import gzip
 import json
+import socket
 import zlib
 from typing import Any
 
 import httpx2
 import pytest
 
+from gateway.http.connection import AT_ONCE
 from tests.integration.gateway.stage import Stage
 from tests.support.gateway_fakes import Script
 
@@ -86,6 +88,34 @@ async def test_a_client_that_has_left_ends_its_work(here: Stage) -> None:
             break
         await asyncio.sleep(0.05)
     assert here.verifier.cancelled == 1
+
+
+async def test_requests_of_clients_that_leave_at_once_hardly_begin(here: Stage) -> None:
+    host, port = here.gateway.http.split(":")
+    for _ in range(40):
+        with socket.create_connection((host, int(port)), 10) as connection:  # the loop does not run meanwhile
+            connection.sendall(sized(""))
+    await exchange(here, sized(""))
+    await asyncio.sleep(0.3)
+    assert len(here.verifier.calls) <= 2 * AT_ONCE + 1
+
+
+async def test_half_closed_connections_take_turns_with_others_of_their_address(here: Stage) -> None:
+    host, port = here.gateway.http.split(":")
+    old = sized("", json.dumps({"prompt": "half", "max_tokens": 8}).encode()).replace(
+        b"HTTP/1.1", b"HTTP/1.0"
+    )  # such a client cannot be probed
+    for _ in range(60):
+        with socket.create_connection((host, int(port)), 10) as connection:  # the loop does not run meanwhile
+            connection.sendall(old)
+    with socket.create_connection((host, int(port)), 10) as connection:
+        connection.sendall(sized(""))
+        for _ in range(600):
+            prompts = [bytes(call.tokens).decode() for call in here.verifier.calls]
+            if "x" in prompts:
+                break
+            await asyncio.sleep(0.05)
+    assert prompts.index("x") < 30
 
 
 async def test_half_a_request_is_closed(here: Stage) -> None:
