@@ -28,8 +28,11 @@ class Generated(Protocol):
     async def run(self, publish: Callable[[Event], None]) -> None:
         """Publish all events in order. Cancellation stops the generation and keeps its committed rounds."""
 
-    def reader_is_at(self, read: int | None) -> None:
-        """Set the number of output tokens that the fastest reader has taken; None without a reader to wait for."""
+    def reader_is_at(self, read: int | None, *, at_end: bool = False) -> None:
+        """Set the number of output tokens that the fastest reader has taken; None without a reader to wait for.
+
+        `at_end` is whether there are readers and all take the rounds at the end.
+        """
 
 
 @dataclass(slots=True, eq=False)
@@ -71,7 +74,7 @@ class Broadcast:
 
     async def read(self) -> AsyncGenerator[Event]:
         """Yield every event from the first on; if the generation failed, raise its error at the end."""
-        reader = self._add_reader()
+        reader = self._add_reader(at_end=False)
         try:
             while True:
                 while reader.taken < len(self._events):
@@ -93,11 +96,8 @@ class Broadcast:
         """Yield Started at once and the rest, with rounds joined, when the generation has ended or failed.
 
         For flow control, such a reader counts as one that takes each round when it is published."""
-        reader = self._add_reader()
-        self._at_end += 1
+        reader = self._add_reader(at_end=True)
         try:
-            rounds = (event.committed for event in self._events if isinstance(event, OutputRound))
-            self._source.reader_is_at(max(rounds, default=0))
             while not (self._events or self._ended):
                 self._changed.clear()
                 await self._changed.wait()
@@ -131,10 +131,14 @@ class Broadcast:
         self._on_end(self)
         await cancel_and_wait(self._task)
 
-    def _add_reader(self) -> _Reader:
+    def _add_reader(self, *, at_end: bool) -> _Reader:
         reader = _Reader()
         self._readers.add(reader)
-        if len(self._readers) == 1:
+        self._at_end += at_end
+        if self._at_end:
+            rounds = (event.committed for event in self._events if isinstance(event, OutputRound))
+            self._tell_all_read(max(rounds, default=0))
+        elif len(self._readers) == 1:
             self._source.reader_is_at(0)
         if self._abandon_timer is not None:
             self._abandon_timer.cancel()
@@ -167,7 +171,11 @@ class Broadcast:
         self._events.append(event)
         self._changed.set()
         if self._at_end and isinstance(event, OutputRound):
-            self._source.reader_is_at(event.committed)
+            self._tell_all_read(event.committed)
+
+    def _tell_all_read(self, committed: int) -> None:
+        """Report that readers at the end have all rounds, and whether there are no others."""
+        self._source.reader_is_at(committed, at_end=self._at_end == len(self._readers))
 
     async def _generate(self) -> None:
         try:

@@ -101,8 +101,12 @@ class Attempt:
         self._stopping = True
         self._settle()
 
-    def renew_credit(self) -> None:
-        """Send more credit if readers took at least half a window since the last update."""
+    def reader_moved(self, *, at_end: bool) -> None:
+        """Send more credit if readers took at least half a window since the last update.
+
+        Rounds are held if all readers wait for the end, and no stop string could end the output at any round.
+        """
+        self._slot.hold(at_end and not self._output.transcript.header.stop)
         credit = self._output.credit
         if credit - self._credited >= WINDOW // 2:
             self._credited = credit
@@ -204,11 +208,14 @@ class TurnRunner:
         """Number of committed output tokens; exact between two attempts."""
         return self._transcript.committed
 
-    def reader_is_at(self, read: int | None) -> None:
-        """Set the number of output tokens sent to the fastest reader; None without a reader, so flow is unlimited."""
+    def reader_is_at(self, read: int | None, *, at_end: bool = False) -> None:
+        """Set the number of output tokens sent to the fastest reader; None without a reader, so flow is unlimited.
+
+        `at_end` is whether all readers take the output at its end, so that rounds may be committed together.
+        """
         self._output.read = read
         if self._attempt is not None:
-            self._attempt.renew_credit()
+            self._attempt.reader_moved(at_end=at_end)
 
     async def run(self) -> None:
         """Acquire the turn and generate until it finishes.

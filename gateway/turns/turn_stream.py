@@ -113,11 +113,11 @@ class TurnStream:
         """Runner that generates the turn; None while this gateway does not own it."""
         self._began = time.monotonic()
 
-    def reader_is_at(self, read: int | None) -> None:
-        """Set the number of output tokens sent to the fastest reader; None without a reader to wait for."""
+    def reader_is_at(self, read: int | None, *, at_end: bool = False) -> None:
+        """Set the number of output tokens sent to the fastest reader; see `gateway.turns.broadcast.Generated`."""
         self._read_tokens = read
         if self._runner is not None:
-            self._runner.reader_is_at(read)
+            self._runner.reader_is_at(read, at_end=at_end)
 
     async def run(self, publish: Callable[[Event], None]) -> None:
         """Publish Started, then OutputRounds, then Finished. Cancellation releases the unfinished turn.

@@ -1,6 +1,7 @@
 """One loop per verifier: receives the rounds of its passes, commits them in one store call, and publishes them.
 
-A round is committed before it is shown. Rounds that arrive during a commit join the next one.
+A round is committed before it is shown. Rounds that arrive during a commit join the next one. Rounds of a generation
+whose readers all wait for its end are held for a moment and committed together.
 """
 
 import asyncio
@@ -58,6 +59,10 @@ class Slot:
         """Allow the sequence to grow to `length` tokens."""
         self._stream.credit(self._number, length)
 
+    def hold(self, patient: bool) -> None:
+        """Let rounds wait for one another if the receiver is patient."""
+        self._stream.arrivals.hold(self._number, patient)
+
     def close(self, *, finished: bool = False) -> None:
         """Stop receiving; cancel the generation at the verifier unless it `finished` there."""
         if self._forget(self._number) and not finished:
@@ -95,6 +100,7 @@ class PassLoop:
 
     def _forget(self, slot: int) -> bool:
         """Remove the receiver of a slot; return False if it has none."""
+        self._stream.arrivals.drop(slot)
         known = self._receivers.pop(slot, None) is not None
         self._end_if_idle()
         return known
@@ -149,6 +155,7 @@ class PassLoop:
 
     def _lose(self, slot: int, error: SpecdecError) -> None:
         receiver = self._receivers.pop(slot, None)
+        self._stream.arrivals.drop(slot)
         if receiver is not None:
             receiver.lost(error)
         self._end_if_idle()

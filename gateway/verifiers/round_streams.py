@@ -20,6 +20,10 @@ from specdec.wire.passes import Opening, Orders, Pass
 
 _JOINED = 64
 """Most rounds that are merged: the tokens of a round are shown in one step, which their log probabilities make long."""
+HELD_TOKENS = 32
+"""Tokens after which the rounds of a patient slot are due."""
+HELD_SECONDS = 0.25
+"""Seconds after which the rounds of all patient slots are due."""
 _GROUP_IDS = 32 * 1024
 """Token ids that are written in about 2 ms."""
 _ENTRY_IDS = 8
@@ -149,28 +153,76 @@ class RoundCaller(Protocol):
 
 
 class Arrivals:
-    """Received rounds and ends of generations that were not taken yet. Credit bounds their number."""
+    """Received rounds and ends of generations that were not taken yet. Credit bounds their number.
+
+    Rounds of a patient slot are held until it has HELD_TOKENS tokens or ends, at most HELD_SECONDS, so that they are
+    committed together.
+    """
 
     def __init__(self) -> None:
         self._rounds: dict[int, list[Round]] = {}
+        """Rounds to take now, by slot."""
+        self._patient: dict[int, list[Round]] = {}
+        """Held rounds of each patient slot."""
         self._ended: dict[int, SpecdecError] = {}
         self._news = asyncio.Event()
         self._lost: SpecdecError | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        """Timer that ends the wait of all held rounds."""
 
     def add(self, rounds: Sequence[tuple[int, Round]], ended: Mapping[int, SpecdecError]) -> None:
         """Add rounds and failures by slot."""
         for slot, verified in rounds:
-            self._rounds.setdefault(slot, []).append(verified)
+            held = self._patient.get(slot)
+            if held is None:
+                self._rounds.setdefault(slot, []).append(verified)
+                continue
+            held.append(verified)
+            count = verified.base_len + len(verified.tokens) - held[0].base_len
+            if count >= HELD_TOKENS or verified.finish is not None:
+                self._release(slot)
+            elif self._timer is None:
+                self._timer = asyncio.get_running_loop().call_later(HELD_SECONDS, self._release_all)
+        for slot in ended:
+            self._release(slot)
         self._ended |= ended
-        self._news.set()
+        if self._rounds or self._ended:
+            self._news.set()
+
+    def hold(self, slot: int, patient: bool) -> None:
+        """Hold the next rounds of a slot if it is patient, else take all its rounds as they arrive."""
+        if patient:
+            self._patient.setdefault(slot, [])
+        elif slot in self._patient:
+            self._release(slot)
+            del self._patient[slot]
+            self._news.set()
+
+    def drop(self, slot: int) -> None:
+        """Forget the held rounds of a closed slot."""
+        self._patient.pop(slot, None)
 
     def lose(self, error: SpecdecError) -> None:
         """Mark the stream as lost."""
         self._lost = error
+        self._release_all()
+
+    def _release(self, slot: int) -> None:
+        """Make the held rounds of a slot due."""
+        if held := self._patient.get(slot):
+            self._rounds.setdefault(slot, []).extend(held)
+            held.clear()
+
+    def _release_all(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for slot in self._patient:
+            self._release(slot)
         self._news.set()
 
     async def take(self) -> tuple[Mapping[int, Sequence[Round]], Mapping[int, SpecdecError]]:
-        """Wait for arrivals and take them all: the rounds of each slot in order, and the error of each failed slot.
+        """Wait for due arrivals and take them: the rounds of each slot in order, and the error of each failed slot.
 
         Raises:
             SpecdecError: the stream is lost, and all earlier arrivals were taken.

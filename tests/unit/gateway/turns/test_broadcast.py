@@ -20,11 +20,14 @@ class Source:
         self.closed = False
         self.read: list[int | None] = []
         """Positions reported for the fastest reader."""
+        self.patient = False
+        """Whether all readers take the rounds at the end, as reported last."""
         self._end = end
         self._error = error
 
-    def reader_is_at(self, read: int | None) -> None:
+    def reader_is_at(self, read: int | None, *, at_end: bool = False) -> None:
         self.read.append(read)
+        self.patient = at_end
 
     async def run(self, publish: Callable[[Event], None]) -> None:
         try:
@@ -202,12 +205,29 @@ async def test_a_reader_of_the_end_is_where_the_generation_is() -> None:
     events = live.read_at_end()
     assert await anext(events) == OutputRound("", (), (), 0, 0, 1)
     await until(lambda: source.made >= 200)
-    told = source.read[4:]  # after [0, 1, None, 0]
+    told = source.read[3:]  # after [0, 1, None]
     assert told == [*range(told[0] or 0, source.made + 1)]  # each round, and never without a bound
     assert await numbers(live.read(), 2) == [1, 2]
     assert 1 not in source.read[3:]  # a slower reader does not hold the generation back
     await events.aclose()
     assert source.read[-1] is None
+    await turns.close()
+
+
+async def test_the_source_is_told_whether_all_readers_wait_for_the_end() -> None:
+    source, turns = Source(), Broadcasts()
+    live = turns.start("g", source, 60)
+    at_end, follows = live.read_at_end(), live.read()
+    await anext(at_end)
+    assert source.patient
+    await anext(follows)
+    assert not source.patient
+    await until(lambda: source.made > 10)
+    assert not source.patient
+    await follows.aclose()
+    await until(lambda: source.patient)
+    await at_end.aclose()
+    assert not source.patient
     await turns.close()
 
 

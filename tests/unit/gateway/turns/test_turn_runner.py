@@ -1,7 +1,7 @@
 """A turn runner owns its turn, commits every round before showing it, and ends on cancellation."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -22,8 +22,10 @@ FOREVER = float("inf")
 class Runner(TurnRunner):
     """A runner of TURN and the events that it publishes."""
 
-    def __init__(self, made: Services, seen: Callable[[OutputRound], object] = lambda shown: None) -> None:
-        self.transcript = Transcript(TURN, header(), made.models.first.tokenizer.decode)
+    def __init__(
+        self, made: Services, seen: Callable[[OutputRound], object] = lambda shown: None, stop: Sequence[str] = ()
+    ) -> None:
+        self.transcript = Transcript(TURN, header(stop), made.models.first.tokenizer.decode)
         self.shown: list[OutputRound] = []
         self._seen = seen
         super().__init__(made, self.transcript, FOREVER, self._take)
@@ -47,6 +49,17 @@ async def test_every_round_is_in_the_store_before_it_is_shown() -> None:
     assert stored == [0] * len(run.shown)
     assert made.sessions.only.tokens == [*PROMPT, *output(Script())] == run.transcript.tokens
     assert (made.sessions.only.finish, run.transcript.finish) == ("stop", FinishReason.STOP)
+
+
+@pytest.mark.parametrize(
+    ("at_end", "stop", "commits"), [(True, (), 2), (True, ("none",), 4), (False, (), 4)], ids=["end", "stop", "live"]
+)
+async def test_rounds_that_nobody_waits_for_share_a_commit(at_end: bool, stop: tuple[str, ...], commits: int) -> None:
+    made = await opened(ScriptedVerifier(script=Script(pause=0.01)))
+    run: Runner = Runner(made, lambda shown: run.reader_is_at(shown.committed, at_end=at_end), stop)
+    await run.run()
+    assert [each.committed for each in run.shown] == [4, 8, 12, 14]
+    assert made.sessions.journal.count("commit") == commits  # the first round does not wait
 
 
 async def test_after_a_loss_the_call_has_the_committed_tokens_and_a_new_epoch() -> None:

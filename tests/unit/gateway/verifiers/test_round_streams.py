@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from gateway.verifiers import round_streams
 from gateway.verifiers.round_streams import Arrivals, CallStream, PassStream, RoundStream, grouped
 from specdec.errors import NoVerifier, SpecdecError
 from specdec.rules.speculation import Mode, Speculation
-from specdec.sampling.params import SamplingParams
+from specdec.sampling.params import FinishReason, SamplingParams
 from specdec.wire.generation import GenerationCall, Round
 from specdec.wire.passes import Opening, Orders, Pass
 from tests.support.gateway_fakes import EOS, Script, ScriptedVerifier, output, until
@@ -157,6 +158,64 @@ async def test_a_lost_stream_is_told_after_everything_that_came() -> None:
     assert (list(rounds), list(ended)) == ([1], [2])
     with pytest.raises(NoVerifier, match="all"):
         await arrivals.take()
+
+
+def one(base: int) -> Round:
+    return Round(base_len=base, tokens=(5,))
+
+
+async def bases(arrivals: Arrivals) -> dict[int, list[int]]:
+    """Return where the rounds of each slot begin that are due now."""
+    async with asyncio.timeout(10):
+        rounds, _ = await arrivals.take()
+    return {slot: [each.base_len for each in own] for slot, own in rounds.items()}
+
+
+async def test_rounds_of_a_patient_slot_wait_for_one_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(round_streams, "HELD_SECONDS", 60.0)
+    arrivals = Arrivals()
+    arrivals.hold(0, True)
+    for base in range(round_streams.HELD_TOKENS):
+        arrivals.add([(0, one(base)), (1, one(base))], {})
+        found = await bases(arrivals)
+        assert found.pop(1) == [base]
+        assert bool(found) is (base == round_streams.HELD_TOKENS - 1)
+    assert found[0] == [*range(round_streams.HELD_TOKENS)]
+
+
+async def test_a_held_round_is_due_after_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(round_streams, "HELD_SECONDS", 0.01)
+    arrivals = Arrivals()
+    arrivals.hold(0, True)
+    for base in (3, 4):
+        arrivals.add([(0, one(base))], {})
+        assert await bases(arrivals) == {0: [base]}
+
+
+@pytest.mark.parametrize("end", ["finish", "failure", "loss", "reader"])
+async def test_held_rounds_are_due_at_an_end_or_a_reader(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(round_streams, "HELD_SECONDS", 60.0)
+    arrivals = Arrivals()
+    arrivals.hold(0, True)
+    arrivals.add([(0, one(3))], {})
+    last = one(4)._replace(finish=FinishReason.LENGTH if end == "finish" else None)
+    arrivals.add([(0, last)], {0: NoVerifier("lost")} if end == "failure" else {})
+    if end == "loss":
+        arrivals.lose(NoVerifier("all"))
+    if end == "reader":
+        arrivals.hold(0, False)
+    assert await bases(arrivals) == {0: [3, 4]}
+
+
+async def test_held_rounds_of_a_closed_slot_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(round_streams, "HELD_SECONDS", 0.01)
+    arrivals = Arrivals()
+    arrivals.hold(0, True)
+    arrivals.add([(0, one(3))], {})
+    arrivals.drop(0)
+    await asyncio.sleep(0.02)
+    arrivals.add([(1, one(3))], {})
+    assert await bases(arrivals) == {1: [3]}
 
 
 async def test_a_verifier_whose_stream_ends_is_lost() -> None:
