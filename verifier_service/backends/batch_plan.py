@@ -87,6 +87,10 @@ class HeadUse:
     gamma: int = 0
     """Number of tokens that the head drafts just before the pass of the row, which judges them."""
 
+    def drafting(self, gamma: int) -> "HeadUse":
+        """Return the same use with γ tokens to draft."""
+        return self if gamma == self.gamma else HeadUse(self.follows, gamma)
+
 
 NO_HEAD = HeadUse()
 
@@ -127,7 +131,7 @@ class Row:
         """Return the plain row that follows with these committed tokens, before the session requests it."""
         return Row(
             self.call, self.kv_name, self.rank, self.limit, tokens, len(tokens), runs_ahead=True, prefetched=True,
-            head=replace(self.head, gamma=0),
+            head=self.head.drafting(0),
         )  # fmt: skip
 
     @property

@@ -345,7 +345,9 @@ class Rotation:
         return self._taken.get(kv_name, 0.0)
 
     def took_part(self, kv_names: Iterable[str]) -> None:
-        """Record the sequences of a pass."""
+        """Record the sequences of a pass, if passes are limited."""
+        if self._most is None:
+            return
         self._passes += 1
         for name in kv_names:
             self._taken[name] = (self._taken.get(name, self._passes) + self._passes) / 2

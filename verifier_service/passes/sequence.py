@@ -331,7 +331,7 @@ class Sequence:
         gamma = 0 if draft.tokens else proposal.head  # a grammar may force tokens, which need no draft
         return Row(
             own.call, own.kv_name, own.rank, own.limit, self._tokens, goal, draft, behind, own.grammar, steady,
-            scores=own.scores, head=replace(own.head, gamma=gamma),
+            scores=own.scores, head=own.head.drafting(gamma),
         )  # fmt: skip
 
     def _choose_gamma(self) -> None:
