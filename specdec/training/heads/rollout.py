@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from specdec.engine.heads.eagle3 import Eagle3Head
 from specdec.training.heads.texts import TargetText
@@ -16,6 +17,8 @@ from specdec.training.losses import blend, divergence_of
 
 STEPS = 3
 """Drafts of a chain."""
+_STRIDE, _ROWS = 64, 256
+"""Lengths of texts and numbers of rows are rounded to multiples, since oneDNN builds kernels for each new shape."""
 _DECAY = 0.8
 """Weight of each step's loss, relative to the step before."""
 
@@ -38,7 +41,8 @@ class TextBatch:
 
 def batch_of(texts: Sequence[TargetText], device: torch.device) -> TextBatch:
     """Pad texts to one batch. The last token before the target's own is the first position that drafts."""
-    count, start = max(len(text.states) for text in texts), min(text.begin for text in texts) - 1
+    count = -(-max(len(text.states) for text in texts) // _STRIDE) * _STRIDE
+    start = (min(text.begin for text in texts) - 1) // _STRIDE * _STRIDE
     states = torch.zeros(len(texts), count, texts[0].states.shape[1], dtype=torch.bfloat16)
     tokens = torch.zeros(len(texts), count + STEPS, dtype=torch.int64)
     rows = torch.zeros(len(texts), count + STEPS + 1, dtype=torch.int64)
@@ -73,7 +77,9 @@ def rollout(head: Eagle3Head, batch: TextBatch) -> Iterator[Tensor]:
         for place, (_, value) in enumerate(chain, count):
             attended = attended + weights[..., place, None] * value
         normed, fed = head.outputs(residual, attended.transpose(1, 2).flatten(-2))
-        yield head.lm_head(normed[batch.drafting]).float()
+        chosen = normed[batch.drafting]
+        padded = pad(chosen, (0, 0, 0, -len(chosen) % _ROWS))
+        yield head.lm_head(padded)[: len(chosen)].float()
         if step < STEPS:
             tokens = batch.tokens[:, start + step + 1 : count + step + 1]
             residual, query, key, value = _projected(head, fed, tokens, places[start:] + step)
