@@ -110,10 +110,9 @@ def _training(facts: Facts) -> str:
 
 
 def _held_out(facts: Facts) -> str:
-    names = ", ".join(f"`{path}`" for path in facts.held_out)
     return f"""## Held-out files
 
-{len(facts.held_out)} files, never trained on (also in `held_out.txt`): {names}.
+`held_out.txt` lists the {len(facts.held_out)} files that were never trained on.
 """
 
 
