@@ -9,6 +9,7 @@ import grpc.aio
 from typing_extensions import override
 
 from specdec.errors import Draining, NoVerifier
+from specdec.planning.line import Line
 from specdec.protos.verifier.v1 import verifier_pb2 as pb
 from specdec.protos.verifier.v1 import verifier_pb2_grpc
 from specdec.wire.generation import HEARTBEAT, VerifierInfo, call_from_pb, info_to_pb, round_to_pb
@@ -21,7 +22,6 @@ from verifier_service.kv.blocks import KvMover
 from verifier_service.passes.gateway_stream import GatewayStream
 from verifier_service.passes.generations import Generations
 from verifier_service.passes.readers import CallReader
-from verifier_service.speculation.costs import PromptRate
 
 SERVICE = pb.DESCRIPTOR.services_by_name["VerifierService"].full_name
 _SERVE = f"/{SERVICE}/Serve"
@@ -38,7 +38,8 @@ class Ready:
     generations: Generations
     pool: DrafterPool
     sources: DraftSources
-    prompts: PromptRate
+    prompts: Line
+    """Prompt tokens and seconds of passes with prompts."""
     kv: KvMover
 
 
@@ -103,7 +104,7 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServiceServicer):
     async def GetVerifierInfo(self, request: pb.GetVerifierInfoRequest, context: Context) -> pb.GetVerifierInfoResponse:
         """Return the model, its limits and the drafters."""
         ready = self._loaded()
-        drafters, rate = tuple(ready.pool.states()), ready.prompts.per_second
+        drafters, rate = tuple(ready.pool.states()), ready.prompts.rate
         names = ready.sources.names
         return info_to_pb(replace(ready.info, drafters=drafters, prefill_rate=rate, drafter_names=names))
 

@@ -30,6 +30,11 @@ class Line:
         """The weighted mean x and y of the observed points."""
         return self._x / self._weight, self._y / self._weight
 
+    @property
+    def rate(self) -> float:
+        """The ratio of the mean x to the mean y; 0 before the first point."""
+        return self._x / self._y if self._y else 0.0
+
     def fit(self, slope: float, spread: float) -> tuple[float, float]:
         """Base and slope, neither below 0; needs at least one observation.
 

@@ -10,20 +10,14 @@ from typing import Literal
 
 from specdec.planning.allotment import NO_DRAFTS, Forecast, Judgement, RoundSeconds, allot, forecast
 from specdec.planning.gamma_policy import AUTO, GammaPolicy
-from verifier_service.speculation.costs import (
-    BatchCosts,
-    DraftedRounds,
-    DrafterTimes,
-    PassSample,
-    PromptRate,
-    SizedCosts,
-)
+from specdec.planning.line import Line
+from verifier_service.speculation.costs import BatchCosts, DraftedRounds, DrafterTimes, PassSample
 from verifier_service.speculation.groups import Groups
 from verifier_service.speculation.session_gamma import FleetAcceptance, SessionGamma, controller_of
 from verifier_service.speculation.trials import BatchRound, Trials
 
 _LEAST_SECONDS = 0.1
-"""Least lifetime of a plan for the same batch, in seconds."""
+"""Least lifetime of a plan and of a report for the same batch, in seconds."""
 _SHARE, _DRAFTING_SHARE = 0.001, 0.01
 """Share of time that planning may take, without and with drafting. Draft lengths follow the plan while drafting."""
 _ACTIVE_PASSES = 4
@@ -34,8 +28,6 @@ _PUNCTUAL = 0.8
 """Share of the timeout within which drafts are expected to arrive. Longer drafts may be late and are not requested."""
 _UNMEASURED = 4
 """Longest draft before the first measured pass, in tokens."""
-_REPORT_SECONDS = 1.0
-"""Lifetime of a report while the batch size and the choice to draft stay the same, in seconds."""
 _PATIENCE = 2.0
 """Least patience of a round, as a multiple of the expected wait. Otherwise late drafts would never be measured."""
 _CLEARLY = 1.3
@@ -66,7 +58,8 @@ class BatchSpeculation:
             groups: number of groups of the sessions that draft; `auto` chooses by measured times.
             timeout: longest wait for a draft, in seconds.
         """
-        self.prompts = PromptRate()
+        self.prompts = Line()
+        """Prompt tokens and seconds of passes with prompts."""
         self.acceptance = FleetAcceptance()
         self.forecast = Forecast(1.0, 0.0, 0.0)
         """Expected effect of drafting on the current batch."""
@@ -76,7 +69,8 @@ class BatchSpeculation:
         self._clock = clock
         self._pace = PlanPace(clock, spent)
         self._timeout = timeout
-        self._costs = SizedCosts()
+        self._costs: dict[int, BatchCosts] = defaultdict(BatchCosts)
+        """Costs by batch size level."""
         self._groups: dict[int, Groups] = defaultdict(lambda: Groups(groups))
         """Groups by batch size level."""
         self._trials: dict[tuple[int, frozenset[str | None]], Trials] = {}
@@ -123,9 +117,9 @@ class BatchSpeculation:
         return replace(self._nearest.of(self._load, self._drafters()), groups=groups)
 
     def report(self) -> Judgement:
-        """Return the current estimates, renewed every second and when the batch size or the choice to draft changes."""
+        """Return the current estimates. They are renewed with the batch size, the choice to draft, and every 0.1 s."""
         now, of = self._clock(), (self._level, self.drafting)
-        if of != self._reported_of or now - self._reported >= _REPORT_SECONDS:
+        if of != self._reported_of or now - self._reported >= _LEAST_SECONDS:
             self._reported, self._reported_of, costs, load = now, of, self.costs, self._load
             plain = costs.base + costs.token * load
             predicted, measured = self.trials.expected(self.forecast.speedup), self.trials.measured
@@ -258,7 +252,9 @@ class BatchSpeculation:
 
     @property
     def _nearest(self) -> BatchCosts:
-        return self._costs.nearest(self._level)
+        """Costs of the level nearest to the batch's at which a pass without prompts is known."""
+        known = [level for level, costs in self._costs.items() if costs.known] or [self._level]
+        return self._costs[min(known, key=lambda level: abs(level - self._level))]
 
     @property
     def _load(self) -> int:

@@ -1,7 +1,6 @@
 """Measured costs of a batch's rounds: durations of passes and waits for drafts."""
 
 import math
-from collections import defaultdict
 from dataclasses import dataclass
 from typing import Self
 
@@ -117,23 +116,6 @@ class PassHistory:
         return PassSample.of(step, sessions, follows=follows, groups=groups, waited=waited, left=left)
 
 
-class PromptRate:
-    """Measured prefill rate in tokens a second."""
-
-    def __init__(self) -> None:
-        self._tokens = self._seconds = 0.0
-
-    def observe(self, tokens: int, seconds: float) -> None:
-        """Record `tokens` tokens computed in `seconds` by a pass with prompt chunks."""
-        self._tokens = self._tokens * _KEEP + tokens
-        self._seconds = self._seconds * _KEEP + seconds
-
-    @property
-    def per_second(self) -> float:
-        """Prefill rate in tokens a second; 0 before the first prompt."""
-        return self._tokens / self._seconds if self._seconds else 0.0
-
-
 class PassTimes:
     """Duration of a pass, modelled as base · (1 + rise · tokens), on a machine whose speed drifts.
 
@@ -168,16 +150,16 @@ class PassTimes:
         self._least = min(self._least, tokens)
         self._recent = before + _NEW * more, took + _NEW * longer
 
-    def fit(self, prompts: PromptRate) -> tuple[float, float]:
+    def fit(self, prefill_rate: float) -> tuple[float, float]:
         """Return the seconds of a pass without tokens and of each token; at least one pass must be known.
 
-        The prefill rate `prompts`, if known, is the first assumption for the cost of a token.
+        `prefill_rate`, in tokens a second, is the first assumption for the cost of a token. It is 0 if unknown.
         """
         tokens, seconds = (self._changing if self._changing.known else self._all).mean
         weight = _PRIOR * (0.5 * self._least) ** 2
-        assumed = 1.0 / prompts.per_second if prompts.per_second else _UNKNOWN_TOKEN * seconds / tokens
+        assumed = 1.0 / prefill_rate if prefill_rate else _UNKNOWN_TOKEN * seconds / tokens
         slope = (self._xy + weight * assumed) / (self._xx + weight)
-        least = _LEAST_OF_PROMPTS * assumed if prompts.per_second else 0.0
+        least = _LEAST_OF_PROMPTS * assumed if prefill_rate else 0.0
         slope = min(max(slope, least), _STEEPEST * seconds / tokens)
         rise = slope / (seconds - slope * tokens)
         tokens, seconds = self._all.mean
@@ -213,8 +195,8 @@ class BatchCosts:
         """Seconds from the end of a pass to the start of the next one without drafts; x is not used."""
         self._waits = Line()
         """Seconds from the end of a pass to the start of the next one with drafts, by length of the longest draft."""
-        self._prompts = PromptRate()
-        """Prefill rate, from the time that prompts add to passes."""
+        self._prompts = Line()
+        """Prompt tokens, and seconds that they add to passes."""
         self._rounds = Line()
         """Committed tokens and seconds of each round, with or without drafts."""
         self._guesses = GuessCosts()
@@ -232,10 +214,10 @@ class BatchCosts:
         """Record a pass with prompts; return its estimated seconds without them, or None if unknown."""
         if not self.known:
             return None
-        base, token = self._passes.fit(self._prompts)
+        base, token = self._passes.fit(self._prompts.rate)
         rest = base + token * (sample.computed - sample.prompt)
         self._prompts.observe(sample.prompt, max(sample.seconds - rest, 0.0))
-        rate = self._prompts.per_second
+        rate = self._prompts.rate
         return max(sample.seconds - sample.prompt / rate, 0.0) if rate else sample.seconds
 
     def observe_gap(self, longest: int, seconds: float) -> None:
@@ -255,7 +237,7 @@ class BatchCosts:
         """
         self._rounds.observe(sample.committed, gap + sample.seconds)
         if guessing:
-            self._guesses.observe(sample, gap, self._passes.fit(self._prompts)[1])
+            self._guesses.observe(sample, gap, self._passes.fit(self._prompts.rate)[1])
 
     def guess_seconds(self, token: float) -> float:
         """Return the seconds that a guessed token adds to a round; `token` is the seconds it adds to a pass."""
@@ -264,15 +246,12 @@ class BatchCosts:
     @property
     def goodput(self) -> float:
         """Committed tokens a second; 0 before the first round."""
-        if not self._rounds.known:
-            return 0.0
-        committed, seconds = self._rounds.mean
-        return committed / seconds
+        return self._rounds.rate
 
     def of(self, rows: int, drafters: DrafterTimes) -> RoundSeconds:
         """Return the costs of a round of `rows` sessions."""
         unknown = 1.0 - _UNKNOWN_TOKEN, _UNKNOWN_TOKEN / rows
-        base, token = self._passes.fit(self._prompts) if self.known else unknown
+        base, token = self._passes.fit(self._prompts.rate) if self.known else unknown
         step = _UNKNOWN_DRAFT * (base + token * rows) if drafters.step is None else drafters.step
         idle = self._idle.mean[1] if self._idle.known else 0.0
         wait, draft = drafters.round_trip, step
@@ -280,18 +259,6 @@ class BatchCosts:
             wait, draft = self._waits.fit(step, self._waits.mean[0])
             wait -= min(idle, wait)
         return RoundSeconds(base + idle, token, wait, draft)
-
-
-class SizedCosts(defaultdict[int, BatchCosts]):
-    """Costs of batches by size level."""
-
-    def __init__(self) -> None:
-        super().__init__(BatchCosts)
-
-    def nearest(self, size: int) -> BatchCosts:
-        """Return the costs of the level nearest to `size` at which a pass without prompts is known."""
-        known = [each for each, costs in self.items() if costs.known] or [size]
-        return self[min(known, key=lambda each: abs(each - size))]
 
 
 class GuessCosts:

@@ -114,7 +114,7 @@ async def test_heartbeats_keep_a_slow_generation_and_are_no_rounds(stack: AsyncE
     facts: Any = replace(ScriptedVerifier().facts, heartbeats=True)
     pool: Any = type("NoDrafters", (), {"states": list})()
     sources: Any = type("NoSources", (), {"names": ()})()
-    prompts: Any = type("NoPrompts", (), {"per_second": 0.0})()
+    prompts: Any = type("NoPrompts", (), {"rate": 0.0})()
     generations: Any = OneSlowRun()
     kv: Any = None
     servicer.become_ready(Ready(facts, generations, pool, sources, prompts, kv))

@@ -4,7 +4,7 @@ import pytest
 
 from specdec.planning.allotment import RoundSeconds
 from specdec.planning.line import Line
-from verifier_service.speculation.costs import BatchCosts, DrafterTimes, PassSample, PromptRate
+from verifier_service.speculation.costs import BatchCosts, DrafterTimes, PassSample
 
 SILENT = DrafterTimes(None)
 
@@ -69,14 +69,14 @@ def test_before_anything_is_known_drafting_is_thought_to_be_cheap() -> None:
     assert BatchCosts().of(4, SILENT) == RoundSeconds(0.98, pytest.approx(0.005), 0.0, pytest.approx(0.1))
 
 
-def test_the_prefill_rate_is_tokens_over_seconds_and_follows_the_newest() -> None:
-    prompts = PromptRate()
-    assert prompts.per_second == 0.0
-    prompts.observe(300, 3.0)
-    assert prompts.per_second == pytest.approx(100.0)
+def test_a_rate_follows_the_newest_points() -> None:
+    line = Line()
+    assert line.rate == 0.0
+    line.observe(300, 3.0)
+    assert line.rate == pytest.approx(100.0)
     for _ in range(500):
-        prompts.observe(400, 1.0)
-    assert prompts.per_second == pytest.approx(400.0, rel=0.01)
+        line.observe(400, 1.0)
+    assert line.rate == pytest.approx(400.0, rel=0.01)
 
 
 def test_before_two_pass_sizes_are_known_a_token_costs_that_of_a_prompt() -> None:
