@@ -43,7 +43,7 @@ def test_every_measured_number_is_on_the_card() -> None:
     assert "def f(x):\n    return x" in text
 
 
-def test_the_held_out_files_are_named_on_the_card_and_in_a_list(tmp_path: Path) -> None:
+def test_the_held_out_files_are_counted_on_the_card_and_listed(tmp_path: Path) -> None:
     write_card(FACTS, tmp_path)
     assert "the 2 files" in (tmp_path / "README.md").read_text()
     assert (tmp_path / "held_out.txt").read_text() == "abc.py\ntyping.py\n"
