@@ -20,10 +20,8 @@ from specdec.wire.passes import Opening, Orders, Pass
 
 _JOINED = 64
 """Most rounds that are merged: the tokens of a round are shown in one step, which their log probabilities make long."""
-HELD_TOKENS = 32
-"""Tokens after which the rounds of a patient slot are due."""
-HELD_SECONDS = 0.25
-"""Seconds after which the rounds of all patient slots are due."""
+HELD_TOKENS, HELD_SECONDS = 32, 0.25
+"""Tokens after which the rounds of a patient slot are due, and seconds after which those of all patient slots are."""
 _GROUP_IDS = 32 * 1024
 """Token ids that are written in about 2 ms."""
 _ENTRY_IDS = 8
