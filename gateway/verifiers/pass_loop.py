@@ -155,7 +155,6 @@ class PassLoop:
 
     def _lose(self, slot: int, error: SpecdecError) -> None:
         receiver = self._receivers.pop(slot, None)
-        self._stream.arrivals.drop(slot)
         if receiver is not None:
             receiver.lost(error)
         self._end_if_idle()
