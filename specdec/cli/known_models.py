@@ -3,7 +3,6 @@
 This module does not use the network: `specdec models get` is the only command that fetches.
 """
 
-import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -61,12 +60,6 @@ def find(name: str) -> Path | None:
         folder = cache() / name
         return folder if name and (folder / _CONFIG).is_file() else None
     return _snapshot(name)
-
-
-def sha256(file: Path) -> str:
-    """SHA-256 of a file, in hex."""
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def _snapshot(hub_id: str) -> Path | None:

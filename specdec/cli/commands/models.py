@@ -1,5 +1,6 @@
 """`specdec models`: fetch known models, convert GGUF files to model folders, and list the local models."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -15,7 +16,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from specdec.cli import known_heads, known_models
+from specdec.cli import known_models
 from specdec.cli.exit_codes import EPILOG
 from specdec.cli.known_models import KNOWN, KnownModel
 from specdec.errors import ConfigError, SpecdecError
@@ -49,8 +50,6 @@ class FetchFailed(SpecdecError, reason="FETCH_FAILED"):
 def get(console: Console, name: str) -> Path:
     """Create the folder of a known model, or of a GGUF file under the name of the file, unless it exists.
 
-    A known model's head in this checkout is copied beside it.
-
     Raises:
         ConfigError: the name is neither a known model nor a GGUF file.
         FetchFailed: the download, the check of the hash or the conversion failed; no files remain.
@@ -61,10 +60,8 @@ def get(console: Console, name: str) -> Path:
         raise ConfigError(f"{name} is no GGUF file and no known model; known are {', '.join(KNOWN)}")
     if known is None and not _begins_as_gguf(file):
         raise ConfigError(f"{name} is not a GGUF file: it does not begin with GGUF")
-    if known and (copied := known_heads.copy_shipped(name)):
-        _say(console, f"its draft head: {copied}")
     folder = known_models.cache() / (name if known else file.stem)
-    source = known.sha256 if known else known_models.sha256(file)
+    source = known.sha256 if known else _sha256(file)
     if is_whole(folder, source):
         _say(console, f"{folder} is there already")
         return folder
@@ -129,7 +126,7 @@ def _convert(console: Console, file: Path, work: Path) -> None:
 
 
 def _receipt(folder: Path, source: str) -> dict[str, str]:
-    return {"source": source, "weights": known_models.sha256(folder / _WEIGHTS)}
+    return {"source": source, "weights": _sha256(folder / _WEIGHTS)}
 
 
 def _pip(*arguments: str) -> None:
@@ -147,6 +144,11 @@ def _call(command: Sequence[str], environment: dict[str, str] | None, failure: s
 def _begins_as_gguf(file: Path) -> bool:
     with file.open("rb") as opened:
         return opened.read(4) == b"GGUF"
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def _say(console: Console, line: str) -> None:

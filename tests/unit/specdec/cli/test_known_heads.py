@@ -36,7 +36,8 @@ def loaded(**given: object) -> UpSettings:
 @pytest.mark.parametrize("layout", ["speculators", "eagle"])
 def test_a_known_model_drafts_by_its_head_after_text_sources(cache: Path, tmp_path: Path, layout: str) -> None:
     head = make_tiny_head(tmp_path / "checkout/smollm2/head", layout)  # type: ignore[arg-type]
-    settings = loaded()
+    addresses = ("grpc", "http", "verifier_address", "verifier_metrics", "drafter_address", "drafter_metrics")
+    settings = loaded(**dict.fromkeys(addresses, "127.0.0.1:0"))
     assert (settings.head, settings.local, settings.drafters) == (head, "suffix,prompt_lookup", 0)
     plan.check_models(settings)
     verifier = next(each for each in plan.services(settings, plan.allot(settings), "") if each.role == "verifier")
@@ -82,17 +83,3 @@ def test_a_head_of_another_target_is_named_and_not_used(
     with pytest.raises(ConfigError, match="--api-keys"):
         Up(Console(width=400, file=shown), loaded(api_keys=tmp_path / "none"), Stop()).run()
     assert f"warning: the head {head} is not used" in shown.getvalue()
-
-
-def test_a_copy_of_the_head_follows_the_checkout_and_no_own_head(cache: Path, tmp_path: Path) -> None:
-    assert known_heads.copy_shipped("smollm2") is None
-    shipped = make_tiny_head(tmp_path / "checkout/smollm2/head")
-    copy = cache / "smollm2-head"
-    assert known_heads.copy_shipped("smollm2") == copy == known_heads.find("smollm2")
-    assert known_heads.copy_shipped("smollm2") is None
-    make_tiny_head(shipped, seed=1)
-    assert known_heads.copy_shipped("smollm2") == copy
-    assert (copy / "model.safetensors").read_bytes() == (shipped / "model.safetensors").read_bytes()
-    own = make_tiny_head(copy, seed=2)  # as `specdec train head` writes
-    assert known_heads.copy_shipped("smollm2") is None
-    assert loaded().head == own
