@@ -167,7 +167,7 @@ async def test_the_published_acceptance_is_of_verdicts_and_not_of_cut_rounds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """At a mean length of 20 tokens, counting ends as rejections would lower 0.9 to 0.86."""
-    monkeypatch.setattr(speculation, "_REPORT_SECONDS", 0.0)  # include the last round on a machine of any speed
+    monkeypatch.setattr(speculation, "_LEAST_SECONDS", 0.0)  # include the last round on a machine of any speed
     service, target = Service(), Random()
     service.speculation.acceptance.overall = AcceptanceEstimate(decay=1.0)
     service.generations._loop = service.target = target  # type: ignore[assignment]
@@ -189,7 +189,7 @@ async def test_the_published_acceptance_is_the_mean_overlap_where_it_is_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The drafts are accepted with probability 0.9, and the target reports another, to tell the estimates apart."""
-    monkeypatch.setattr(speculation, "_REPORT_SECONDS", 0.0)  # include the last round on a machine of any speed
+    monkeypatch.setattr(speculation, "_LEAST_SECONDS", 0.0)  # include the last round on a machine of any speed
     service, target = Service(), Random(*[0.25] * 4)
     service.speculation.acceptance.overall = AcceptanceEstimate(decay=1.0)
     service.generations._loop = service.target = target  # type: ignore[assignment]
