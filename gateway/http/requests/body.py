@@ -4,7 +4,7 @@ import difflib
 import json
 import re
 import zlib
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from functools import cache
 from typing import Any, ClassVar, Self
 
@@ -110,8 +110,9 @@ def parse_json(raw: bytes) -> dict[str, Any]:
     """
     if not raw:
         raise FieldRequired("the body is empty; it must be a JSON object")
+    objects = _Objects()
     try:
-        value = json.loads(raw.decode("utf-8-sig"), object_pairs_hook=_object, parse_float=_number)
+        value = json.loads(raw.decode("utf-8-sig"), object_pairs_hook=objects, parse_float=_number)
     except UnicodeDecodeError as error:
         raise FieldInvalid(f"the body is not valid UTF-8: byte {error.start} is 0x{raw[error.start]:02x}") from error
     except json.JSONDecodeError as error:
@@ -119,30 +120,37 @@ def parse_json(raw: bytes) -> dict[str, Any]:
         raise FieldInvalid(f"the body is not valid JSON: {error.msg} at {where}") from error
     except (ValueError, RecursionError) as error:
         raise FieldInvalid("the body is not valid JSON: a number is too long or values are nested too deep") from error
-    if isinstance(value, Oversized):
-        raise FieldInvalid(f"the body has more than {MAX_FIELDS} fields")
     if not isinstance(value, dict):
-        raise FieldInvalid("the body must be a JSON object")
+        many = isinstance(value, Oversized)
+        raise FieldInvalid(f"the body has more than {MAX_FIELDS} fields" if many else "the body must be a JSON object")
     check_shape(value, raw)
-    path = _lone_surrogate(value) if _SURROGATE.search(raw) else None
-    if path is not None:
-        path = path.removeprefix(".")
-        raise FieldInvalid(f"{path}: half of a surrogate pair is not text", path)
+    if objects.oversized:
+        _refuse_where(value, lambda each: isinstance(each, Oversized), f" has more than {MAX_FIELDS} fields")
+    if _SURROGATE.search(raw):
+        _refuse_where(value, _has_lone_surrogate, ": half of a surrogate pair is not text")
     return value
 
 
 class Oversized:
-    """Stands in place of a JSON object with more than MAX_FIELDS fields, which no field accepts."""
+    """Stands in place of a JSON object with more than MAX_FIELDS fields until its place is known."""
+
+
+class _Objects:
+    """Makes the objects of a body from their fields."""
+
+    oversized = False
+
+    def __call__(self, pairs: list[tuple[str, Any]]) -> dict[str, Any] | Oversized:
+        if len(pairs) <= MAX_FIELDS:
+            return dict(pairs)
+        self.oversized = True
+        return Oversized()
 
 
 def _number(text: str) -> float:
     """The number of a text with a point or an exponent: to JSON, 2.0 is a whole number."""
     value = float(text)
     return int(value) if value.is_integer() else value
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any] | Oversized:
-    return dict(pairs) if len(pairs) <= MAX_FIELDS else Oversized()
 
 
 class Body(BaseModel):
@@ -186,8 +194,6 @@ class Body(BaseModel):
                 close = difflib.get_close_matches(name, cls.model_fields, n=1) if guess else []
                 hint = f"; did you mean {close[0]}?" if close else ""
                 return UnsupportedParameter(f"unknown parameter {param}{hint}", param)
-        if isinstance(detail["input"], Oversized):
-            return FieldInvalid(f"{param} has more than {MAX_FIELDS} fields", param)
         message = detail["msg"]
         return FieldInvalid(f"{param}: {message[:1].lower()}{message[1:]}", param)
 
@@ -216,19 +222,30 @@ def _path(detail: ErrorDetails, body: Any) -> str:
     return path
 
 
-def _lone_surrogate(value: Any) -> str | None:
-    """The path of a string, at any depth, that has half of a surrogate pair; None without any."""
+def _has_lone_surrogate(value: Any) -> bool:
+    """Whether a text, or a name of an object's field, has half of a surrogate pair."""
+    texts = value if isinstance(value, dict) else [value] if isinstance(value, str) else ()
+    return any(_LONE.search(text) for text in texts)
+
+
+def _refuse_where(body: dict[str, Any], wrong: Callable[[Any], bool], why: str) -> None:
+    """Raise FieldInvalid for the first value, at any depth, that is wrong."""
+    if (place := _place(body, wrong)) is not None:
+        path = place.removeprefix(".")
+        raise FieldInvalid(f"{path}{why}", path)
+
+
+def _place(value: Any, wrong: Callable[[Any], bool]) -> str | None:
+    """The path of the first value, at any depth, that is wrong, with a dot before its first name; None without any."""
+    if wrong(value):
+        return ""
     items: Iterable[tuple[str, Any]] = ()
     match value:
-        case str():
-            return "" if _LONE.search(value) else None
         case list():
-            items = ((f"[{index}]", item) for index, item in enumerate(value) if isinstance(item, str | list | dict))
+            items = ((f"[{index}]", item) for index, item in enumerate(value))
         case dict():
-            if any(_LONE.search(key) for key in value):
-                return ""
             items = ((f".{key}", item) for key, item in value.items())
-    return next((place + found for place, item in items if (found := _lone_surrogate(item)) is not None), None)
+    return next((place + found for place, item in items if (found := _place(item, wrong)) is not None), None)
 
 
 def decoded(chunks: AsyncIterator[bytes], encoding: str) -> AsyncIterator[bytes]:

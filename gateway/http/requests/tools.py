@@ -3,7 +3,8 @@
 import json
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic_core import PydanticCustomError
 
 from gateway.http.requests.body import Body
 from gateway.tools.choice import TOOL_NAME, ToolChoice
@@ -18,6 +19,17 @@ _ANNOTATIONS = frozenset({"cache_control", "defer_loading", "index", "input_exam
 """Fields of tools and calls that clients use for caches or for themselves, and that are ignored."""
 
 
+def _object_text(value: Any) -> str:
+    if not isinstance(value, dict):
+        raise PydanticCustomError("dict_type", "Input should be a valid dictionary")
+    return json.dumps(value, ensure_ascii=False)
+
+
+ObjectText = Annotated[str, BeforeValidator(_object_text), WithJsonSchema({"type": "object"})]
+"""A JSON object, kept as text: a text takes much less memory than the values in it, and a body stays until its answer
+ends."""
+
+
 class FunctionBody(Body):
     """A function that may be called."""
 
@@ -25,7 +37,7 @@ class FunctionBody(Body):
 
     name: _NAME
     description: str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: ObjectText | None = None
     strict: bool | None = None
 
 
@@ -87,8 +99,8 @@ class ToolBody(Body):
         given = self.function
         if given is None or self.type == "custom":
             raise FieldRequired(f"{place}.{self.type} is required", f"{place}.{self.type}")
-        parameters = {"type": "object", "properties": {}} if given.parameters is None else given.parameters
-        return Tool(given.name, given.description or "", json.dumps(parameters, ensure_ascii=False), bool(given.strict))
+        parameters = '{"type": "object", "properties": {}}' if given.parameters is None else given.parameters
+        return Tool(given.name, given.description or "", parameters, bool(given.strict))
 
 
 Tools = Annotated[list[ToolBody], Field(max_length=MAX_TOOLS, fail_fast=True)]

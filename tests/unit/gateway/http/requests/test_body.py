@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gateway.bounds import MAX_IDS
-from gateway.http.requests.body import parse_json, read_body
-from gateway.http.requests.completions import CompletionBody
+from gateway.http.requests.body import MAX_FIELDS, parse_json, read_body
+from gateway.http.requests.completions import ChatBody, CompletionBody
 from specdec.errors import FieldInvalid, MessageTooLarge
 
 
@@ -87,3 +87,42 @@ def test_a_whole_number_may_be_written_with_a_point() -> None:
     body = parse_json(b'{"a": 16.0, "b": [1e2], "c": 1.5, "d": 1e400}')
     assert body == {"a": 16, "b": [100], "c": 1.5, "d": float("inf")}
     assert type(body["a"]) is type(body["b"][0]) is int
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("tools[0].function.parameters.properties", {"tools": [{"function": {"parameters": {"properties": ...}}}]}),
+        ("tools[0].input_schema", {"tools": [{"input_schema": ...}]}),
+        ("guided_json.enum[0]", {"guided_json": {"enum": [...]}}),
+        (
+            "messages[1].tool_calls[0].function.arguments",
+            {"messages": [0, {"tool_calls": [{"function": {"arguments": ...}}]}]},
+        ),
+        ("unknown.field", {"unknown": {"field": ...}}),
+    ],
+)
+def test_an_object_of_too_many_fields_is_found_at_any_depth(path: str, body: dict[str, object]) -> None:
+    most, more = ({str(each): 1 for each in range(count)} for count in (MAX_FIELDS, MAX_FIELDS + 1))
+    assert parse_json(json.dumps(body, default=lambda _: most).encode())
+    with pytest.raises(FieldInvalid, match=f"has more than {MAX_FIELDS} fields") as refused:
+        parse_json(json.dumps(body, default=lambda _: more).encode())
+    assert refused.value.param == path
+
+
+def test_the_schema_of_a_tool_is_kept_as_text() -> None:
+    schema = {"type": "object", "properties": {"ü": {"minimum": 1.5}}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    body = ChatBody.parse({"messages": [{"role": "user", "content": "x"}], "tools": [tool]})
+    assert body.tools is not None
+    assert body.tools[0].function is not None
+    assert body.tools[0].function.parameters == json.dumps(schema, ensure_ascii=False)
+    assert body.asked().tools[0].schema == schema
+
+
+@pytest.mark.parametrize("schema", [3, "x", []])
+def test_the_schema_of_a_tool_is_an_object(schema: object) -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    with pytest.raises(FieldInvalid) as refused:
+        ChatBody.parse({"messages": [{"role": "user", "content": "x"}], "tools": [tool]})
+    assert refused.value.param == "tools[0].function.parameters"
