@@ -1,5 +1,6 @@
 """The bodies of /v1/messages: what Anthropic's clients send, as the chat that it is."""
 
+import json
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, WithJsonSchema
@@ -8,6 +9,7 @@ from gateway.http.messages_api.content import messages_of, text_of_blocks
 from gateway.http.requests.body import Body
 from gateway.http.requests.completions import ChatBody
 from gateway.http.requests.fields import CacheSalt, ModelName, Off, TemplateArguments
+from gateway.http.requests.tools import ObjectText
 from gateway.tools.values import MAX_TOOLS
 from specdec.errors import UnsupportedParameter
 
@@ -103,7 +105,7 @@ class CountBody(Body):
     model: ModelName | None = None
     messages: list[AnthropicMessage] = Field(json_schema_extra={"minItems": 1})
     system: Blocks | None = None
-    tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[list[ObjectText], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: AnthropicChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
@@ -114,7 +116,7 @@ class CountBody(Body):
         return ChatBody.parse({name: value for name, value in self._fields().items() if value is not None})
 
     def _fields(self) -> dict[str, Any]:
-        tools = [_tool(index, tool) for index, tool in enumerate(self.tools or ())]
+        tools = [_tool(index, json.loads(tool)) for index, tool in enumerate(self.tools or ())]
         choice = self.tool_choice or AnthropicChoice(type="auto")
         system = [{"role": "system", "content": text_of_blocks("system", self.system)}] if self.system else []
         messages = [

@@ -3,7 +3,7 @@
 import json
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from gateway.http.requests.body import Body
@@ -25,9 +25,10 @@ def _object_text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-ObjectText = Annotated[str, BeforeValidator(_object_text), WithJsonSchema({"type": "object"})]
-"""A JSON object, kept as text: a text takes much less memory than the values in it, and a body stays until its answer
-ends."""
+ObjectText = Annotated[
+    str, BeforeValidator(_object_text), PlainSerializer(json.loads), WithJsonSchema({"type": "object"})
+]
+"""A JSON object, kept as text: a body stays until its answer ends, and a text takes less memory than many values."""
 
 
 class FunctionBody(Body):

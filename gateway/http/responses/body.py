@@ -1,5 +1,6 @@
 """The body of /v1/responses: what OpenAI's clients send, as the chat that it is."""
 
+import json
 import re
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -19,6 +20,7 @@ from gateway.http.requests.fields import (
     TemplateArguments,
     Unread,
 )
+from gateway.http.requests.tools import ObjectText
 from gateway.tools.values import MAX_TOOLS
 from specdec.errors import FieldInvalid, SessionNotFound, UnsupportedParameter
 
@@ -123,7 +125,7 @@ class ResponsesBody(OutputBody):
     include: Annotated[list[str], Field(max_length=MAX_TOOLS)] | None = None
     top_logprobs: Logprobs | None = None
     stream: bool | None = None
-    tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[list[ObjectText], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     previous_response_id: str | None = None
@@ -189,7 +191,7 @@ class ResponsesBody(OutputBody):
 
     def _tools(self) -> list[dict[str, Any]] | None:
         """The functions and custom tools; tools that a server of OpenAI's would run are left out."""
-        own = [each for each in self.tools or () if not _is_hosted(each)]
+        own = [tool for tool in map(json.loads, self.tools or ()) if not _is_hosted(tool)]
         tools = []
         for index, each in enumerate(own):
             kind = each.get("type")

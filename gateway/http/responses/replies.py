@@ -193,7 +193,7 @@ class ResponsesWriter(NamedEventsWriter):
 
     def _reply(self, status: Status, output: list[dict[str, Any]], finished: Finished | None = None) -> ResponseReply:
         asked, header = self._asked, self._started.header
-        shown = {name: value for name in SHOWN if (value := getattr(asked, name)) is not None}
+        shown = {name: value for name, value in asked.model_dump(include=SHOWN).items() if value is not None}
         return ResponseReply(
             id=f"resp_{self._started.turn.name}",
             created_at=header.created,
