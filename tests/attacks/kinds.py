@@ -290,10 +290,16 @@ def texts(http: Address, grpc: Address, size: int) -> list[int]:
 def tools(http: Address, grpc: Address, size: int) -> list[int]:
     """Offer as many strict tools as are allowed, with as much in them as fits a body."""
     schema = {"type": "object", "properties": {f"p{each}": {"anyOf": [{}, {}, {}]} for each in range(100)}}
-    function = {"name": "f", "parameters": schema, "strict": True}
-    offered = [{"type": "function", "function": {**function, "name": f"f{each}"}} for each in range(128)]
-    body = {"messages": [{"role": "user", "content": PROMPT}], "tools": offered}
-    return _posted(http, "/v1/chat/completions", body, 4 * size)
+    names = [f"f{each}" for each in range(128)]
+    chat = [{"type": "function", "function": {"name": name, "parameters": schema, "strict": True}} for name in names]
+    flat = [{"type": "function", "name": name, "parameters": schema, "strict": True} for name in names]
+    own = [{"name": name, "input_schema": schema, "strict": True} for name in names]
+    said = {"messages": [{"role": "user", "content": PROMPT}]}
+    return [
+        *_posted(http, "/v1/chat/completions", {**said, "tools": chat}, 4 * size),
+        *_posted(http, "/v1/responses", {"input": PROMPT, "tools": flat, "max_tokens": None}, 4 * size),
+        *_posted(http, "/v1/messages", {**said, "tools": own, "user": None}, 4 * size),
+    ]
 
 
 def messages(http: Address, grpc: Address, size: int) -> list[int]:
