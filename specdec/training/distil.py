@@ -48,7 +48,7 @@ def distil(job: DistilJob, target: CausalModel, ids: Tensor, compute: Compute) -
     loss_of = _loss_of_step(job, drafter, ids, compute)
     run = Run("drafter", Schedule(job.steps, WARMUP, DECAY_SHARE), ROWS * _TOKENS_A_ROW, job.state / "drafter.pt")
     body = drafter.base_model
-    train(run, body, build_optimizers(_Trained(body), RATE), loss_of)
+    train(run, body, build_optimizers(_Trained(body), RATE, compute.dtype), loss_of)
     return drafter.eval()
 
 

@@ -141,7 +141,7 @@ def _fit(
     tokens = hashlib.sha256(torch.cat([text.tokens for text in taught]).numpy().tobytes()).hexdigest()[:16]
     kept = plan.state / f"head-{tokens}-{len(ids)}-{steps}.pt"
     run = loop.Run("head", Schedule(steps, WARMUP, DECAY_SHARE), ROWS * answers.NEW_TOKENS, kept)
-    loop.train(run, head, build_optimizers(head, RATE), loss)
+    loop.train(run, head, build_optimizers(head, RATE, machine.dtype), loss)
 
 
 def chosen(texts: Sequence[TargetText], step: int, seed: int) -> list[TargetText]:

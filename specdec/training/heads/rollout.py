@@ -63,11 +63,14 @@ def batch_of(texts: Sequence[TargetText], device: torch.device) -> TextBatch:
 
 def rollout(head: Eagle3Head, batch: TextBatch) -> Iterator[Tensor]:
     """Yield the logits of the draft ids [N, draft ids]; step k after position t guesses token t + k + 1."""
-    count, start = batch.states.shape[1], batch.start
+    count, start, shape = batch.states.shape[1], batch.start, batch.drafting.shape
     places = torch.arange(count, device=batch.states.device)
     unseen = places[None, :] > places[start:, None]
+    drafting = batch.drafting.flatten().nonzero()[:, 0]
+    rows = pad(drafting, (0, -len(drafting) % _ROWS))
     residual, query, keys, values = _projected(head, head.fuse(batch.states), batch.tokens[:, 1 : count + 1], places)
-    residual, query = residual[:, start:], query[:, :, start:]
+    residual, query = residual[:, start:].flatten(0, 1)[rows], query[:, :, start:]
+    positions = places[start:].repeat(len(batch.tokens))[rows]
     chain: list[tuple[Tensor, Tensor]] = []
     for step in range(1, STEPS + 1):
         scores = (query @ keys.transpose(-1, -2)).masked_fill(unseen, -torch.inf)
@@ -76,24 +79,29 @@ def rollout(head: Eagle3Head, batch: TextBatch) -> Iterator[Tensor]:
         attended = weights[..., :count] @ values
         for place, (_, value) in enumerate(chain, count):
             attended = attended + weights[..., place, None] * value
-        normed, fed = head.outputs(residual, attended.transpose(1, 2).flatten(-2))
-        chosen = normed[batch.drafting]
-        padded = pad(chosen, (0, 0, 0, -len(chosen) % _ROWS))
-        yield head.lm_head(padded)[: len(chosen)].float()
+        normed, fed = head.outputs(residual, attended.transpose(1, 2).flatten(0, 1)[rows].flatten(-2))
+        yield head.lm_head(normed)[: len(drafting)].float()
         if step < STEPS:
-            tokens = batch.tokens[:, start + step + 1 : count + step + 1]
-            residual, query, key, value = _projected(head, fed, tokens, places[start:] + step)
+            tokens = batch.tokens[:, start + step + 1 : count + step + 1].flatten()[rows]
+            residual, *projected = _projected(head, fed, tokens, positions + step)
+            query, key, value = (_spread(each[:, : len(drafting)], drafting, shape) for each in projected)
             chain.append((key, value))
 
 
 def _projected(
     head: Eagle3Head, fed: Tensor, tokens: Tensor, positions: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the residual, and queries, keys and values [B, query heads, T, head width]."""
+    """Return the residual, and queries, keys and values [..., query heads, T, head width]."""
     both, residual = head.inputs(fed, tokens)
     query, key, value = head.projected(both, positions)
-    groups = query.shape[1] // key.shape[1]
-    return residual, query, key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    groups = query.shape[-3] // key.shape[-3]
+    return residual, query, key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
+
+
+def _spread(rows: Tensor, drafting: Tensor, shape: torch.Size) -> Tensor:
+    """Return rows [heads, N, width] of the drafting positions in place among all [B, heads, T - start, width]."""
+    whole = rows.new_zeros(shape.numel(), len(rows), rows.shape[-1]).index_copy(0, drafting, rows.transpose(0, 1))
+    return whole.view(*shape, *whole.shape[1:]).transpose(1, 2)
 
 
 def loss_of(head: Eagle3Head, batch: TextBatch, places: Tensor, progress: float) -> Tensor:

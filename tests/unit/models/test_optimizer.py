@@ -40,3 +40,19 @@ def test_setting_the_rate_twice_does_not_compound() -> None:
     for factor in (0.1, 0.5):
         set_learning_rates(optimizers, factor)
     assert [optimizer.param_groups[0]["lr"] for optimizer in optimizers] == [0.25, 0.25]
+
+
+def test_muon_in_float32_updates_as_pytorchs_does() -> None:
+    first = build(TINY, vocabulary=32, seed=0)
+    gradients = [[torch.randn_like(each) for each in split_parameters(first)[0]] for _ in range(3)]
+    made = []
+    for dtype in (torch.bfloat16, torch.float32):
+        model = build(TINY, vocabulary=32, seed=0)
+        matrices, optimizer = split_parameters(model)[0], build_optimizers(model, 0.1, dtype)[0]
+        for step in gradients:
+            for matrix, gradient in zip(matrices, step, strict=True):
+                matrix.grad = gradient.clone()
+            optimizer.step()
+        made.append(torch.cat([matrix.detach().flatten() for matrix in matrices]))
+    moved = made[0] - torch.cat([matrix.detach().flatten() for matrix in split_parameters(first)[0]])
+    assert (made[0] - made[1]).norm() < 0.03 * moved.norm()
