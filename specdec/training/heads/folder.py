@@ -13,7 +13,7 @@ from transformers import LlamaConfig
 from specdec.engine.decoder import Decoder
 from specdec.engine.heads.config import HeadConfig
 from specdec.engine.heads.eagle3 import Eagle3Head
-from specdec.training.heads.rollout import STEPS, HeadAlpha
+from specdec.training.heads.rollout import CHAINED, STEPS, HeadAlpha
 from specdec.training.step_cost import StepCost
 from specdec.training.weights import CausalModel
 
@@ -189,8 +189,8 @@ bounds α. c, the duration of a draft relative to the target's pass over one tok
 ## Training
 
 * **Data**: {facts.tokens:,} tokens that the target wrote, as answers to {facts.prompts}, at temperatures 0, 0.7 and 1.
-* **Steps**: {steps:,} of {texts} texts each, with chains of {STEPS} drafts; forward KL, then total variation, which is
-  1 − α.
+* **Steps**: {steps:,} of {texts} texts each, the last {1 - CHAINED:.0%} with chains of {STEPS} drafts; forward KL, then
+  total variation, which is 1 − α.
 * **Reproduce**: `{facts.command}`; it resumes after a kill. Another machine has other rounding, so weights differ
   slightly.
 * **Licence**: the target's, whose output rows the head has.

@@ -19,6 +19,8 @@ STEPS = 3
 """Drafts of a chain."""
 _STRIDE, _ROWS = 64, 256
 """Lengths of texts and numbers of rows are rounded to multiples, since oneDNN builds kernels for each new shape."""
+CHAINED = 0.75
+"""Progress of a training from which chains have STEPS drafts; before, they have one, which takes half the time."""
 _DECAY = 0.8
 """Weight of each step's loss, relative to the step before."""
 
@@ -61,7 +63,7 @@ def batch_of(texts: Sequence[TargetText], device: torch.device) -> TextBatch:
     return TextBatch(states.to(device), tokens.to(device), start, drafting.to(device), likely)
 
 
-def rollout(head: Eagle3Head, batch: TextBatch) -> Iterator[Tensor]:
+def rollout(head: Eagle3Head, batch: TextBatch, steps: int = STEPS) -> Iterator[Tensor]:
     """Yield the logits of the draft ids [N, draft ids]; step k after position t guesses token t + k + 1."""
     count, start, shape = batch.states.shape[1], batch.start, batch.drafting.shape
     places = torch.arange(count, device=batch.states.device)
@@ -72,7 +74,7 @@ def rollout(head: Eagle3Head, batch: TextBatch) -> Iterator[Tensor]:
     residual, query = residual[:, start:].flatten(0, 1)[rows], query[:, :, start:]
     positions = places[start:].repeat(len(batch.tokens))[rows]
     chain: list[tuple[Tensor, Tensor]] = []
-    for step in range(1, STEPS + 1):
+    for step in range(1, steps + 1):
         scores = (query @ keys.transpose(-1, -2)).masked_fill(unseen, -torch.inf)
         own = [(query * key).sum(-1, keepdim=True) for key, _ in chain]
         weights = (torch.cat([scores, *own], -1).float() * head.scale).softmax(-1).to(values.dtype)
@@ -81,7 +83,7 @@ def rollout(head: Eagle3Head, batch: TextBatch) -> Iterator[Tensor]:
             attended = attended + weights[..., place, None] * value
         normed, fed = head.outputs(residual, attended.transpose(1, 2).flatten(0, 1)[rows].flatten(-2))
         yield head.lm_head(normed)[: len(drafting)].float()
-        if step < STEPS:
+        if step < steps:
             tokens = batch.tokens[:, start + step + 1 : count + step + 1].flatten()[rows]
             residual, *projected = _projected(head, fed, tokens, positions + step)
             query, key, value = (_spread(each[:, : len(drafting)], drafting, shape) for each in projected)
@@ -106,10 +108,10 @@ def _spread(rows: Tensor, drafting: Tensor, shape: torch.Size) -> Tensor:
 
 def loss_of(head: Eagle3Head, batch: TextBatch, places: Tensor, progress: float) -> Tensor:
     """Return the loss. `places` is the draft id of each id of the target, -1 for none; `progress` is from 0 to 1."""
-    weights = blend(progress)
+    weights, steps = blend(progress), STEPS if progress >= CHAINED else 1
     losses = [
         _DECAY**step * divergence_of(*likely, places, logits, weights)
-        for step, (likely, logits) in enumerate(zip(batch.likely, rollout(head, batch), strict=True))
+        for step, (likely, logits) in enumerate(zip(batch.likely[:steps], rollout(head, batch, steps), strict=True))
     ]
     return torch.stack(losses).sum()
 
