@@ -16,7 +16,7 @@ from specdec.engine.protocol import PromptReader
 from specdec.errors import InternalError
 from specdec.rules.draft import Verdict
 from specdec.wire.features import Features
-from verifier_service.backends.batch_plan import HeadDraft, Outcome, Row, ScheduledChunk, plan
+from verifier_service.backends.batch_plan import HeadDraft, Outcome, Row, ScheduledChunk, TokenPrefix, plan
 from verifier_service.backends.head_drafter import HeadDrafter
 from verifier_service.backends.model_step import Changes, ModelStep, Passed, PendingChanges, RunAheadFlags
 from verifier_service.backends.target_pass import verify_batch
@@ -191,7 +191,8 @@ def _successor(row: Row, step: ModelStep) -> Row | None:
     tokens = outcome.verdict.tokens
     if len(row.tokens) + len(tokens) >= row.limit or tokens[-1] in row.call.stop_token_ids:
         return None
-    return row.successor((*row.tokens, *tokens))
+    known = row.tokens if isinstance(row.tokens, TokenPrefix) else TokenPrefix([*row.tokens])
+    return row.successor(known.followed_by(tokens))
 
 
 class _DraftedRow(NamedTuple):
