@@ -250,7 +250,7 @@ train-smollm2-drafter: install-dev ## Distil a drafter for smollm2 from its own 
 .PHONY: train-smollm2-head
 train-smollm2-head: install-dev ## Train a draft head for smollm2 on texts that it writes (hours); resumes after a kill.
 	$(BIN)/specdec models get smollm2
-	$(BIN)/specdec train head --target smollm2 --data models/smollm2/texts.npz --tokens 715000 --epochs 3 \
+	$(BIN)/specdec train head --target smollm2 --data models/smollm2/texts.npz --tokens 337000 --epochs 6.5 \
 		--questions benchmarks/spec_bench.jsonl $(ARGS)
 
 clean: ## Remove what make created.
