@@ -146,7 +146,7 @@ def _fields(way: str, server: HttpServer) -> Mapping[str, Any]:
 
 
 def _turns_of(streams: int, scale: Scale) -> int:
-    return max(1, scale.chat_turns // math.isqrt(streams))
+    return max(min(3, scale.chat_turns), scale.chat_turns // math.isqrt(streams))
 
 
 def _turn(made: Slice) -> Turn:
