@@ -17,7 +17,7 @@ def test_passes_follow_one_another_until_nobody_has_asked(pair: Pair) -> None:
     last = pair.run(first)
     ((step, (second,)),) = pair.passes
     assert first in step.results
-    assert second.tokens == (3, *continuation(3, 1))
+    assert tuple(second.tokens) == (3, *continuation(3, 1))
     outcome = last.results[second]
     assert isinstance(outcome, Outcome)
     assert outcome.verdict.tokens == continuation(3, 2)[1:]
