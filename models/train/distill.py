@@ -76,7 +76,7 @@ def train_drafter(job: DrafterJob, target: LlamaForCausalLM, compute: Compute) -
         loss_of = _loss_of_step(job, number, divergences_of, _own_text(job, number, target, compute), compute)
         schedule = Schedule(job.steps[number], WARMUP, DECAY_SHARE)
         run = Run(f"drafter {number + 1}", schedule, ROWS * LENGTH, job.state / f"drafter-{number}.pt")
-        train(run, drafter, build_optimizers(drafter, RATE), loss_of)
+        train(run, drafter, build_optimizers(drafter, RATE, compute.dtype), loss_of)
     return drafter
 
 

@@ -49,5 +49,5 @@ def train_target(job: TargetJob, compute: Compute) -> LlamaForCausalLM:
         return loss_of_batch(lengths[length].batch(step, TOKENS_PER_STEP // length).to(compute.device))
 
     run = Run("target", schedule, TOKENS_PER_STEP, job.checkpoint)
-    train(run, model, build_optimizers(model, RATE), loss_of)
+    train(run, model, build_optimizers(model, RATE, compute.dtype), loss_of)
     return model

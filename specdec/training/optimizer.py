@@ -38,14 +38,15 @@ class Float32Muon(Muon):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Update the parameters by their gradients."""
+        """Update the parameters by their gradients; there is no closure."""
         for group in self.param_groups:
             for weight in group["params"]:
                 if weight.grad is None:
                     continue
                 state, momentum = self.state[weight], group["momentum"]
-                mean = state.setdefault("momentum_buffer", torch.zeros_like(weight.grad))
-                mean.lerp_(weight.grad, 1 - momentum)
+                if "momentum_buffer" not in state:
+                    state["momentum_buffer"] = torch.zeros_like(weight.grad)
+                mean = state["momentum_buffer"].lerp_(weight.grad, 1 - momentum)
                 update = _orthogonal(weight.grad.lerp(mean, momentum), group["ns_coefficients"], group["ns_steps"])
                 weight.mul_(1 - group["lr"] * group["weight_decay"])
                 weight.add_(update, alpha=-0.2 * math.sqrt(max(weight.shape)) * group["lr"])
@@ -62,7 +63,7 @@ def _orthogonal(matrix: Tensor, coefficients: tuple[float, float, float], steps:
     return wide if len(matrix) <= matrix.shape[1] else wide.T
 
 
-def build_optimizers(model: nn.Module, rate: float, dtype: torch.dtype = torch.bfloat16) -> tuple[Optimizer, ...]:
+def build_optimizers(model: nn.Module, rate: float, dtype: torch.dtype) -> tuple[Optimizer, ...]:
     """Create a Muon optimizer for the 2-D hidden matrices and an AdamW for embeddings and norms.
 
     Both have the peak rate `rate`; Muon's update is scaled to the size of AdamW's. `dtype` is that of the machine's

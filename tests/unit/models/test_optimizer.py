@@ -36,7 +36,7 @@ def test_hidden_matrices_go_to_muon_and_embeddings_and_norms_to_adamw() -> None:
 
 
 def test_setting_the_rate_twice_does_not_compound() -> None:
-    optimizers = build_optimizers(build(TINY, vocabulary=32, seed=0), 0.5)
+    optimizers = build_optimizers(build(TINY, vocabulary=32, seed=0), 0.5, torch.float32)
     for factor in (0.1, 0.5):
         set_learning_rates(optimizers, factor)
     assert [optimizer.param_groups[0]["lr"] for optimizer in optimizers] == [0.25, 0.25]

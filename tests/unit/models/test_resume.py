@@ -34,7 +34,7 @@ def _run(path: Path, dies_at: int | None = None) -> LlamaForCausalLM:
         return functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
 
     run = Run("tiny", Schedule(STEPS, 2, 0.5), tokens_per_step=48, checkpoint=path, checkpoint_seconds=0)
-    train(run, model, build_optimizers(model, 0.01), loss_of)
+    train(run, model, build_optimizers(model, 0.01, torch.float32), loss_of)
     return model
 
 
@@ -58,7 +58,7 @@ def test_training_changes_the_weights_and_a_finished_run_is_not_repeated(tmp_pat
 def test_a_save_that_dies_half_way_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "run.pt"
     model = build(TINY, vocabulary=32, seed=0)
-    optimizers = build_optimizers(model, 0.01)
+    optimizers = build_optimizers(model, 0.01, torch.float32)
     checkpoint.save(path, model, optimizers, step=3)
 
     def dies(*_: object) -> None:

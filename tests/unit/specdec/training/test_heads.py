@@ -161,7 +161,7 @@ def test_a_head_learns_its_texts(target: Path) -> None:
     ids = torch.arange(320)
     head = initial_head(teacher.model, model.decoder, ids, 0)
     frozen = head.lm_head.weight.clone()
-    optimizers, losses = build_optimizers(head, 2e-2), []
+    optimizers, losses = build_optimizers(head, 2e-2, torch.float32), []
     for _ in range(12):
         losses.append(loss := loss_of(head, batch, ids, 0.0))
         loss.backward()  # type: ignore[no-untyped-call]
