@@ -11,7 +11,7 @@ from gateway.tools.choice import ToolChoice
 from gateway.tools.custom import custom_tool, earlier_call
 from gateway.tools.message_reader import ReadMessage
 from gateway.tools.thinking import template_arguments
-from gateway.tools.values import MAX_TOOLS, Message, MessageDelta, Tool, ToolCall
+from gateway.tools.values import MAX_TOOLS, NO_PARAMETERS, Message, MessageDelta, Tool, ToolCall
 from specdec.errors import FieldInvalid, FieldRequired
 from specdec.protos.gateway.v1 import gateway_pb2 as pb
 from specdec.sampling.grammar import Grammar
@@ -147,7 +147,7 @@ def _custom_tool(place: str, tool: pb.Tool) -> Tool:
 def _tool(place: str, tool: pb.Tool) -> Tool:
     if tool.HasField("custom"):
         return _custom_tool(place, tool)
-    parameters = tool.parameters or '{"type": "object", "properties": {}}'
+    parameters = tool.parameters or NO_PARAMETERS
     try:
         schema = json.loads(parameters)
     except (ValueError, RecursionError) as error:

@@ -12,6 +12,9 @@ ROLES = ("system", "user", "assistant", "tool")
 MAX_TOOLS = 128
 """Most tools of a request, and most calls of a message."""
 
+NO_PARAMETERS = '{"type": "object", "properties": {}}'
+"""Schema of a function that names no parameters."""
+
 Document = Mapping[str, str]
 """Texts of a document by name, such as `title` and `text`."""
 

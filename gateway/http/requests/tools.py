@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 from gateway.http.requests.body import Body
 from gateway.tools.choice import TOOL_NAME, ToolChoice
 from gateway.tools.custom import custom_tool, earlier_call
-from gateway.tools.values import MAX_TOOLS, Tool, ToolCall
+from gateway.tools.values import MAX_TOOLS, NO_PARAMETERS, Tool, ToolCall
 from specdec.errors import FieldRequired
 
 _NAME = Annotated[str, Field(pattern=TOOL_NAME)]
@@ -100,8 +100,7 @@ class ToolBody(Body):
         given = self.function
         if given is None or self.type == "custom":
             raise FieldRequired(f"{place}.{self.type} is required", f"{place}.{self.type}")
-        parameters = '{"type": "object", "properties": {}}' if given.parameters is None else given.parameters
-        return Tool(given.name, given.description or "", parameters, bool(given.strict))
+        return Tool(given.name, given.description or "", given.parameters or NO_PARAMETERS, bool(given.strict))
 
 
 Tools = Annotated[list[ToolBody], Field(max_length=MAX_TOOLS, fail_fast=True)]
