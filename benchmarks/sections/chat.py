@@ -23,6 +23,8 @@ KINDS = {"questions": ("multi_turn", "qa", "math_reasoning", "translation"), "te
 """Categories of `spec_bench.jsonl` whose answers are new, and those whose answers repeat parts of the prompt."""
 _GOALS = {("questions", 0.0): Goal(1.3), ("questions", 1.0): Goal(1.15), ("texts", 0.0): Goal(1.8)}
 """Goals of one stream with the best sources."""
+_FEWEST = 3
+"""Fewest turns of several streams."""
 _MANY, _APART = Goal(0.97), Goal(0.95)
 """Goals of several streams, and of a head in a drafter relative to the same head in the verifier."""
 _TEXT = """\
@@ -146,7 +148,7 @@ def _fields(way: str, server: HttpServer) -> Mapping[str, Any]:
 
 
 def _turns_of(streams: int, scale: Scale) -> int:
-    return max(min(3, scale.chat_turns), scale.chat_turns // math.isqrt(streams))
+    return min(scale.chat_turns, max(_FEWEST, scale.chat_turns // math.isqrt(streams)))
 
 
 def _turn(made: Slice) -> Turn:
