@@ -87,8 +87,11 @@ class FedHead:
         decoder, facts, layers = load_ends(path, dtype, device, allow_pickle=pickle)
         head = load_head(head_folder, target_of(decoder, DTYPES[dtype], layers), allow_pickle=pickle)
         pack_products(head, options["products"])
+        if options.get("compiled"):
+            head.compile()
         features = features_name(head_folder, dtype)
         kv = HeadKv(head, DTYPES[dtype], decoder.device, kv_bytes, options["attention"], features)
+        kv.warm()
         return cls(head, kv, facts, features)
 
     @property

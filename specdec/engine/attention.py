@@ -60,7 +60,10 @@ def attending(step: AttentionStep) -> Iterator[None]:
 
 
 def attend(layer: int, query: Tensor, key: Tensor, value: Tensor, rule: AttentionRule) -> Tensor:
-    """Attend in the step that is set for this thread; shapes as in `AttentionStep.attend`."""
+    """Attend in the step that is set for this thread, also in compiled code; shapes as in `AttentionStep.attend`."""
+    if torch.compiler.is_compiling():
+        attended: Tensor = torch.ops.specdec.attend(query, key, value, layer, *rule)
+        return attended
     return _STEP.get().attend(layer, query, key, value, rule)
 
 
@@ -72,8 +75,6 @@ def _attend(
     rule = AttentionRule(
         options.get("scaling"), options.get("sliding_window"), options.get("softcap"), options.get("s_aux")
     )
-    if torch.compiler.is_compiling():
-        return torch.ops.specdec.attend(query, key, value, module.layer_idx, *rule), None
     return attend(module.layer_idx, query, key, value, rule), None  # type: ignore[arg-type]
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from specdec.engine.attention import ATTENTION_NAME
 from specdec.engine.batch import StateRows
-from specdec.engine.cpu.compiled_layers import CompiledLayers
+from specdec.engine.cpu.compiled_function import CompiledFunction, compiler_options
 from specdec.engine.cpu.cpp_library import HostCode
 from specdec.engine.cpu.joined_layers import JoinedLinear, join_layers
 from specdec.engine.cpu.product import pack_products
@@ -62,24 +62,10 @@ class Decoder:
 
     def compile(self) -> None:
         """Compile the model with PyTorch at its next passes: once for one token, and once for several."""
-        # A float that the layers share becomes a constant, not an input that every pass would convert to a tensor.
-        torch._dynamo.config.specialize_float = True
-        options: dict[str, Any] = {
-            # Without this, the compiled code would read the number of threads in every loop, and use one thread.
-            "cpp.threads": torch.get_num_threads(),
-            # The whole pass is C++, so other Python threads run meanwhile.
-            "cpp_wrapper": self.device.type == "cpu",
-            # Only the kernels are compiled with all optimizations, which would take long for the code that calls them.
-            "cpp_wrapper_build_separate": True,
-            # Shape checks take time in each pass, and the engine's check at load time compares the logits.
-            "size_asserts": False,
-        }
         layers = self._model.base_model  # without the head, which a smaller one may replace later
         join_layers(layers, JoinedLinear)  # layers that are not packed
-        layers.forward = CompiledLayers(layers, options)
+        layers.forward = CompiledFunction(layers.forward, compiler_options(self.device), 1)
         self.needs_interpreter = self.device.type != "cpu"
-        # C++ would need the interpreter to release a weight that only Python references; a view also references it.
-        self._views = [each.view_as(each) for each in (*layers.parameters(), *layers.buffers())]
 
     @property
     def config(self) -> Any:

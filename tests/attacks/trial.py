@@ -31,7 +31,7 @@ _MIB = 2**20
 FROZEN_STORE = "frozen_store"
 """Name of the attack on the session store itself."""
 _FROZEN = 2.0
-"""Seconds for which the small form freezes the session store."""
+"""Seconds for which the session store is frozen; requests that come to one frozen for longer are refused."""
 _APART = {made_up_users.__name__: "127.0.0.2"}
 """Address of the bystander, for kinds that share its own address fairly among all users named there."""
 
@@ -59,9 +59,9 @@ async def trial(target: Target, kind: str, size: int) -> Waits:
     return _waits(seen.waits, statuses)
 
 
-def most_more(kind: str, size: int) -> float:
+def most_more(kind: str) -> float:
     """Return how much longer than alone a bystander may wait during an attack, in seconds."""
-    return 1.0 + (_FROZEN * size if kind == FROZEN_STORE else 0.0)
+    return 1.0 + (_FROZEN if kind == FROZEN_STORE else 0.0)
 
 
 @asynccontextmanager
@@ -82,12 +82,12 @@ async def _attack(target: Target, kind: str, size: int) -> Sequence[int]:
 
 
 async def _frozen(target: Target, size: int) -> Sequence[int]:
-    """Freeze the session store, which no caller can, while 20 requests come."""
+    """Freeze the session store, which no caller can, while 20 requests come in the small form."""
     os.kill(target.store, signal.SIGSTOP)
     try:
         body = {"prompt": PROMPT, "max_tokens": 2, "user": "mallory"}
-        answers = asyncio.create_task(target.flood("/v1/completions", body, 20))
-        await asyncio.sleep(_FROZEN * size)
+        answers = asyncio.create_task(target.flood("/v1/completions", body, 20 * size))
+        await asyncio.sleep(_FROZEN)
     finally:
         os.kill(target.store, signal.SIGCONT)
     return [status for status, _ in await answers]
@@ -124,7 +124,7 @@ async def _row(target: Target, kind: str) -> bool:
     quiet, before = await control(target, 5.0), target.rss
     seen, peak = await _watched(target, kind)
     await asyncio.sleep(_SETTLE)
-    late = seen.p95 > quiet.p95 + most_more(kind, _LARGE)
+    late = seen.p95 > quiet.p95 + most_more(kind)
     bad = late or any(status >= 500 for status in seen.statuses)
     memory = "".join(f"{each / _MIB:8.0f}" for each in (before, peak, target.rss))
     answers = dict(Counter(seen.statuses))

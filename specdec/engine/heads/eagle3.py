@@ -13,6 +13,7 @@ from torch.nn.functional import rms_norm, silu
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from specdec.engine.attention import AttentionRule, attend
+from specdec.engine.cpu.compiled_function import CompiledFunction, compiler_options
 from specdec.engine.heads.config import HeadConfig
 
 
@@ -87,6 +88,7 @@ class Eagle3Head(nn.Module):
         self.down_proj = nn.Linear(layer.intermediate_size, width, bias=False)
         self.norm = Norm(width, eps)
         self.lm_head = nn.Linear(width, layer.vocab_size if ids is None else len(ids), bias=False)
+        self._fuse: Callable[[Tensor], Tensor] | None = None
         self._rotary = [LlamaRotaryEmbedding(layer)]  # in a list, since it is not part of a checkpoint
 
     @property
@@ -100,9 +102,15 @@ class Eagle3Head(nn.Module):
         return float(self.head_dim**-0.5)
 
     @property
-    def fuse(self) -> "Fusion":
-        """The part of the head that fuses the states of all taps."""
-        return Fusion(self.input_norm, self.fc_norm, self.fc)
+    def fuse(self) -> Callable[[Tensor], Tensor]:
+        """The part of the head that fuses the states of all taps, see `Fusion`."""
+        return self._fuse or Fusion(self.input_norm, self.fc_norm, self.fc)
+
+    def compile(self) -> None:
+        """Compile the head with PyTorch at its next passes: once for one pair, and once for several. Call this last."""
+        options = compiler_options(self.norm.weight.device)
+        self._fuse = CompiledFunction(self.fuse, options, 0)
+        self.forward = CompiledFunction(self.forward, options, 0)
 
     def blank(self, count: int) -> Tensor:
         """Return zeros in place of tapped states [count, taps · target hidden]."""

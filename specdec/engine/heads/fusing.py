@@ -1,6 +1,6 @@
 """A target's engine that keeps the states of sequences, fused for a draft head that runs in a drafter."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -10,7 +10,6 @@ from torch import Tensor
 from specdec.engine.batch import Chunk
 from specdec.engine.heads.checkpoint import features_name
 from specdec.engine.heads.config import read_config
-from specdec.engine.heads.eagle3 import Fusion
 from specdec.engine.heads.headed import load_target_head
 from specdec.engine.heads.pending import PendingStates
 from specdec.engine.kv.pool import KvMemory
@@ -23,7 +22,7 @@ class FusingEngine:
     Of the states that were not taken, the last are kept.
     """
 
-    def __init__(self, target: NativeEngine, fuse: Fusion, features: str, most_bytes: int) -> None:
+    def __init__(self, target: NativeEngine, fuse: Callable[[Tensor], Tensor], features: str, most_bytes: int) -> None:
         """Create the engine; `most_bytes` bounds the states that are kept of one sequence."""
         self.target = target
         self.features = features

@@ -18,6 +18,9 @@ from specdec.engine.kv.layout import KvLayout
 from specdec.engine.kv.pool import KvMemory, KvPool
 from specdec.errors import ModelRefused
 
+_TRIAL = "trial"
+"""Name of the sequence of the first passes."""
+
 
 class HeadKv:
     """The memory of one head. A sequence that begins after its first token shares nothing with others."""
@@ -122,6 +125,17 @@ class HeadKv:
     def reserve(self, session: str, position: int) -> bool:
         """Take memory for the slots before `position`; False if there is none now."""
         return self._pool.reserve(session, position - self._first[session])
+
+    def warm(self) -> None:
+        """Run a pass over several slots and one over one, for which a compiled head compiles. Call this first."""
+        if not self.open(_TRIAL, 3, [0], "", 0):
+            return
+        if self.reserve(_TRIAL, 3):
+            for count in (2, 1):
+                states = self._head.norm.weight.new_zeros(count, self._head.config.layer.hidden_size)
+                self.run([_TRIAL], states, [[0] * count])
+            self.truncate(_TRIAL, 0)
+        self.close(_TRIAL)
 
     @torch.inference_mode()
     def run(self, sessions: Sequence[str], states: Tensor, tokens: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:

@@ -1,5 +1,6 @@
 """An engine with a head drafts like a plain head over the target's own states, however its sequences are computed."""
 
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor
 
 from specdec.engine.batch import Chunk
+from specdec.engine.cpu.compiled_function import CompiledFunction
 from specdec.engine.heads import sequences
 from specdec.engine.native import NativeEngine
 from tests.support.tiny_heads import draft_ids
@@ -36,6 +38,22 @@ def test_drafts_follow_from_the_targets_states(variant: str, target: Path, tmp_p
     close(found, scene.head.drafted(plain(TOKENS[:30]), TOKENS[:31], [5, 6]))
     allowed = torch.zeros(320, dtype=torch.bool).index_fill_(0, draft_ids(100, 320), True)
     assert torch.equal(found.isfinite(), allowed.expand(3, -1))
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # PyTorch's compiler uses deprecated PyTorch calls
+def test_a_compiled_head_drafts_the_same(target: Path, tmp_path: Path, plain: Callable) -> None:
+    scene, others = Scene(target, tmp_path, "fc_norm, norm_output", compiled=True), TOKENS[::-1]
+    scene.open("a")
+    scene.open("b", others)
+    assert isinstance(scene.engine.head._head.forward, CompiledFunction)
+    for end in (9, 10, 14):  # one state, several, and two sequences in a pass
+        scene.compute(("a", TOKENS[scene.engine.length("a") : end]), ("b", others[scene.engine.length("b") : end]))
+        for drafting in (["a"], ["b"]) if end < 14 else (["a", "b"],):
+            tokens = {"a": TOKENS[: end + 1], "b": others[: end + 1]}
+            found = scene.draft(drafting, [tokens[name][-1] for name in drafting], [[1, 2]] * len(drafting))
+            for name, logits in zip(drafting, found, strict=True):
+                close(logits, scene.head.drafted(plain(tokens[name][:-1]), tokens[name], [1, 2]))
 
 
 def test_rejected_drafts_leave_nothing(target: Path, tmp_path: Path, plain: Callable) -> None:

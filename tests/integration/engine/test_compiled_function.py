@@ -1,4 +1,4 @@
-"""Compiled layers return the same as the layers themselves, for every way to call them."""
+"""A compiled function returns the same as the function itself, for every way to call it."""
 
 import shutil
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutput
 
-from specdec.engine.cpu.compiled_layers import CompiledLayers, _Direct
+from specdec.engine.cpu.compiled_function import CompiledFunction, _Direct
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler"),
@@ -57,11 +57,29 @@ def states_and_more(states: Tensor) -> BaseModelOutput:
 )
 def test_every_pass_is_as_without_compilation(between: Any, output: Any, direct: bool) -> None:
     layers = Layers(between, output)
-    compiled = CompiledLayers(layers, {})
+    compiled = CompiledFunction(layers.forward, {}, 1)
     with torch.inference_mode():
         for turn, count in enumerate((1, 5, 1, 8, 5, 1)):
             ids, places = torch.arange(turn, turn + count)[None], torch.arange(9, 9 + count)[None]
-            found, expected = compiled(ids, places, scale=2.0), layers(ids, places, scale=2.0)
+            given = {"input_ids": ids, "position_ids": places, "scale": 2.0}
+            found, expected = compiled(**given), layers(**given)
             assert type(found) is type(expected)
             torch.testing.assert_close(dict(found), dict(expected))
     assert [isinstance(run, _Direct) for run in compiled._runs.values()] == [direct, direct]
+
+
+def test_any_number_of_tensors_changes_from_call_to_call() -> None:
+    scale = nn.Parameter(torch.randn(8, generator=torch.Generator().manual_seed(2)))
+
+    def paired(states: Tensor, tokens: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        moved = states * scale + tokens[:, None]
+        return moved, moved * positions[:, None]
+
+    compiled = CompiledFunction(paired, {}, 0)
+    with torch.inference_mode():
+        for turn, count in enumerate((1, 5, 1, 8, 5, 1)):
+            states, tokens = torch.full((count, 8), turn + 0.5), torch.arange(turn, turn + count)
+            torch.testing.assert_close(
+                compiled(states, tokens, positions=tokens + 3), paired(states, tokens, positions=tokens + 3)
+            )
+    assert all(isinstance(run, _Direct) for run in compiled._runs.values())
