@@ -5,6 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, WithJsonSchema
 
+from gateway.bounds import MAX_MESSAGES
 from gateway.http.messages_api.content import messages_of, text_of_blocks
 from gateway.http.requests.body import Body
 from gateway.http.requests.completions import ChatBody
@@ -103,7 +104,7 @@ class CountBody(Body):
     )
 
     model: ModelName | None = None
-    messages: list[AnthropicMessage] = Field(json_schema_extra={"minItems": 1})
+    messages: list[AnthropicMessage] = Field(max_length=MAX_MESSAGES, fail_fast=True, json_schema_extra={"minItems": 1})
     system: Blocks | None = None
     tools: Annotated[list[ObjectText], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: AnthropicChoice | None = None

@@ -40,9 +40,9 @@ from gateway.http.requests.fields import (
     Truncation,
     Unread,
 )
-from gateway.http.requests.messages import Messages, TemplateBody, ThinkingFields, chat_prompt
+from gateway.http.requests.messages import Messages, TemplateBody, ThinkingFields
 from gateway.http.requests.tools import ToolsBody
-from gateway.request import GenerationRequest, Prompt, TextPrompt, is_seeded, named_options, sampling_params
+from gateway.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt, is_seeded, named_options, sampling_params
 from gateway.tools.formats import DEFAULT, ToolFormat
 from specdec.beams.options import BeamOptions, EarlyStopping
 from specdec.errors import FieldInvalid, FieldRequired
@@ -356,7 +356,7 @@ class ChatBody(GenerationBody, ToolsBody, ThinkingFields, TemplateBody, _ChatDef
             raise FieldInvalid("top_logprobs is only allowed when logprobs is true", "top_logprobs")
         logprobs = self.top_logprobs or 0 if self.logprobs else None
         arguments = self.thinking_arguments | (self.chat_template_kwargs or {})
-        prompt = self.opened(chat_prompt(self.messages, arguments))
+        prompt = self.opened(ChatPrompt(self.messages, template_arguments=arguments))
         request = self._request((prompt,), request_id, (limit, None), logprobs)
         prediction = self.prediction.content if self.prediction else ""
         shown = self.include_reasoning is not False

@@ -3,7 +3,8 @@
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, GetCoreSchemaHandler, GetPydanticSchema
+from pydantic_core import CoreSchema, core_schema
 
 from gateway.bounds import MAX_MESSAGES
 from gateway.http.requests.body import Body
@@ -102,17 +103,21 @@ class ThinkingFields(Body):
         return template_arguments(self.reasoning_effort, thinks, self.budget)
 
 
-Messages = Annotated[list[MessageBody], Field(max_length=MAX_MESSAGES, fail_fast=True)]
+def _messages(bodies: list[MessageBody]) -> tuple[Message, ...]:
+    return tuple(_message(f"messages[{index}]", body) for index, body in enumerate(bodies))
 
 
-def chat_prompt(messages: list[MessageBody], arguments: dict[str, Any] | None = None) -> ChatPrompt:
-    """The conversation; "developer" is OpenAI's newer name of the role that chat templates call "system".
+def _read(_: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    """How messages are read: as bodies, which are converted at once."""
+    bodies = handler.generate_schema(Annotated[list[MessageBody], Field(max_length=MAX_MESSAGES, fail_fast=True)])
+    return core_schema.no_info_after_validator_function(_messages, bodies)
 
-    Raises:
-        FieldRequired: a message of the system or the user has no content.
-    """
-    turns = tuple(_message(f"messages[{index}]", message) for index, message in enumerate(messages))
-    return ChatPrompt(turns, template_arguments=arguments or {})
+
+Messages = Annotated[tuple[Message, ...], GetPydanticSchema(_read)]
+"""The messages of a conversation. A body stays until its answer ends, and a message takes less memory than its body.
+
+Reading them raises FieldRequired if a message of the system or the user has no content.
+"""
 
 
 def _message(place: str, message: MessageBody) -> Message:
@@ -120,6 +125,7 @@ def _message(place: str, message: MessageBody) -> Message:
     if content is None and message.role not in ("assistant", "tool"):
         raise FieldRequired(f"{place}.content is required", f"{place}.content")
     return Message(
+        # "developer" is OpenAI's newer name of the role that chat templates call "system".
         role="system" if message.role == "developer" else message.role,
         content=content or "",
         tool_calls=tuple(

@@ -7,9 +7,9 @@ from pydantic import ConfigDict, Field, WithJsonSchema
 
 from gateway.http.requests.body import Body
 from gateway.http.requests.fields import ModelName, TemplateArguments, TokenIds
-from gateway.http.requests.messages import Messages, TemplateBody, chat_prompt
+from gateway.http.requests.messages import Messages, TemplateBody
 from gateway.http.requests.tools import Tools, ToolsBody
-from gateway.request import Prompt, TextPrompt, check_prompt
+from gateway.request import ChatPrompt, Prompt, TextPrompt, check_prompt
 from specdec.errors import FieldRequired
 
 
@@ -36,7 +36,7 @@ class TokenizeBody(TemplateBody):
             raise FieldRequired("exactly one of prompt and messages is required", "prompt")
         prompt: Prompt = TextPrompt(self.prompt or "", special=self.add_special_tokens is not False)
         if self.messages is not None:
-            chat = self.opened(chat_prompt(self.messages, self.chat_template_kwargs))
+            chat = self.opened(ChatPrompt(self.messages, template_arguments=self.chat_template_kwargs or {}))
             prompt = replace(chat, tools=ToolsBody(tools=self.tools).asked().offered())
         check_prompt(prompt)
         return prompt

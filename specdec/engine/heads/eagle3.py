@@ -110,7 +110,7 @@ class Eagle3Head(nn.Module):
         """Compile the head with PyTorch at its next passes: once for one pair, and once for several. Call this last."""
         options = compiler_options(self.norm.weight.device)
         self._fuse = CompiledFunction(self.fuse, options, 0)
-        self.forward = CompiledFunction(self.forward, options, 0)
+        self.forward = CompiledFunction(self.forward, options, 0)  # type: ignore[method-assign]
 
     def blank(self, count: int) -> Tensor:
         """Return zeros in place of tapped states [count, taps · target hidden]."""
