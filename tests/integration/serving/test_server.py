@@ -192,3 +192,21 @@ async def test_a_path_that_is_no_text_harms_nobody_else(server: GrpcServer, chan
     writer.close()
     reply = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=10)
     assert reply.status == health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+async def test_pings_are_answered_however_often_they_come(server: GrpcServer) -> None:
+    host, port = server.address.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    settings, ping = b"\0\0\0\4\0\0\0\0\0", b"\0\0\x08\6\0\0\0\0\0anything"
+    writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + settings)
+    kinds = list[int]()
+    async with asyncio.timeout(20):
+        for turn in range(1, 5):
+            writer.write(ping * 1000)
+            while kinds.count(6) < 1000 * turn:
+                header = await reader.readexactly(9)
+                kinds.append(header[3])
+                await reader.readexactly(int.from_bytes(header[:3]))
+    assert 7 not in kinds  # GOAWAY
+    writer.close()
+    await writer.wait_closed()
