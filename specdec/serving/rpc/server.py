@@ -29,8 +29,8 @@ LIVENESS = "liveness"
 _OPTIONS = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.keepalive_permit_without_calls", 1),
-    # Pings are answered however often they come, which takes little. Where the C core counts them, each ping after the
-    # one that ends the connection takes it a hundred times as long, and the connection does not end.
+    # Pings are answered however often they come, which takes little. Where the C core counts them, each ping of a flood
+    # after the one that ends the connection takes it a hundred times as long.
     ("grpc.http2.max_ping_strikes", 0),
     # A client that resets its calls must answer a ping for each, so it cannot reset them faster than they are read.
     ("grpc.http2.ping_on_rst_stream_percent", 100),
