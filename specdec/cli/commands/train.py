@@ -87,6 +87,10 @@ def head(
         Path | None,
         typer.Option(help="Folder of texts and checkpoints, to resume from or to continue with more tokens."),
     ] = None,
+    start: Annotated[
+        Path | None,
+        typer.Option(help="Folder of an earlier head of this target to continue from; keeps its draft ids."),
+    ] = None,
     draft_ids: Annotated[int, typer.Option(min=1, help="Number of ids that the head drafts.")] = 8192,
     epochs: Annotated[float, typer.Option(min=0.01, help="Number of passes over the texts.")] = 4.0,
     disk: Annotated[str, typer.Option(help="Largest size of the texts with their states on disk.")] = "16GiB",
@@ -109,7 +113,19 @@ def head(
     place = out or known_models.cache() / f"{folder.name}-head"
     kept = state or known_models.cache() / ".training" / place.name
     plan = HeadPlan(
-        folder, place, kept, tuple(prompts or ()), data, questions, tokens, draft_ids, epochs, most, seed, threads
+        folder,
+        place,
+        kept,
+        tuple(prompts or ()),
+        data,
+        questions,
+        tokens,
+        draft_ids,
+        epochs,
+        most,
+        seed,
+        threads,
+        start,
     )
     found = mean(train_head(plan))
     rates = f"α {found.sampled[0]:.3f} at temperature 1 and {found.greedy[0]:.3f} at 0 for the first draft"

@@ -4,6 +4,7 @@ import hashlib
 import statistics
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,10 +12,11 @@ from pydantic import ByteSize
 from torch import Tensor
 
 from specdec.engine.batch import Chunk
+from specdec.engine.heads.checkpoint import features_name, load_head
 from specdec.engine.heads.eagle3 import Eagle3Head
-from specdec.engine.heads.headed import HeadedEngine
-from specdec.engine.native import NativeEngine, load_checked
-from specdec.errors import ConfigError
+from specdec.engine.heads.headed import HeadedEngine, target_of
+from specdec.engine.native import CheckedModel, NativeEngine, load_checked
+from specdec.errors import ConfigError, ModelRefused
 from specdec.training import answers, checkpoint, compute, evaluate, loop, prompts
 from specdec.training.answers import KEPT
 from specdec.training.heads.folder import HeadFacts, export_head, initial_head, render, usual_taps
@@ -71,9 +73,15 @@ def train_head(plan: HeadPlan) -> Mapping[str, HeadAlpha]:
     writer = TextWriter(plan, data, teacher, NativeEngine.of(model, memory))
     taught, asked = writer.taught(), writer.asked()
     vocabulary = model.decoder.config.vocab_size
-    ids = answers.ranked_ids(((text.ids, text.log_probs) for text in taught), vocabulary, plan.draft_ids)
+    start = None if plan.start is None else _start(plan.start, model)
+    if start is None or start.ids is None:
+        ids = answers.ranked_ids(((text.ids, text.log_probs) for text in taught), vocabulary, plan.draft_ids)
+    else:
+        ids = start.ids
     ids = ids.to(machine.device)
     head = initial_head(teacher.model, model.decoder, ids, plan.seed)
+    if start is not None:
+        _continue(plan.start, head, start)
     steps = max(1, round(plan.epochs * len(taught) / ROWS))
     _fit(plan, head, ids, taught, steps, machine)
     found = {name: alpha_of(head, ids, *texts) for name, texts in asked.items()}
@@ -81,6 +89,7 @@ def train_head(plan: HeadPlan) -> Mapping[str, HeadAlpha]:
     save_tokens(plan.out / TEXTS, taught, writer.batches, model.facts.tokenizer_hash)
     named = "".join(f" --prompts {file.name}" for file in plan.prompts)
     named += "" if plan.data is None else f" --data {plan.data.name}"
+    named += "" if plan.start is None else f" --start {plan.start.name}"
     options = f"--tokens {plan.tokens} --draft-ids {plan.draft_ids} --epochs {plan.epochs:g} --seed {plan.seed}"
     facts = HeadFacts(
         target=plan.target.name,
@@ -95,6 +104,24 @@ def train_head(plan: HeadPlan) -> Mapping[str, HeadAlpha]:
     )
     (plan.out / "README.md").write_text(render(facts), encoding="utf-8")
     return found
+
+
+def _start(folder: Path, model: CheckedModel) -> Eagle3Head:
+    """Load the head that the training starts from."""
+    decoder = model.decoder
+    try:
+        return load_head(folder, target_of(decoder, torch.float32, decoder.config.num_hidden_layers))
+    except ModelRefused as error:
+        raise ConfigError(f"--start {error}") from error
+
+
+def _continue(folder: Path | None, head: Eagle3Head, start: Eagle3Head) -> None:
+    """Give a head the weights of another, which must be of the kind that is trained here."""
+    same = (head.config.fc_norm, head.config.norm_output) == (start.config.fc_norm, start.config.norm_output)
+    shapes, given = ({name: each.shape for name, each in one.state_dict().items()} for one in (head, start))
+    if not same or head.taps != start.taps or shapes != given:
+        raise ConfigError(f"--start {folder}: the head has other options than those that are trained")
+    head.load_state_dict(start.state_dict())
 
 
 def _data(plan: HeadPlan) -> HeadData:
@@ -139,7 +166,8 @@ def _fit(
             return loss_of(head, batch, places, step / steps)
 
     tokens = hashlib.sha256(torch.cat([text.tokens for text in taught]).numpy().tobytes()).hexdigest()[:16]
-    kept = plan.state / f"head-{tokens}-{len(ids)}-{steps}.pt"
+    started = "" if plan.start is None else f"-{features_name(plan.start, '')[-16:]}"
+    kept = plan.state / f"head-{tokens}-{len(ids)}-{steps}{started}.pt"
     run = loop.Run("head", Schedule(steps, WARMUP, DECAY_SHARE), ROWS * answers.NEW_TOKENS, kept)
     loop.train(run, head, build_optimizers(head, RATE, machine.dtype), loss)
 

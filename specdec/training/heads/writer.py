@@ -51,6 +51,8 @@ class HeadPlan:
     seed: int = 0
     threads: int | None = None
     """Number of CPU threads; None takes PyTorch's choice."""
+    start: Path | None = None
+    """Folder of a head of the target to continue from, with its draft ids; None is a new one."""
 
 
 @dataclass(frozen=True)

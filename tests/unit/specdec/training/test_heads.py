@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from specdec.cli.app import status_of
 from specdec.engine.heads.checkpoint import HeadTarget, load_head
@@ -203,6 +204,23 @@ def test_a_training_continues_the_texts_of_an_earlier_one(target: Path, tmp_path
     other = make_tiny_model(tmp_path / "target", layers=4, spread=0.3, context=2048, vocab_size=300)
     with pytest.raises(ConfigError, match="another tokenizer"):
         train_head(replace(again, target=other, state=tmp_path / "third"))
+
+
+@pytest.mark.usefixtures("small")
+def test_a_training_continues_from_an_earlier_head(target: Path, tmp_path: Path) -> None:
+    plan = HeadPlan(target, tmp_path / "head", tmp_path / "state", tokens=300, draft_ids=50, epochs=1)
+    train_head(plan)
+    again = replace(plan, out=tmp_path / "again", start=plan.out, draft_ids=128, epochs=0.01)
+    train_head(again)
+    train_head(fresh := replace(again, out=tmp_path / "fresh", start=None, draft_ids=50))
+    first, second, other = (load_file(each.out / "model.safetensors") for each in (plan, again, fresh))
+    assert torch.equal(first["d2t"], second["d2t"])
+    name = "layers.0.mlp.down_proj.weight"
+    assert (first[name] - second[name]).norm() < 0.5 * (first[name] - other[name]).norm()
+    assert "--start head" in (again.out / "README.md").read_text()
+    unlike = make_tiny_head(tmp_path / "unlike", taps=(0, 1, 2))
+    with pytest.raises(ConfigError, match=r"--start .*unlike"):
+        train_head(replace(again, start=unlike))
 
 
 def test_tokens_are_computed_as_they_were_written(target: Path, tmp_path: Path) -> None:
