@@ -28,31 +28,33 @@ class Chunk:
 class StateRows:
     """Destination of the hidden states of a pass: one tensor for each tapped layer."""
 
-    def __init__(self, total: int, whole: "StateRows | None" = None, rows: Sequence[int] = ()) -> None:
-        """Expect the states of `total` tokens, which are the tokens `rows` of `whole` if it is given."""
+    def __init__(self, total: int) -> None:
+        """Expect the states of `total` tokens."""
         self._total = total
-        self._whole = whole
-        self._rows = rows
-        self.layers: tuple[Tensor, ...] = ()
-        """States [T, hidden] of each tapped layer, in the order of the taps; empty before the pass."""
+        self._layers: tuple[Tensor, ...] = ()
+        self._parts: list[tuple[list[int], StateRows]] = []
+        """Rows and states of each part of the pass."""
 
     def part(self, rows: Sequence[int]) -> "StateRows":
-        """Return the destination of a part of the pass that computes the tokens `rows`."""
-        return StateRows(len(rows), self, rows)
+        """Return the destination of a part of the pass that computes the tokens `rows`. Parts may run in threads."""
+        part = StateRows(len(rows))
+        self._parts.append((list(rows), part))
+        return part
 
     def put(self, layers: Sequence[Tensor]) -> None:
-        """Store the states of all tokens [T, hidden] of each layer, without a copy unless they are a part."""
-        if self._whole is None:
-            self.layers = tuple(layers)
-        else:
-            self._whole.merge(self._rows, layers)
+        """Store the states of all tokens [T, hidden] of each layer, without a copy."""
+        self._layers = tuple(layers)
 
-    def merge(self, rows: Sequence[int], layers: Sequence[Tensor]) -> None:
-        """Copy the states of a part to the rows of its tokens."""
-        if not self.layers:
-            self.layers = tuple(each.new_empty(self._total, *each.shape[1:]) for each in layers)
-        for whole, own in zip(self.layers, layers, strict=True):
-            whole[list(rows)] = own
+    @property
+    def layers(self) -> tuple[Tensor, ...]:
+        """States [T, hidden] of each tapped layer, in the order of the taps; empty before the pass."""
+        if not self._parts:
+            return self._layers
+        whole = tuple(each.new_empty(self._total, *each.shape[1:]) for each in self._parts[0][1].layers)
+        for rows, part in self._parts:
+            for layer, own in zip(whole, part.layers, strict=True):
+                layer[rows] = own
+        return whole
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,12 @@
 """Chunks of many sessions become one packed row."""
 
-import pytest
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
-from specdec.engine.batch import Chunk, pack
+import pytest
+import torch
+
+from specdec.engine.batch import Chunk, StateRows, pack
 from specdec.errors import InternalError
 from specdec.trees.tree import Tree
 
@@ -60,3 +64,21 @@ def test_tokens_may_be_any_sequence() -> None:
 def test_a_malformed_chunk_is_refused(chunks: list[Chunk], told: str) -> None:
     with pytest.raises(InternalError, match=told):
         pack(chunks, [0] * len(chunks), vocab_size=16)
+
+
+def test_the_states_of_parts_are_joined_whichever_ends_first() -> None:
+    states = [torch.arange(10.0).view(5, 2) + layer for layer in (0.0, 100.0)]
+    together = Barrier(2)
+
+    def run(part: StateRows, rows: list[int]) -> None:
+        own = [each[rows] for each in states]
+        together.wait()
+        part.put(own)
+
+    with ThreadPoolExecutor(2) as threads:
+        for _ in range(300):
+            whole = StateRows(5)
+            parts = [(whole.part(rows), rows) for rows in ([0, 2, 4], [1, 3])]
+            for ran in [threads.submit(run, *part) for part in parts]:
+                ran.result()
+            assert all(torch.equal(found, expected) for found, expected in zip(whole.layers, states, strict=True))
