@@ -42,20 +42,13 @@ def embedding(target: Path) -> Tensor:
 class Scene:
     """An engine with a head, and the same head in plain operations."""
 
-    def __init__(
-        self,
-        target: Path,
-        folder: Path,
-        variant: str = "speculators",
-        kv_bytes: int = 2**20,
-        *,
-        compiled: bool = False,
-    ) -> None:
+    def __init__(self, target: Path, folder: Path, variant: str = "speculators", kv_bytes: int = 2**20) -> None:
         layout, options = VARIANTS[variant]
         found: Layout = "eagle" if layout == "eagle" else "speculators"
         make_tiny_head(folder, found, options, taps=TAPS)
-        given = {"dtype": "float32", "device": "cpu", "threads": None, "compiled": compiled}
-        self.engine = HeadedEngine.load(folder, target, kv_bytes=kv_bytes, wide_threads=None, **given)
+        self.engine = HeadedEngine.load(
+            folder, target, kv_bytes=kv_bytes, wide_threads=None, dtype="float32", device="cpu", threads=None
+        )
         self.head = PlainHead(folder, options, embedding(target))
 
     def open(self, session: str, tokens: Sequence[int] = TOKENS, *, follow: bool = True) -> int:

@@ -11,6 +11,7 @@ from torch import Tensor
 from specdec.engine.batch import Chunk
 from specdec.engine.cpu.compiled_function import CompiledFunction
 from specdec.engine.heads import sequences
+from specdec.engine.heads.eagle3 import Eagle3Head
 from specdec.engine.native import NativeEngine
 from tests.support.tiny_heads import draft_ids
 from tests.support.tiny_models import make_tiny_model
@@ -43,10 +44,13 @@ def test_drafts_follow_from_the_targets_states(variant: str, target: Path, tmp_p
 @pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # PyTorch's compiler uses deprecated PyTorch calls
 def test_a_compiled_head_drafts_the_same(target: Path, tmp_path: Path, plain: Callable) -> None:
-    scene, others = Scene(target, tmp_path, "fc_norm, norm_output", compiled=True), TOKENS[::-1]
+    scene, others = Scene(target, tmp_path, "fc_norm, norm_output"), TOKENS[::-1]
+    head = scene.engine.head._head
+    assert isinstance(head, Eagle3Head)
+    head.compile()
+    assert isinstance(head.forward, CompiledFunction)
     scene.open("a")
     scene.open("b", others)
-    assert isinstance(scene.engine.head._head.forward, CompiledFunction)
     for end in (9, 10, 14):  # one state, several, and two sequences in a pass
         scene.compute(("a", TOKENS[scene.engine.length("a") : end]), ("b", others[scene.engine.length("b") : end]))
         for drafting in (["a"], ["b"]) if end < 14 else (["a", "b"],):
