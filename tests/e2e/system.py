@@ -87,6 +87,13 @@ def environment() -> dict[str, str]:
     return kept | {"NO_COLOR": "1", "OMP_NUM_THREADS": "1"}
 
 
+def run_module(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run `python -m` to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", *arguments], cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=1100
+    )
+
+
 def alive(pid: int) -> bool:
     """Whether a process exists and is not a zombie."""
     try:
