@@ -82,7 +82,7 @@ async def _attack(target: Target, kind: str, size: int) -> Sequence[int]:
 
 
 async def _frozen(target: Target, size: int) -> Sequence[int]:
-    """Freeze the session store, which no caller can, while 20 requests come in the small form."""
+    """Freeze the session store, which no caller can, while 20 · `size` requests come."""
     os.kill(target.store, signal.SIGSTOP)
     try:
         body = {"prompt": PROMPT, "max_tokens": 2, "user": "mallory"}

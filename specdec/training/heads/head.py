@@ -81,7 +81,7 @@ def train_head(plan: HeadPlan) -> Mapping[str, HeadAlpha]:
     ids = ids.to(machine.device)
     head = initial_head(teacher.model, model.decoder, ids, plan.seed)
     if start is not None:
-        _continue(plan.start, head, start)
+        _continue(head, start)
     steps = max(1, round(plan.epochs * len(taught) / ROWS))
     _fit(plan, head, ids, taught, steps, machine)
     found = {name: alpha_of(head, ids, *texts) for name, texts in asked.items()}
@@ -115,12 +115,12 @@ def _start(folder: Path, model: CheckedModel) -> Eagle3Head:
         raise ConfigError(f"--start {error}") from error
 
 
-def _continue(folder: Path | None, head: Eagle3Head, start: Eagle3Head) -> None:
+def _continue(head: Eagle3Head, start: Eagle3Head) -> None:
     """Give a head the weights of another, which must be of the kind that is trained here."""
     same = (head.config.fc_norm, head.config.norm_output) == (start.config.fc_norm, start.config.norm_output)
     shapes, given = ({name: each.shape for name, each in one.state_dict().items()} for one in (head, start))
     if not same or head.taps != start.taps or shapes != given:
-        raise ConfigError(f"--start {folder}: the head has other options than those that are trained")
+        raise ConfigError("--start: the head has other options than those that are trained")
     head.load_state_dict(start.state_dict())
 
 

@@ -219,7 +219,7 @@ def test_a_training_continues_from_an_earlier_head(target: Path, tmp_path: Path)
     assert (first[name] - second[name]).norm() < 0.5 * (first[name] - other[name]).norm()
     assert "--start head" in (again.out / "README.md").read_text()
     unlike = make_tiny_head(tmp_path / "unlike", taps=(0, 1, 2))
-    with pytest.raises(ConfigError, match=r"--start .*unlike"):
+    with pytest.raises(ConfigError, match="--start: the head has other options"):
         train_head(replace(again, start=unlike))
 
 
