@@ -157,6 +157,11 @@ def place_share(tenant: str) -> Share:
     return Share(share) if tenant.startswith(_KEYED) else Share(_CLIENT.get(), share)
 
 
+def pseudonyms(share: Share) -> Share:
+    """Return hashes of a share's names, to tell callers apart without their names; an empty name stays empty."""
+    return Share(*(name and _short_hash(name) for name in share))
+
+
 def cache_domain(tenant: str, salt: str, adapter: str = "") -> str:
     """Return the prefix cache domain. Only requests of one tenant, salt and adapter share cached prefixes.
 

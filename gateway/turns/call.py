@@ -36,7 +36,7 @@ def make_call(
     *,
     clamp: bool = False,
 ) -> GenerationCall:
-    """Return the call for the whole generation; session and epoch are set when it is sent.
+    """Return the call for the whole generation; session, epoch, client and user are set later.
 
     Args:
         prompt: every token before the output: the session's history, then the request's own prompt.

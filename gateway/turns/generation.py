@@ -11,7 +11,7 @@ from typing import TypeVar
 import structlog
 
 from gateway.admission import AT_ONCE, Places, RequestPlaces
-from gateway.callers.caller import key_tenant, place_share
+from gateway.callers.caller import key_tenant, place_share, pseudonyms
 from gateway.request import GenerationRequest
 from gateway.store.values import Opened, SessionView, TurnView
 from gateway.tasks import Shared, retry
@@ -229,19 +229,19 @@ class Generator:
         _, info = await model.pool.wait_for_verifier(session_id, fingerprint, services.settings.failover.arrival)
         encode = partial(_encoded, model.prompts, request, info.context_length, history)
         added, words, predicted = await encoded.get(encode)
-        clamp = services.settings.max_tokens_over_room == "clamp"
+        clamp, mode = services.settings.max_tokens_over_room == "clamp", services.settings.mode
+        caller = pseudonyms(place_share(request.tenant))  # here, because a thread does not know the address
         if words:
             request = replace(request, sampling=replace(request.sampling, bad_words=words))
-        reading = request.reading
-        if reading.thinking:
+        if (reading := request.reading).thinking:
             reading = reading.after(model.tokenizer.spelled((*history[-_LAST:], *added[-_LAST:])[-_LAST:]))
             request = replace(request, sampling=reading.bound(request.sampling, request.thinking_budget))
 
         def written() -> tuple[Header, bytes]:
             ends = with_ends(info, request, model.tokenizer.decode.special.values())
-            asked, mode = model.defaults.applied(request), services.settings.mode
+            call = make_call(model.defaults.applied(request), (*history, *added), ends, mode, predicted, clamp=clamp)
             header = Header(
-                call=make_call(asked, (*history, *added), ends, mode, predicted, clamp=clamp),
+                call=replace(call, client=caller.client, user=caller.user),
                 stop=request.stop,
                 model=model.name,
                 system_fingerprint=info.system_fingerprint,

@@ -30,8 +30,8 @@ from specdec.sampling.params import FinishReason
 from specdec.wire.generation import GenerationCall, Round, VerifierInfo
 
 WINDOW = 16
-"""Most tokens that a generation may be ahead of its fastest reader. A gateway that is slower than its verifier is at most
-this many passes behind, and a new generation waits that long."""
+"""Most tokens that a generation may be ahead of its fastest reader. A gateway that is slower than its verifier falls at
+most this many passes behind, and a new generation waits that long."""
 UNLIMITED = 2**31 - 1
 """Credit of a generation without flow control."""
 RELEASE_TIMEOUT = 1.0

@@ -53,6 +53,10 @@ class GenerationCall:
     """Search whose best beam is the output, in one round; None samples."""
     adapter: str = ""
     """Name of the target's adapter; empty is the model as it is."""
+    client: str = ""
+    """Pseudonym of the caller's client, a key's tenant or an address; passes are shared fairly between clients."""
+    user: str = ""
+    """Pseudonym of the client's user; a client's part of a pass is shared fairly between its users."""
 
 
 class Fallback(StrEnum):

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ from specdec.wire.features import Features
 from verifier_service.backends.batch_plan import HeadDraft, Outcome, Row, ScheduledChunk, TokenPrefix, plan
 from verifier_service.backends.head_drafter import HeadDrafter
 from verifier_service.backends.model_step import Changes, ModelStep, Passed, PendingChanges, RunAheadFlags
+from verifier_service.backends.rotation import Rotation
 from verifier_service.backends.target_pass import verify_batch
 from verifier_service.config import VerifierSettings
 
@@ -235,7 +236,7 @@ class ModelThread(SteppedModel):
         started = time.perf_counter()
         judged = verify_batch(self._engine, chunks) if chunks else []
         seconds = time.perf_counter() - started
-        self._rotation.took_part(chunk.row.kv_name for chunk in chunks)
+        self._rotation.passed(chunks, seconds)
         for chunk, result in zip(chunks, judged, strict=True):
             row = asked.get(chunk.row, chunk.row)
             if isinstance(result, Verdict):
@@ -313,46 +314,3 @@ class ModelThread(SteppedModel):
             if chunk.row.kv_name in self._kv:
                 self._kv.reserve(chunk.row.kv_name, chunk.length)
         return [chunk for chunk in chunks if chunk.row.kv_name in self._kv]
-
-
-class Rotation:
-    """Fair choice of the decoding sequences of each pass, if a pass takes only some of them."""
-
-    def __init__(self, most: int | None) -> None:
-        """Allow at most `most` decoding sequences in a pass; None for no limit."""
-        self._most = most
-        self._passes = 0
-        self._taken: dict[str, float] = {}
-        """Decayed mean of the pass numbers that each sequence took part in, by KV name. The latest one weighs half.
-
-        With the latest number alone, sequences of the same pass would tie, and the same ones would always be left
-        out."""
-
-    def chosen(self, waiting: Sequence[tuple[Row, int]]) -> list[tuple[Row, int]]:
-        """Return the rows of the next pass: all prompts, and the decoding rows that took part longest ago.
-
-        Args:
-            waiting: rows and their KV lengths, as for `plan`.
-        """
-        if self._most is None:
-            return list(waiting)
-        decoding = [row for row, start in waiting if row.goal - start == 1]
-        decoding.sort(key=lambda row: self.place(row.kv_name))
-        late = set(decoding[self._most :])
-        return [each for each in waiting if each[0] not in late]
-
-    def place(self, kv_name: str) -> float:
-        """Return the sort key of a decoding sequence, lowest first."""
-        return self._taken.get(kv_name, 0.0)
-
-    def took_part(self, kv_names: Iterable[str]) -> None:
-        """Record the sequences of a pass, if passes are limited."""
-        if self._most is None:
-            return
-        self._passes += 1
-        for name in kv_names:
-            self._taken[name] = (self._taken.get(name, self._passes) + self._passes) / 2
-
-    def forget(self, kv_name: str) -> None:
-        """Drop an ended sequence."""
-        self._taken.pop(kv_name, None)

@@ -28,10 +28,10 @@ PRELOAD: Mapping[Role, tuple[str, ...]] = {
 }
 """Modules that take seconds to import: processes with the same preload are forked after one import."""
 
-NICE: Mapping[Role, int] = {"drafter": 0, "verifier": 0, "gateway": 10}
-"""Niceness of each role: when all processes share one machine, models have priority."""
+NICE: Mapping[Role, int] = {"drafter": 0, "verifier": 0, "gateway": 1}
+"""Niceness of each role. A process with one above 0 leaves the first of several processors to the models."""
 STORE_NICE = 1
-"""Niceness of a store; any value above 0 leaves one processor to the models."""
+"""Niceness of a store."""
 
 _WIDE_THREADS = 2
 """Default for the most threads of a target in passes over many tokens."""

@@ -40,6 +40,8 @@ class GenerateRequest(_message.Message):
     HEARTBEATS_FIELD_NUMBER: _builtins.int
     BEAMS_FIELD_NUMBER: _builtins.int
     ADAPTER_FIELD_NUMBER: _builtins.int
+    CLIENT_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
     CHECKSUM_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Id of the session, chosen by the gateway."""
@@ -69,6 +71,10 @@ class GenerateRequest(_message.Message):
     """Name of the adapter that the target generates with; empty uses no adapter. Generations with different adapters must
     have different cache salts.
     """
+    client: _builtins.str
+    """Pseudonym of the caller's client, a key's tenant or an address. Passes are shared fairly between clients."""
+    user: _builtins.str
+    """Pseudonym of the client's user. A client's part of a pass is shared fairly between its users."""
     checksum: _builtins.int
     """CRC-32 of the bytes before this field, the last; sent where the call declares it."""
     @_builtins.property
@@ -105,11 +111,13 @@ class GenerateRequest(_message.Message):
         heartbeats: _builtins.bool = ...,
         beams: _common_pb2.BeamOptions | None = ...,
         adapter: _builtins.str = ...,
+        client: _builtins.str = ...,
+        user: _builtins.str = ...,
         checksum: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "_prompt_logprobs", b"_prompt_logprobs", "beams", b"beams", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "sampling", b"sampling", "speculation", b"speculation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "_prompt_logprobs", b"_prompt_logprobs", "adapter", b"adapter", "beams", b"beams", "cache_salt", b"cache_salt", "checksum", b"checksum", "epoch", b"epoch", "heartbeats", b"heartbeats", "logprobs", b"logprobs", "max_tokens", b"max_tokens", "priority", b"priority", "prompt_len", b"prompt_len", "prompt_logprobs", b"prompt_logprobs", "sampling", b"sampling", "session_id", b"session_id", "speculation", b"speculation", "stop_token_ids", b"stop_token_ids", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "_prompt_logprobs", b"_prompt_logprobs", "adapter", b"adapter", "beams", b"beams", "cache_salt", b"cache_salt", "checksum", b"checksum", "client", b"client", "epoch", b"epoch", "heartbeats", b"heartbeats", "logprobs", b"logprobs", "max_tokens", b"max_tokens", "priority", b"priority", "prompt_len", b"prompt_len", "prompt_logprobs", b"prompt_logprobs", "sampling", b"sampling", "session_id", b"session_id", "speculation", b"speculation", "stop_token_ids", b"stop_token_ids", "tokens", b"tokens", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__logprobs: _TypeAlias = _typing.Literal["logprobs"]  # noqa: Y015
     _WhichOneofArgType__logprobs: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs"]  # noqa: Y015

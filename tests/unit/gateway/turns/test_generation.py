@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gateway.callers.caller import called_from
 from gateway.request import ChatPrompt, TextPrompt, TokenPrompt
 from gateway.tools.values import Message
 from gateway.turns import generation
@@ -60,6 +61,20 @@ async def test_users_share_no_computed_prefix_under_any_salt() -> None:
     await stage.run()
     await stage.run(user="ann", cache_salt="s")
     assert [call.cache_salt for call in verifier.calls[-2:]] == [salts[0], salts[4]] == ["", salts[4]]
+
+
+async def test_a_verifier_tells_callers_apart_without_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generation, "_QUICK", -1)  # on a thread, which does not know the address
+    verifier = ScriptedVerifier()
+    stage = Stage(verifier)
+    for address, user in (("192.0.2.7", "ann"), ("192.0.2.7", "ann"), ("192.0.2.7", "bob"), ("192.0.2.8", "ann")):
+        called_from(address)
+        await stage.run(user=user)
+    ann, again, bob, away = ((call.client, call.user) for call in verifier.calls)
+    assert ann == again
+    assert (bob[0] == ann[0], bob[1] == ann[1]) == (True, False)
+    assert (away[0] == ann[0], away[1] == ann[1]) == (False, True)
+    assert not {"ann", "192.0.2.7"} & {*ann}
 
 
 async def test_every_round_is_committed_before_it_is_shown() -> None:
