@@ -224,3 +224,7 @@ class InternalError(ServiceError):
 
 class NoDistribution(InternalError, reason="NO_DISTRIBUTION"):
     """The logits of one sequence are NaN, infinite or all masked, so no token can be drawn."""
+
+
+class AllMasked(NoDistribution):
+    """What the request allows, such as its grammar and its token ids, leaves no token to draw."""

@@ -233,19 +233,23 @@ def masks(http: Address, grpc: Address, size: int) -> list[int]:
     return _posted(http, "/v1/completions", body, 4 * size)
 
 
+def empty_masks(http: Address, grpc: Address, size: int) -> list[int]:
+    """Allow only a token that the grammar of the request forbids, again and again, beside streams of a real model."""
+    body = {"prompt": PROMPT, "max_tokens": 20, "guided_regex": "a+", "allowed_token_ids": [5]}
+    return [status for _ in range(10) for status in _posted(http, "/v1/completions", body, 4 * size)]
+
+
 def many_choices(http: Address, grpc: Address, size: int) -> list[int]:
     """Send grammars of tens of thousands of choices, names and references."""
     choices = [f"choice {each}" for each in range(20_000)]
     names = {"type": "object", "properties": {f"p{each}": {"enum": [each]} for each in range(4000)}}
-    nested: dict[str, Any] = {"$defs": {f"d{each}": {"$ref": f"#/$defs/d{each + 1}"} for each in range(3000)}}
-    nested |= {"$ref": "#/$defs/d0"}
-    quantified = "(" * 12 + "a" + "{1,99})" * 12
+    nested = {"$ref": "#/$defs/d0", "$defs": {f"d{at}": {"$ref": f"#/$defs/d{at + 1}"} for at in range(3000)}}
     forms: list[dict[str, Any]] = [
         {"guided_choice": choices},
         {"guided_json": {"enum": choices[:4000]}},
         {"guided_json": names},
         {"guided_json": nested},
-        {"guided_regex": quantified},
+        {"guided_regex": "(" * 12 + "a" + "{1,99})" * 12},
         {"guided_regex": "(a*)*" * 500},
     ]
     return [status for form in forms for status in _posted(http, "/v1/completions", {"prompt": PROMPT, **form}, size)]
@@ -372,7 +376,7 @@ KINDS: Mapping[str, Kind] = {
 }
 
 
-SERVED_KINDS: Mapping[str, Kind] = {masks.__name__: masks}
+SERVED_KINDS: Mapping[str, Kind] = {each.__name__: each for each in (masks, empty_masks)}
 """Kinds that need a real model."""
 
 

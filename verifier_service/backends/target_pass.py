@@ -14,7 +14,7 @@ from torch import Tensor
 
 from specdec.engine import Chunk, Engine
 from specdec.engine.protocol import PathKeeper
-from specdec.errors import InternalError, NoDistribution
+from specdec.errors import AllMasked, InternalError, NoDistribution
 from specdec.rules.draft import NO_DRAFT, Verdict
 from specdec.rules.evidence import evidence
 from specdec.rules.lenience import lenient_greedy
@@ -31,6 +31,7 @@ from specdec.trees.verification import verify_tree
 from verifier_service.backends.batch_plan import Row, ScheduledChunk
 
 NO_TOKEN = "the model has no next token for this sequence: logits are NaN, infinite or masked throughout"
+ALL_MASKED = "the grammar, the allowed and the banned tokens of this request leave no token here"
 
 _log = structlog.get_logger()
 
@@ -42,7 +43,8 @@ def verify_batch(engine: Engine, batch: Sequence[ScheduledChunk]) -> list[Result
     """Run a batch. On return, each judged row has KV for its committed tokens except the last, which is pending.
 
     If the pass fails, all lengths are rolled back and each session runs alone, so that an error affects only the
-    session that caused it. A row that fails with a draft runs again without it.
+    session that caused it. A row that cannot be judged does not fail the pass, since callers can cause that. A row that
+    fails with a draft runs again without it.
 
     The exception is a row without a distribution, which a draft token may have caused: drawing again would bias the
     output. If the missing distribution follows a rejected draft, it has no effect. If the verdict reaches it, plain
@@ -61,6 +63,8 @@ def verify_batch(engine: Engine, batch: Sequence[ScheduledChunk]) -> list[Result
 def _without_draft(engine: Engine, chunk: ScheduledChunk, error: Exception) -> Result:
     """Rerun a failed chunk without its drafts, unless it has none or the target has no distribution for it."""
     session = chunk.row.kv_name
+    if isinstance(error, AllMasked):
+        return error
     if isinstance(error, NoDistribution):
         _log.error("no_distribution", session=session, error=str(error))
         return NoDistribution(NO_TOKEN)
@@ -78,10 +82,19 @@ def _pass(engine: Engine, batch: Sequence[ScheduledChunk]) -> list[Result]:
     if any(chunk.scored for chunk in batch):
         logits = _score_prompts(batch, chunks, judged, logits)
     rows = [row for row in judged if row is not None]
-    verdicts = iter(judge_batch(rows, logits) if rows else [])
+    verdicts = iter(judge_apart(rows, logits) if rows else [])
     return [
-        None if row is None else keep(engine, chunk, next(verdicts)) for chunk, row in zip(batch, judged, strict=True)
+        None if row is None else _concluded(engine, chunk, next(verdicts))
+        for chunk, row in zip(batch, judged, strict=True)
     ]
+
+
+def _concluded(engine: Engine, chunk: ScheduledChunk, judged: Verdict | Exception) -> Result:
+    """Keep the KV of a verdict, or handle the error of a row that was not judged."""
+    if isinstance(judged, Verdict):
+        return keep(engine, chunk, judged)
+    engine.truncate(chunk.row.kv_name, chunk.start)
+    return _without_draft(engine, chunk, judged)
 
 
 def _engine_chunk(chunk: ScheduledChunk, row: Row | None) -> Chunk:
@@ -115,6 +128,29 @@ def _score_prompts(
             scheduled.row.scores.add(scheduled.start, rows[: scheduled.scored])
         kept.append(rows[len(rows) - (0 if row is None else len(row.draft.tokens) + 1) :])
     return torch.cat(kept)
+
+
+def judge_apart(rows: Sequence[Row], logits: Tensor) -> list[Verdict | Exception]:
+    """Return one verdict for each row, or the error of a row that cannot be judged; arguments as in `judge_batch`.
+
+    The halves of a failed batch are judged again, so that a row that fails costs the others little.
+    """
+    try:
+        return list(judge_batch(rows, logits))
+    except Exception as error:  # noqa: BLE001 - an error in one row must not affect the others
+        if len(rows) == 1:
+            nothing = isinstance(error, NoDistribution) and _masks_all(rows[0], logits.shape[1])
+            return [AllMasked(ALL_MASKED) if nothing else error]
+    half = len(rows) // 2
+    first = sum(len(row.draft.tokens) + 1 for row in rows[:half])
+    return [*judge_apart(rows[:half], logits[:first]), *judge_apart(rows[half:], logits[first:])]
+
+
+def _masks_all(row: Row, vocab_size: int) -> bool:
+    """Whether the request allows no token at a position of the row, whatever the logits are."""
+    params, histories = _conditions([row])
+    _, mass = certain_tokens(torch.zeros(len(params), vocab_size), params, histories)
+    return bool(mass.isnan().any())
 
 
 def judge_batch(rows: Sequence[Row], logits: Tensor) -> list[Verdict]:

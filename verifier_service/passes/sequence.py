@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 import structlog
 
-from specdec.errors import FieldInvalid, InternalError, NoDistribution
+from specdec.errors import AllMasked, FieldInvalid, InternalError, NoDistribution
 from specdec.grammar.state import TokenMasks
 from specdec.sampling.params import FinishReason
 from specdec.serving.telemetry.spans import Attributes, TraceSpan
@@ -256,10 +256,12 @@ class Sequence:
         self.on_end()
 
     def _explained(self, error: Exception) -> Exception:
-        """Return the error to report. A missing distribution becomes FieldInvalid if the grammar is too complex."""
+        """Return the error to report, FieldInvalid if what the request asks for leaves no token."""
         grammar = self.row.grammar
         if isinstance(error, NoDistribution) and grammar is not None and grammar.too_complex:
             return FieldInvalid("the grammar is too complex: its masks take too long", "sampling.grammar")
+        if isinstance(error, AllMasked):
+            return FieldInvalid(error.message, "sampling" if grammar is None else "sampling.grammar")
         return error
 
     def _give(self, done: Round, awaited: int) -> None:

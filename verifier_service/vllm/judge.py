@@ -7,10 +7,10 @@ import structlog
 import torch
 from torch import Tensor
 
-from specdec.errors import InternalError, NoDistribution
+from specdec.errors import AllMasked, InternalError, NoDistribution
 from specdec.rules.draft import NO_DRAFT, Verdict
 from verifier_service.backends.batch_plan import Row
-from verifier_service.backends.target_pass import NO_TOKEN, judge_batch
+from verifier_service.backends.target_pass import NO_TOKEN, judge_apart
 from verifier_service.vllm.batch import Judged, PassRows
 
 NO_PLACE = -1
@@ -89,18 +89,18 @@ def _size(row: Row) -> int:
 
 
 def _verdicts(rows: Sequence[Row], logits: Tensor) -> list[Verdict | InternalError]:
-    """Return the verdicts on all rows. If the batch fails, judge each row alone, so that an error affects one row."""
-    try:
-        return list(judge_batch(rows, logits))
-    except Exception as error:  # noqa: BLE001 - an error in one row must not affect the others
-        if len(rows) == 1:
-            return [_without_draft(rows[0], logits, error)]
-        each = zip(rows, logits.split_with_sizes([_size(row) for row in rows]), strict=True)
-        return [_verdicts([row], own)[0] for row, own in each]
+    """Return the verdicts on all rows, or the error of a row that has none."""
+    own = logits.split_with_sizes([_size(row) for row in rows])
+    return [
+        judged if isinstance(judged, Verdict) else _without_draft(row, logits, judged)
+        for row, logits, judged in zip(rows, own, judge_apart(rows, logits), strict=True)
+    ]
 
 
 def _without_draft(row: Row, logits: Tensor, error: Exception) -> Verdict | InternalError:
     """Return the verdict on a failed row without its draft, or an error if the target has no distribution."""
+    if isinstance(error, AllMasked):
+        return error
     if isinstance(error, NoDistribution):
         _log.error("no_distribution", session=row.kv_name, error=str(error))
         return NoDistribution(NO_TOKEN)

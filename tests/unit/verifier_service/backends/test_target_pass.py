@@ -1,5 +1,6 @@
 """One pass: logits, distributions, verdicts and KV rollback. An error affects only its own session."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor
 
 from specdec.engine import Chunk
-from specdec.errors import InternalError, NoDistribution
+from specdec.errors import AllMasked, InternalError, NoDistribution
 from specdec.rules.draft import Draft, SparseProbs, Verdict
 from specdec.rules.speculation import Mode, Speculation, TreeOptions
 from specdec.sampling.params import SamplingParams
@@ -146,10 +147,33 @@ def test_a_sequence_without_a_distribution_fails_alone_and_says_so() -> None:
     masked = whole(make_row("masked", TOKENS, draft=point_mass(1), sampling=nothing))
     good, nan, blocked = verify_batch(engine, [row("good", *continuation(3, 2)), row("nan", 1, 2), masked])
     assert verdict(good).accepted == 2
-    for failed in (nan, blocked):
-        assert isinstance(failed, NoDistribution)
-        assert "masked" in failed.message
+    assert (type(nan), type(blocked)) == (NoDistribution, AllMasked)
     assert lengths(engine) == {"good": 7, "nan": 4, "masked": 4}
+
+
+def test_rows_that_cannot_be_judged_cost_the_others_no_pass() -> None:
+    names = [f"s{number}" for number in range(9)]
+    engine = engine_with(*names)
+    passes = Counter[str]()
+    forward = engine.forward
+
+    def counted(chunks: Sequence[Chunk]) -> Tensor:
+        passes["all"] += 1
+        return forward(chunks)
+
+    engine.forward = counted  # type: ignore[method-assign]
+    nothing = SamplingParams(banned_token_ids=tuple(range(16)))
+    bad = {"s2", "s3", "s8"}
+    batch = [
+        whole(make_row(name, TOKENS, draft=point_mass(1), sampling=nothing)) if name in bad else row(name, 1)
+        for name in names
+    ]
+    results = verify_batch(engine, batch)
+    assert {name for name, result in zip(names, results, strict=True) if isinstance(result, AllMasked)} == bad
+    assert passes["all"] == 1
+    assert {name: length for name, length in lengths(engine).items() if name in bad} == dict.fromkeys(bad, 4)
+    alone = engine_with("s0")
+    assert results[0] == verify_batch(alone, [row("s0", 1)])[0]
 
 
 class NanBehind(TableEngine):
