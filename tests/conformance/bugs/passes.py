@@ -14,28 +14,26 @@ from specdec.engine import Engine, model_check
 from specdec.engine.attention import AttentionRule, AttentionStep
 from specdec.engine.cpu.operator import OperatorStep
 from specdec.engine.cpu.slabs import SlabSpan
+from specdec.rules.draft import Verdict
 from specdec.sampling.distribution import History, probabilities
 from specdec.sampling.params import SamplingParams
 from tests.conformance.bugs.bug import Bug, Law, everywhere
 from tests.conformance.bugs.service import Plant, rolled_back
 from verifier_service.backends import target_pass
 from verifier_service.backends.batch_plan import ScheduledChunk
-from verifier_service.backends.target_pass import Result, verify_batch
+from verifier_service.backends.target_pass import Result, keep
 from verifier_service.drafts.session_drafts import RemoteDrafts
 
 
 def failure_kept(patch: pytest.MonkeyPatch) -> None:
-    """KV written by a failed pass is kept, and the next attempt appends to it."""
+    """KV of a row that cannot be judged is kept, and the next attempt appends to it."""
 
-    def planted(engine: Engine, batch: Sequence[ScheduledChunk]) -> list[Result]:
-        try:
-            return target_pass._pass(engine, batch)
-        except Exception as error:  # noqa: BLE001 - as in the original
-            if len(batch) > 1:
-                return [planted(engine, [chunk])[0] for chunk in batch]
-            return [target_pass._without_draft(engine, batch[0], error)]
+    def planted(engine: Engine, chunk: ScheduledChunk, judged: Verdict | Exception) -> Result:
+        if isinstance(judged, Verdict):
+            return keep(engine, chunk, judged)
+        return target_pass._without_draft(engine, chunk, judged)
 
-    everywhere(patch, verify_batch, planted)
+    everywhere(patch, target_pass._concluded, planted)
 
 
 def drafter_one_short(patch: pytest.MonkeyPatch) -> None:

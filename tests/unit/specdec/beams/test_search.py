@@ -65,17 +65,21 @@ def test_one_beam_is_greedy_decoding(model: PreTrainedModel) -> None:
     assert tokens[: len(expected)] == expected
 
 
+def _tokens(search: BeamSearch) -> list[list[tuple[int, ...]]]:
+    return [[each.tokens for each in beams] for beams in (search.running, search.finished)]
+
+
 @pytest.mark.parametrize("width", [2, 4])
 def test_proposed_beams_save_passes_and_change_nothing(model: PreTrainedModel, width: int) -> None:
     prompt, draw = [3, 5, 1, 7], random.Random(1)
     start = BeamSearch(BeamOptions(width), frozenset({0}), TOKENS)
-    plain, states = start, [start]
+    plain, states = start, [start]  # their scores depend on the rows of a pass, in the last bits
     while not plain.done:
         plain = plain.advanced(torch.stack([*rows_of(model, prompt, [each.tokens for each in plain.running]).values()]))
         states.append(plain)
     search, passes = start, 0
     while not search.done:
-        at = states.index(search)
+        at = next(at for at, state in enumerate(states) if _tokens(state) == _tokens(search))
         later = [beam.tokens for state in states[at + 1 : at + 4] for beam in state.running]
         proposed = [each for each in later if draw.random() < 0.9]  # a step with a beam left out is not accepted
         beams = dict.fromkeys([*(beam.tokens for beam in search.running), *proposed, (9,) * (search.length + 1)])
