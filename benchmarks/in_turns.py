@@ -23,7 +23,7 @@ from specdec.engine import NativeEngine
 from specdec.errors import InternalError
 from specdec.rules.draft import Verdict
 from verifier_service.backends.batch_plan import ScheduledChunk
-from verifier_service.backends.rotation import Rotation
+from verifier_service.backends.model_step import Rotation
 from verifier_service.backends.target_pass import verify_batch
 
 

@@ -227,4 +227,4 @@ class NoDistribution(InternalError, reason="NO_DISTRIBUTION"):
 
 
 class AllMasked(NoDistribution):
-    """What the request allows, such as its grammar and its token ids, leaves no token to draw."""
+    """The grammar and the token ids of a request leave no token to draw."""

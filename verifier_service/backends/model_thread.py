@@ -18,8 +18,7 @@ from specdec.rules.draft import Verdict
 from specdec.wire.features import Features
 from verifier_service.backends.batch_plan import HeadDraft, Outcome, Row, ScheduledChunk, TokenPrefix, plan
 from verifier_service.backends.head_drafter import HeadDrafter
-from verifier_service.backends.model_step import Changes, ModelStep, Passed, PendingChanges, RunAheadFlags
-from verifier_service.backends.rotation import Rotation
+from verifier_service.backends.model_step import Changes, ModelStep, Passed, PendingChanges, Rotation, RunAheadFlags
 from verifier_service.backends.target_pass import verify_batch
 from verifier_service.config import VerifierSettings
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.verifier_service.verifier_fakes import make_row
 from verifier_service.backends.batch_plan import Row, ScheduledChunk
-from verifier_service.backends.rotation import Rotation
+from verifier_service.backends.model_step import Rotation
 
 
 def decoding(name: str, client: str = "", user: str = "") -> tuple[Row, int]:
