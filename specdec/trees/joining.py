@@ -36,6 +36,17 @@ def side_by_side(drafts: Sequence[TreeDraft]) -> TreeDraft:
     return TreeDraft(tree, tokens, proposals=tuple(_moved(drafts, slot, place) for slot in slots))
 
 
+def forked(chain: Draft, second: int) -> TreeDraft:
+    """A chain with another draw for its first position, from the same q̂ and after the chain's own."""
+    rest = len(chain.tokens) - 1
+    tree = Tree((ROOT, ROOT, *((0, *range(2, rest + 1)) if rest else ())))
+    tokens = (chain.tokens[0], second, *chain.tokens[1:])
+    if not chain.probs:
+        return TreeDraft(tree, tokens)
+    after_first, *others = (*chain.probs[1:], None)
+    return TreeDraft(tree, tokens, (chain.probs[0], after_first, None, *others))
+
+
 def merged(draft: TreeDraft) -> TreeDraft:
     """Merge equal siblings into one node, which keeps every proposal and the children of each."""
     place: dict[int, int] = {ROOT: ROOT}

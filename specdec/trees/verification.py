@@ -5,7 +5,7 @@ own rows of p. A chain gets the same verdict as from `specdec.rules.verification
 """
 
 from collections.abc import Sequence
-from itertools import accumulate, product
+from itertools import accumulate, pairwise, product
 
 import torch
 from torch import Tensor
@@ -53,6 +53,30 @@ def verify_tree(
         final = sample(law, _final_noise(drafts, paths, seeds, positions).to(p.device))
     counts = _proper(mass.cpu(), drafts, paths)
     return [_verdict(*each) for each in zip(drafts, paths, final.tolist(), counts, strict=True)]
+
+
+def verify_certain_trees(
+    siblings: Siblings, best: Tensor, mass: Tensor, drafts: Sequence[TreeDraft], vocab_size: int
+) -> list[Verdict]:
+    """`verify_tree` on the host, for rows of p with one possible token, as at temperature 0.
+
+    Args:
+        siblings: how the children were drawn; any way commits the same tokens here.
+        best: the one possible token of each row of p, int64 [R].
+        mass: sum of each row of p, NaN if it is not a distribution, float64 [R].
+        drafts: trees of any topology whose siblings differ [B].
+        vocab_size: number of ids in a row of p.
+
+    Raises:
+        FieldInvalid, TokenOutOfRange, NoDistribution, InternalError: as in `verify_tree`.
+    """
+    check_trees(siblings, drafts, vocab_size)
+    chosen, ends = best.tolist(), [0, *accumulate(len(draft.tree) + 1 for draft in drafts)]
+    own = [chosen[start:end] for start, end in pairwise(ends)]
+    paths = [_certain_path(draft, tokens) for draft, tokens in zip(drafts, own, strict=True)]
+    final = [tokens[_end(path) + 1] for path, tokens in zip(paths, own, strict=True)]
+    counts = _proper(mass, drafts, paths)
+    return [_verdict(*each) for each in zip(drafts, paths, final, counts, strict=True)]
 
 
 def check_trees(siblings: Siblings, drafts: Sequence[TreeDraft], vocab_size: int) -> None:
@@ -118,6 +142,17 @@ def _agreed(
         children = _tokens([drafts[b] for b in going], families, p.device)
         going = _descend(paths, going, _nodes(families, agreement(final[going], children)))
     return paths, final
+
+
+def _certain_path(draft: TreeDraft, chosen: Sequence[int]) -> tuple[int, ...]:
+    """The nodes whose token is the only one possible there; `chosen` is that of each row of p [n + 1]."""
+    path: tuple[int, ...] = ()
+    while True:
+        here = _end(path)
+        kept = next((child for child in draft.tree.children[here + 1] if draft.tokens[child] == chosen[here + 1]), None)
+        if kept is None:
+            return path
+        path = (*path, kept)
 
 
 def _descend(paths: list[tuple[int, ...]], going: Sequence[int], kept: Sequence[int]) -> list[int]:

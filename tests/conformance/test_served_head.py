@@ -47,7 +47,7 @@ class Cell:
 
     def asks(self) -> list[Ask]:
         """Return the sessions of the cell. No two cells share a seed."""
-        number = CELLS.index(self)
+        number = 100 * DRAFTING.index(self.mode) + list(PARAMS).index(self.params)
         return [
             Ask(
                 self.mode,

@@ -127,10 +127,12 @@ class HeadUse:
     """Whether the head follows the sequence, so that it can draft."""
     gamma: int = 0
     """Number of tokens that the head drafts just before the pass of the row, which judges them."""
+    siblings: bool = False
+    """Whether the head drafts a second token for the first position, too."""
 
-    def drafting(self, gamma: int) -> "HeadUse":
+    def drafting(self, gamma: int, *, siblings: bool = False) -> "HeadUse":
         """Return the same use with γ tokens to draft."""
-        return self if gamma == self.gamma else HeadUse(self.follows, gamma)
+        return self if (gamma, siblings) == (self.gamma, self.siblings) else HeadUse(self.follows, gamma, siblings)
 
 
 NO_HEAD = HeadUse()
@@ -199,7 +201,7 @@ class Gathers(Enum):
 class HeadDraft:
     """Draft that the target's head made for a row, just before the pass that judged it."""
 
-    draft: Draft
+    draft: Draft | TreeDraft
     """The draft; empty if the head could not draft."""
     seconds: float
     """Time in seconds that the pass waited for the drafts of all its rows."""

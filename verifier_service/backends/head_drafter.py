@@ -1,21 +1,40 @@
 """Drafts of the target's head for the rows of a pass, made on the model's thread just before the pass."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import structlog
+import torch
 from torch import Tensor
 
 from specdec.engine.heads.sequences import HeadSequences
-from specdec.rules.draft import NO_DRAFT, Draft, SparseProbs
-from specdec.rules.proposal import propose_certain, propose_each
+from specdec.rules.coupling import earliest
+from specdec.rules.draft import MAX_WEIGHT, NO_DRAFT, Draft, SparseProbs
+from specdec.rules.multidraft import Siblings
+from specdec.rules.proposal import propose_certain, propose_each, propose_siblings
 from specdec.sampling.distribution import History, certain_tokens, probabilities
+from specdec.trees.joining import forked
+from specdec.trees.tree import TreeDraft
 from verifier_service.backends.batch_plan import Row
 
 _SUPPORT = 64
 """Most ids in a q̂."""
 
 _log = structlog.get_logger()
+
+
+class Drawn(NamedTuple):
+    """Draws for one position."""
+
+    tokens: Sequence[int]
+    """The tokens in the order of the draw; empty if the request leaves no id that the head can draft."""
+    probs: SparseProbs | None = None
+    """Their q̂, in a mode that needs one."""
+
+
+_NOTHING = Drawn(())
 
 
 @dataclass(slots=True)
@@ -27,10 +46,27 @@ class _Chain:
     """Number of tokens to draft."""
     tokens: list[int] = field(default_factory=list)
     probs: list[SparseProbs] = field(default_factory=list)
+    second: int | None = None
+    """Second draft for the first position; None if there is none."""
 
     @property
-    def draft(self) -> Draft:
-        return Draft(tuple(self.tokens), tuple(self.probs))
+    def draft(self) -> Draft | TreeDraft:
+        chain = Draft(tuple(self.tokens), tuple(self.probs))
+        return chain if self.second is None else forked(chain, self.second)
+
+    @property
+    def forks(self) -> bool:
+        """Whether the next position gets two drafts."""
+        return self.row.head.siblings and not self.tokens
+
+    def add(self, drawn: Drawn) -> None:
+        """Append the draws for the next position, at least one."""
+        first, *others = drawn.tokens
+        self.tokens.append(first)
+        if drawn.probs is not None:
+            self.probs.append(drawn.probs)
+        if others:
+            (self.second,) = others
 
     def history(self) -> History:
         """Return the history for the next draft, with the grammar's mask. Drafts before it count as output."""
@@ -45,12 +81,12 @@ class _Chain:
 
 
 class HeadDrafter:
-    """Drafts chains for many rows at once: each step of the head drafts one token for each row."""
+    """Drafts for many rows at once: each step of the head drafts one position of each row."""
 
     def __init__(self, head: HeadSequences) -> None:
         self._head = head
 
-    def drafts(self, rows: Sequence[Row]) -> dict[Row, Draft]:
+    def drafts(self, rows: Sequence[Row]) -> dict[Row, Draft | TreeDraft]:
         """Return the draft of each row that requests one; empty for a row whose head cannot draft now.
 
         A row needs the states of all of its tokens except the last, so a row whose prompt is incomplete has no draft.
@@ -67,7 +103,8 @@ class HeadDrafter:
                 chains = []
             finally:
                 self._head.finish([row.kv_name for row in able])
-        return dict.fromkeys(asking, NO_DRAFT) | {chain.row: chain.draft for chain in chains}
+        drafts: dict[Row, Draft | TreeDraft] = dict.fromkeys(asking, NO_DRAFT)
+        return drafts | {chain.row: chain.draft for chain in chains}
 
     def is_behind(self, row: Row) -> bool:
         """Whether the next draft of a row takes longer than others, because the head must first read many states."""
@@ -83,15 +120,11 @@ class HeadDrafter:
         going = list(chains)
         logits = self._head.begin([each.row.kv_name for each in going], [each.row.tokens[-1] for each in going])
         while going:
-            drawn = _drawn(going, logits)
             rows = []
-            for place, (chain, found) in enumerate(zip(going, drawn, strict=True)):
-                if found is None:
+            for place, (chain, drawn) in enumerate(zip(going, _drawn(going, logits), strict=True)):
+                if not drawn.tokens:
                     continue
-                token, probs = found
-                chain.tokens.append(token)
-                if probs is not None:
-                    chain.probs.append(probs)
+                chain.add(drawn)
                 if len(chain.tokens) < chain.most:
                     rows.append(place)
             going = [going[place] for place in rows]
@@ -100,15 +133,27 @@ class HeadDrafter:
                 logits = self._head.extend([each.row.kv_name for each in going], rows, last)
 
 
-def _drawn(chains: Sequence[_Chain], logits: Tensor) -> list[tuple[int, SparseProbs | None] | None]:
-    """Draw the next draft of each chain, with its q̂ in a mode that needs one.
-
-    None for a chain that ends because the sampling parameters or the grammar leave no id that the head can draft.
+def _drawn(chains: Sequence[_Chain], logits: Tensor) -> list[Drawn]:
+    """Draw the drafts for the next position of each chain.
 
     Args:
         chains: chains that are not complete [N].
         logits: logits of the next token of each [N, V].
     """
+    groups: dict[bool, list[int]] = defaultdict(list)
+    for place, chain in enumerate(chains):
+        groups[chain.forks].append(place)
+    if len(groups) == 1:
+        return _drawn_pairs(chains, logits) if chains[0].forks else _drawn_singly(chains, logits)
+    drawn: dict[int, Drawn] = {}
+    for forks, places in groups.items():
+        draw = _drawn_pairs if forks else _drawn_singly
+        drawn |= zip(places, draw([chains[place] for place in places], logits[places]), strict=True)
+    return [drawn[place] for place in range(len(chains))]
+
+
+def _drawn_singly(chains: Sequence[_Chain], logits: Tensor) -> list[Drawn]:
+    """Draw one token for each chain; arguments as for `_drawn`."""
     params, histories = [each.row.call.sampling for each in chains], [each.history() for each in chains]
     modes = [each.row.call.speculation.mode for each in chains]
     if logits.is_cpu and all(each.temperature == 0.0 for each in params):
@@ -127,7 +172,46 @@ def _drawn(chains: Sequence[_Chain], logits: Tensor) -> list[tuple[int, SparsePr
             k=_SUPPORT,
             starts=[len(chains[place].row.tokens) for place in places],
         )
-    drawn: list[tuple[int, SparseProbs | None] | None] = [None] * len(chains)
-    for place, each in zip(able.tolist(), found, strict=True):
-        drawn[place] = each
+    drawn = [_NOTHING] * len(chains)
+    for place, (token, probs) in zip(able.tolist(), found, strict=True):
+        drawn[place] = Drawn((token,), probs)
     return drawn
+
+
+def _drawn_pairs(chains: Sequence[_Chain], logits: Tensor) -> list[Drawn]:
+    """Draw up to two different tokens for the first position of each chain; arguments as for `_drawn`.
+
+    At temperature 0 they are the two most likely ones, and any q̂ gives the target's token.
+    """
+    params = [each.row.call.sampling for each in chains]
+    q = probabilities(logits, [each.ranking for each in params], [each.history() for each in chains])
+    groups: dict[tuple[Siblings, bool], list[int]] = defaultdict(list)
+    for place in (~q.isnan().any(-1)).nonzero()[:, 0].tolist():
+        siblings = Siblings.of(chains[place].row.call.speculation.mode, replacement=False)
+        groups[siblings, params[place].temperature > 0.0].append(place)
+    drawn = [_NOTHING] * len(chains)
+    for (siblings, sampled), places in groups.items():
+        seeds = [params[place].seed for place in places]
+        positions = [len(chains[place].row.tokens) for place in places]
+        for place, pair in zip(places, _pairs(siblings, q[places], seeds, positions, sampled=sampled), strict=True):
+            drawn[place] = pair
+    return drawn
+
+
+def _pairs(
+    siblings: Siblings, q: Tensor, seeds: Sequence[int], positions: Sequence[int], *, sampled: bool
+) -> list[Drawn]:
+    """Draw two tokens from each row of q, or one from a row with only one; arguments as for `propose_siblings`."""
+    if not sampled:
+        likely, _ = propose_siblings(Siblings.DETERMINISTIC, q, seeds, positions, _SUPPORT, range(2))
+        return [Drawn(pair, None if siblings is Siblings.DETERMINISTIC else _even(pair)) for pair in likely]
+    if siblings is Siblings.DETERMINISTIC:
+        mass, ids = q.topk(min(_SUPPORT, q.shape[1]))
+        return list(map(Drawn, earliest(mass.cpu(), ids.cpu(), seeds, positions, 2)))
+    families, laws = propose_siblings(siblings, q, seeds, positions, _SUPPORT, range(2))
+    return list(map(Drawn, families, laws))
+
+
+def _even(ids: Sequence[int]) -> SparseProbs:
+    """Return a q̂ of equal probabilities."""
+    return SparseProbs(torch.tensor(sorted(ids)), torch.full((len(ids),), MAX_WEIGHT))

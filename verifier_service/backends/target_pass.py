@@ -27,7 +27,7 @@ from specdec.sampling.scoring import score
 from specdec.sampling.transfer import to_device
 from specdec.trees.joining import merged
 from specdec.trees.tree import TreeDraft
-from specdec.trees.verification import verify_tree
+from specdec.trees.verification import verify_certain_trees, verify_tree
 from verifier_service.backends.batch_plan import Row, ScheduledChunk
 
 NO_TOKEN = "the model has no next token for this sequence: logits are NaN, infinite or masked throughout"
@@ -173,7 +173,7 @@ def judge_batch(rows: Sequence[Row], logits: Tensor) -> list[Verdict]:
 def _certain(row: Row) -> bool:
     """Whether the verdict on an exact row needs only the most likely token at each position, not distributions."""
     greedy = row.call.sampling.temperature == 0.0
-    return greedy and not row.call.speculation.detail and not isinstance(row.draft, TreeDraft)
+    return greedy and not row.call.speculation.detail
 
 
 def _cached(members: Sequence[int], starts: Sequence[int], logits: Tensor) -> Iterator[list[int]]:
@@ -201,9 +201,28 @@ def _part(logits: Tensor, starts: Sequence[int], members: Sequence[int]) -> Tens
 def _judge_certain(rows: Sequence[Row], logits: Tensor) -> list[Verdict]:
     """Return the verdicts on rows at temperature 0."""
     best, mass = certain_tokens(logits, *_conditions(rows))
+    groups = _by_rule(rows)
+    if list(groups) == [None]:
+        return _certain_verdicts(None, rows, best, mass, logits.shape[1])
+    verdicts, starts = dict[int, Verdict](), [0, *accumulate(len(row.draft.tokens) + 1 for row in rows)]
+    for siblings, members in groups.items():
+        some = [rows[b] for b in members]
+        own = [index for b in members for index in range(starts[b], starts[b + 1])]
+        judged = _certain_verdicts(siblings, some, best[own], mass[own], logits.shape[1])
+        verdicts |= zip(members, judged, strict=True)
+    return [verdicts[b] for b in range(len(rows))]
+
+
+def _certain_verdicts(
+    siblings: Siblings | None, rows: Sequence[Row], best: Tensor, mass: Tensor, vocab_size: int
+) -> list[Verdict]:
+    """Return the verdicts on rows at temperature 0 of one rule, None for chains; `best` and `mass` are [Σ(γ+1)]."""
+    if siblings is not None:
+        trees = [row.draft for row in rows if isinstance(row.draft, TreeDraft)]
+        return verify_certain_trees(siblings, best, mass, trees, vocab_size)
     modes = [row.call.speculation.mode for row in rows]
-    drafts = [row.draft for row in rows if not isinstance(row.draft, TreeDraft)]
-    return verify_certain(modes, best, mass, drafts, logits.shape[1])
+    chains = [row.draft for row in rows if not isinstance(row.draft, TreeDraft)]
+    return verify_certain(modes, best, mass, chains, vocab_size)
 
 
 def _judge_drawn(rows: Sequence[Row], logits: Tensor, lenience: Sequence[float] | None) -> list[Verdict]:
@@ -293,9 +312,7 @@ def judge_rows(rows: Sequence[Row], p: Tensor, lenience: Sequence[float] | None)
         p: distributions in the order of the rows, one more for each row than its draft has tokens.
         lenience: ℓ of each row [B], 1 for trees; None means 1 for all.
     """
-    groups: dict[Siblings | None, list[int]] = defaultdict(list)
-    for b, row in enumerate(rows):
-        groups[_siblings(row)].append(b)
+    groups = _by_rule(rows)
     if list(groups) == [None]:
         return _judge_chains(rows, p, lenience)
     starts = [0, *accumulate(len(row.draft.tokens) + 1 for row in rows)]
@@ -321,6 +338,14 @@ def keep(engine: Engine, chunk: ScheduledChunk, verdict: Verdict) -> Verdict:
         raise InternalError("this engine keeps no paths of trees")
     engine.keep(name, chunk.start, [*range(chunk.count), *(chunk.count + node for node in verdict.path)])
     return verdict._replace(drafted=chunk.drafts)
+
+
+def _by_rule(rows: Sequence[Row]) -> dict[Siblings | None, list[int]]:
+    """Return the rows' indices by the method of their siblings, None for chains."""
+    groups: dict[Siblings | None, list[int]] = defaultdict(list)
+    for b, row in enumerate(rows):
+        groups[_siblings(row)].append(b)
+    return groups
 
 
 def _siblings(row: Row) -> Siblings | None:

@@ -27,6 +27,8 @@ class Proposal(NamedTuple):
     """Whether no drafter was asked, so that the round gives no information about drafters."""
     head: int = 0
     """Number of tokens that the target's head drafts for the round, just before its pass; `draft` is empty then."""
+    siblings: bool = False
+    """Whether the head drafts a second token for the first position, too."""
     network: float = 0.0
     """Network part of `waited` in seconds, from the round trip measured by pings."""
 

@@ -17,9 +17,15 @@ class HeadDrafts(Drafts):
     So a draft cannot be made ahead. The pass waits for the drafts of all its rows, which one batch of the head makes.
     """
 
-    def __init__(self, source: str) -> None:
-        """`source` is the name of the head and its method."""
+    def __init__(self, source: str, siblings: Callable[[], bool]) -> None:
+        """Create the drafts of one session.
+
+        Args:
+            source: name of the head and its method.
+            siblings: returns whether a second draft for the first position pays.
+        """
         self._source = source
+        self._siblings = siblings
         self._gamma = 0
         self._trusted = True
         self._first = True
@@ -42,7 +48,7 @@ class HeadDrafts(Drafts):
     def proposal(self) -> Proposal:
         if self._first and self._gamma:
             return Proposal(fallback=Fallback.FIRST_ROUND)
-        return Proposal(drafter=HEAD, head=self._gamma)
+        return Proposal(drafter=HEAD, head=self._gamma, siblings=self._gamma > 0 and self._siblings())
 
     @override
     def commit(self, tokens: Sequence[int], judged: int, gamma: int) -> None:

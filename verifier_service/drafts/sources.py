@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from specdec.planning.gamma import FixedGamma
 from specdec.planning.gamma_policy import PolicyKind
-from specdec.rules.speculation import MAX_NODES, TreeOptions
+from specdec.rules.speculation import MAX_NODES, Mode, TreeOptions
 from specdec.sources.maker import SourceKind, SourceMaker, usual_price
 from specdec.sources.sampled import IN_VERIFIER, CountSampling
 from specdec.sources.suffix import GuessRates, GuessTerms
@@ -89,7 +89,9 @@ class DraftSources:
         local = self._local(name)
         drafter: Drafts | None = None
         if self._has_head(name, call):
-            drafter = HeadDrafts(temperature_key(HEAD, call.sampling.temperature))
+            source = temperature_key(HEAD, call.sampling.temperature)
+            forks = self._forks(call, gamma)
+            drafter = HeadDrafts(source, lambda: forks and self._speculation.second_pays(source))
         elif name not in set(SourceKind):
             asked = replace(call.speculation, drafter="" if name == HYBRID else name, tree=None)
             named = replace(call, speculation=asked)
@@ -112,6 +114,15 @@ class DraftSources:
         unmasked = self._settings.backend == "vllm" and call.sampling.grammar is not None
         wanted = name in ("", HEAD, HYBRID) and call.speculation.tree is None
         return self._settings.head is not None and wanted and not unmasked
+
+    def _forks(self, call: GenerationCall, gamma: int | None) -> bool:
+        """Whether the head may draft two tokens for one position of a session: only if the batch chooses γ, and where
+        trees can be judged, masked and reported.
+        """
+        asked = call.speculation
+        chain = gamma is not None or asked.lossy or asked.detail or asked.mode is Mode.BLOCK
+        own = asked.policy.policy is not PolicyKind.AUTO or call.sampling.grammar is not None
+        return not (chain or own) and self._settings.backend == "native"
 
     def _local(self, name: str) -> Sequence[SourceKind]:
         """Return the sources of this process that a name selects."""

@@ -280,6 +280,8 @@ class Sequence:
         if not asked.proposal.local:  # forced tokens do not count either
             judged, accepted = (min(each, asked.drafted) for each in (verdict.judged, verdict.accepted))
             self._gamma.observe(judged, accepted, verdict.overlaps)
+        if asked.proposal.head:
+            self._gamma.observe_second(kept=None if verdict.path is None else verdict.path[:1] == (1,))
         if verdict.drafted < outcome.offered:
             self.drafts.distrust()
         committed = cut(verdict.tokens, self._limit - asked.base_len, self._stop_ids)
@@ -333,7 +335,7 @@ class Sequence:
         gamma = 0 if draft.tokens else proposal.head  # a grammar may force tokens, which need no draft
         return Row(
             own.call, own.kv_name, own.rank, own.limit, self._tokens, goal, draft, behind, own.grammar, steady,
-            scores=own.scores, head=own.head.drafting(gamma),
+            scores=own.scores, head=own.head.drafting(gamma, siblings=proposal.siblings and gamma > 0),
         )  # fmt: skip
 
     def _choose_gamma(self) -> None:

@@ -213,6 +213,10 @@ class BatchSpeculation:
         """Return acceptance and plain round time for the drafts of a source."""
         return DraftedRounds(self.acceptance.alpha(source), self.report().plain_seconds if self._nearest.known else 0.0)
 
+    def second_pays(self, source: str) -> bool:
+        """Whether a second draft of a source for the first position brings more tokens than its time would."""
+        return self.acceptance.second(source) > self.report().price
+
     def _judge(self) -> None:
         """Choose whether to draft. Renews the plan if the batch has changed or the plan has expired."""
         if self._beside:

@@ -20,6 +20,8 @@ _KEEP = 0.995
 """Decay of earlier counts with each verdict. Its window is longer than a session's own, since all sessions count."""
 
 _UNKNOWN = AcceptanceEstimate(decay=_KEEP)
+_SECOND = AcceptanceEstimate(prior=0.1, weight=20.0, decay=_KEEP)
+"""Assumed share of rounds that keep the second draft for the first position."""
 _AGREEMENT = math.log(1.25)
 """Largest logarithmic difference between predicted and measured speed-up at which rounds report them."""
 
@@ -31,6 +33,15 @@ class FleetAcceptance:
         self.overall = _UNKNOWN
         self._overlap = AcceptanceEstimate(weight=0.0, decay=_KEEP)
         self._sources: dict[str, AcceptanceEstimate] = {}
+        self._seconds: dict[str, AcceptanceEstimate] = {}
+
+    def second(self, source: str) -> float:
+        """Return the share of rounds that keep a source's second draft for the first position."""
+        return self._seconds.get(source, _SECOND).alpha
+
+    def learn_second(self, source: str, *, kept: bool | None) -> None:
+        """Record whether a verdict keeps the second draft. None if there was none, which ages earlier verdicts."""
+        self._seconds[source] = self._seconds.get(source, _SECOND).observed(kept is not None, bool(kept))
 
     def alpha(self, source: str) -> float:
         """Return the acceptance rate of a source's drafts."""
@@ -128,6 +139,10 @@ class SessionGamma:
             self._batch.acceptance.learn(self._source() or "", drafted, accepted, overlap)
         if self._own is not None:
             self._own.observe(drafted, accepted, overlap)
+
+    def observe_second(self, *, kept: bool | None) -> None:
+        """Record whether a verdict keeps the head's second draft for the first position; None if there was none."""
+        self._batch.acceptance.learn_second(self._source() or "", kept=kept)
 
     def close(self) -> None:
         """Leave the batch at the end of the session."""

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from specdec.rules.draft import Draft, SparseProbs, certain
 from specdec.rules.multidraft import Siblings
 from specdec.rules.speculation import Mode
-from specdec.trees.joining import as_tree, merged, side_by_side
+from specdec.trees.joining import as_tree, forked, merged, side_by_side
 from specdec.trees.tree import ROOT, Tree, TreeDraft
 from specdec.trees.verification import verify_tree
 from tests.unit.specdec.rules.random_trees import trees
@@ -55,6 +55,20 @@ def test_a_chain_is_the_tree_that_it_is() -> None:
     assert tree.drawn(1) == ()
     assert as_tree(Draft((3, 4))).probs == ()
     assert as_tree(tree) is tree
+
+
+def test_a_fork_has_two_draws_for_its_first_position() -> None:
+    laws = (law(3, 8), law(4), law(5))
+    fork = forked(Draft((3, 4, 5), laws), 8)
+    assert (fork.tokens, fork.tree.parents) == ((3, 8, 4, 5), (ROOT, ROOT, 0, 2))
+    assert [proposed(fork, node) for node in (ROOT, 0, 2)] == [
+        [((3, 8), laws[0])],
+        [((4,), laws[1])],
+        [((5,), laws[2])],
+    ]
+    assert fork.drawn(1) == fork.drawn(3) == ()
+    assert forked(Draft((3,), laws[:1]), 8).probs == (laws[0], None, None)
+    assert forked(Draft((3, 4)), 8).probs == ()
 
 
 def test_a_cut_keeps_the_draws_that_came_first() -> None:

@@ -1,6 +1,7 @@
 """One call for a batch of trees: chains get the chain rule's verdict, paths lead down, and invalid input is named."""
 
 import random
+from itertools import accumulate
 
 import pytest
 import torch
@@ -14,8 +15,9 @@ from specdec.rules.multidraft import Siblings
 from specdec.rules.proposal import propose, propose_siblings
 from specdec.rules.speculation import Mode, Origin
 from specdec.rules.verification import verify
+from specdec.trees.joining import merged
 from specdec.trees.tree import ROOT, Tree, TreeDraft
-from specdec.trees.verification import check_trees, verify_tree
+from specdec.trees.verification import check_trees, verify_certain_trees, verify_tree
 from tests.support.draft_laws import compress
 from tests.unit.specdec.rules.random_trees import lineage, trees
 
@@ -56,6 +58,25 @@ def test_one_sibling_draws_what_the_chain_draws(siblings: Siblings) -> None:
     families, laws = propose_siblings(siblings, q, seeds, positions, 5, range(1))
     assert families == [[token] for token in tokens]
     assert all(torch.equal(law.ids, each.ids) for law, each in zip(laws, probs, strict=True))
+
+
+@pytest.mark.parametrize("siblings", Siblings)
+@given(shapes=st.lists(trees(6), min_size=1, max_size=4), seed=st.integers(0, 2**32), missing=st.integers(0, 40))
+@settings(max_examples=60, deadline=None)
+def test_certain_verdicts_are_those_of_one_hot_rows(
+    siblings: Siblings, shapes: list[Tree], seed: int, missing: int
+) -> None:
+    """At temperature 0, verdicts from the certain tokens alone, with a row that may have no distribution."""
+    drafts = [merged(fill(siblings, tree, seed + b)) for b, tree in enumerate(shapes)]
+    firsts = {0, *accumulate(len(draft.tree) + 1 for draft in drafts)}
+    dice, rows = random.Random(seed), sum(len(draft.tree) + 1 for draft in drafts)
+    drafted = [token for draft in drafts for token in draft.tokens]
+    best = torch.tensor([dice.choice([*drafted, dice.randrange(VOCAB)]) for _ in range(rows)])
+    p, mass = torch.zeros(rows, VOCAB).scatter_(1, best[:, None], 1.0), torch.ones(rows, dtype=torch.float64)
+    if missing < rows and missing not in firsts:
+        p[missing], mass[missing] = torch.nan, torch.nan
+    expected = verify_tree(siblings, p, drafts, [seed] * len(drafts), [10] * len(drafts))
+    assert verify_certain_trees(siblings, best, mass, drafts, VOCAB) == expected
 
 
 @pytest.mark.parametrize("siblings", Siblings)

@@ -1,11 +1,12 @@
 """The target's head drafts just before the pass that judges its drafts, and changes no greedy token."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from specdec.engine import Chunk
@@ -14,6 +15,7 @@ from specdec.engine.heads.headed import HeadedEngine
 from specdec.engine.heads.sequences import HeadSequences
 from specdec.rules.speculation import Mode, Speculation
 from specdec.sampling.params import SamplingParams
+from specdec.trees.tree import ROOT, TreeDraft
 from tests.support.tiny_heads import draft_ids, make_tiny_head
 from tests.support.tiny_models import make_tiny_model
 from tests.unit.verifier_service.verifier_fakes import make_row
@@ -54,24 +56,29 @@ def load(folders: tuple[Path, Path], kv_bytes: int = 2**20) -> HeadedEngine:
     )
 
 
-def row_of(name: str, output: Sequence[int], goal: int | None = None, gamma: int = 0) -> Row:
+def row_of(name: str, output: Sequence[int], goal: int | None = None, gamma: int = 0, *, siblings: bool = False) -> Row:
     tokens = (*PROMPTS[name], *output)
     row = make_row(name, tokens, goal, limit=20 + LENGTH, prompt_len=20)
     return replace(
         row,
         call=replace(row.call, tokens=PROMPTS[name]),
-        head=HeadUse(follows=True, gamma=gamma),
+        head=HeadUse(follows=True, gamma=gamma, siblings=siblings),
         rank=float(name == "b"),
     )
 
 
-def run(model: ModelThread, gamma: int) -> tuple[dict[str, list[int]], list[Outcome]]:
-    """Generate for all prompts at once. Return the outputs, and the outcomes."""
+def run(model: ModelThread, gamma: int, *, siblings: Container[str] = ()) -> tuple[dict[str, list[int]], list[Outcome]]:
+    """Generate for all prompts at once, those named with a second draft. Return the outputs, and the outcomes."""
     outputs: dict[str, list[int]] = {name: [] for name in PROMPTS}
     model.step((), [row_of(name, (), 0) for name in outputs])
     outcomes = []
     while going := [name for name, output in outputs.items() if len(output) < LENGTH]:
-        rows = {name: row_of(name, outputs[name], None, min(gamma, LENGTH - 1 - len(outputs[name]))) for name in going}
+        rows = {
+            name: row_of(
+                name, outputs[name], None, min(gamma, LENGTH - 1 - len(outputs[name])), siblings=name in siblings
+            )
+            for name in going
+        }
         ended = [name for name in PROMPTS if name not in going]
         results = model.step(ended, list(rows.values())).results
         for name, row in rows.items():
@@ -88,6 +95,56 @@ def test_drafts_change_no_greedy_token(folders: tuple[Path, Path], greedy: dict[
     assert list(map(len, made)) == [outcome.offered for outcome in outcomes if outcome.drafted is not None]
     assert max(map(len, made)) == 3
     assert {token for draft in made for token in draft} <= set(draft_ids(100, 320).tolist())
+
+
+@pytest.mark.parametrize("siblings", [("a",), ("a", "b")])
+def test_a_second_draft_changes_no_greedy_token(
+    siblings: tuple[str, ...],
+    folders: tuple[Path, Path],
+    greedy: dict[str, list[int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The target's token is the best first draft at one position in three, and the second best at the next."""
+    made = HeadSequences.begin
+
+    def begin(self: HeadSequences, sessions: Sequence[str], tokens: Sequence[int]) -> Tensor:
+        places = [self.end(session) - 19 for session in sessions]
+        logits = torch.full_like(made(self, sessions, tokens), -100.0)
+        for own, session, place in zip(logits, sessions, places, strict=True):
+            target = greedy[session][place]
+            other, another = (target + 1) % 320, (target + 2) % 320
+            best, second = ((target, other), (other, target), (other, another))[place % 3]
+            own[best], own[second] = 9.0, 8.0
+        return logits
+
+    monkeypatch.setattr(HeadSequences, "begin", begin)
+    outputs, outcomes = run(ModelThread(load(folders), SETTINGS), gamma=3, siblings=siblings)
+    assert outputs == greedy
+    trees = [outcome for outcome in outcomes if outcome.drafted and isinstance(outcome.drafted.draft, TreeDraft)]
+    shapes = {outcome.drafted.draft.tree.parents[:3] for outcome in trees if outcome.offered > 2 and outcome.drafted}
+    assert shapes == {(ROOT, ROOT, 0)}
+    assert {outcome.verdict.path[:1] for outcome in trees if outcome.verdict.path is not None} == {(0,), (1,), ()}
+
+
+def following(engine: HeadedEngine) -> HeadedEngine:
+    """Return the engine with the first prompt computed, except its last token."""
+    assert engine.admit("a", 50, PROMPTS["a"])
+    engine.follow("a", 50, PROMPTS["a"])
+    assert engine.reserve("a", 50)
+    engine.forward([Chunk("a", PROMPTS["a"][:-1], 0)])
+    return engine
+
+
+def test_two_greedy_drafts_are_the_two_best_ids(folders: tuple[Path, Path]) -> None:
+    """A request that allows only one of them gets one draft, and one that allows neither gets none."""
+    logits = following(load(folders)).head.begin(["a"], [PROMPTS["a"][-1]])[0]
+    best, outside = logits.topk(2).indices.tolist(), int(logits.argmin())
+    row, drafts = row_of("a", (), None, gamma=1, siblings=True), []
+    for allowed in ((), (best[1],), (outside,)):
+        sampling = SamplingParams(temperature=0.0, allowed_token_ids=allowed)
+        each = replace(row, call=replace(row.call, sampling=sampling))
+        drafts.append(HeadDrafter(following(load(folders)).head).drafts([each])[each].tokens)
+    assert drafts == [tuple(best), (best[1],), ()]
 
 
 def test_a_prompt_has_no_draft(folders: tuple[Path, Path]) -> None:

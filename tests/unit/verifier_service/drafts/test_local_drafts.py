@@ -6,10 +6,12 @@ from collections.abc import Sequence
 import pytest
 
 from specdec.planning.gamma import FixedGamma
+from specdec.planning.gamma_policy import GammaPolicy, PolicyKind
 from specdec.rules.draft import MAX_WEIGHT, NO_DRAFT
 from specdec.rules.speculation import Mode, Speculation
+from specdec.sampling.grammar import Grammar, GrammarKind
 from specdec.sampling.params import SamplingParams
-from specdec.wire.generation import Fallback
+from specdec.wire.generation import Fallback, GenerationCall
 from tests.support.gateway_fakes import until
 from tests.unit.verifier_service.drafts.proposing import proposed
 from tests.unit.verifier_service.verifier_fakes import make_call, make_metrics, make_speculation, point_mass
@@ -21,6 +23,7 @@ from verifier_service.drafts.local_gamma import SourceWorth
 from verifier_service.drafts.pool import DrafterPool
 from verifier_service.drafts.session_drafts import RemoteDrafts
 from verifier_service.drafts.sources import DraftSources
+from verifier_service.speculation.controller import BatchSpeculation
 
 
 class Written:
@@ -277,3 +280,29 @@ def test_a_prediction_is_drafted_from_first_whatever_drafts() -> None:
         made = sources().drafts(call, 20, None)
         assert isinstance(made, LocalDrafts)
         assert made._sources[0].kind == "prediction"
+
+
+@pytest.mark.parametrize(
+    ("call", "gamma", "settings", "forks"),
+    [
+        (make_call(), None, {}, True),
+        (make_call(speculation=Speculation(Mode.COUPLED)), None, {}, True),
+        (make_call(speculation=Speculation(Mode.BLOCK)), None, {}, False),
+        (make_call(speculation=Speculation(detail=True)), None, {}, False),
+        (make_call(speculation=Speculation(lenience=0.5)), None, {}, False),
+        (make_call(speculation=Speculation(policy=GammaPolicy(PolicyKind.OPTIMAL))), None, {}, False),
+        (make_call(sampling=SamplingParams(grammar=Grammar(GrammarKind.REGEX, "a+"))), None, {}, False),
+        (make_call(), 2, {}, False),
+        (make_call(), None, {"backend": "vllm"}, False),
+    ],
+)
+async def test_a_head_makes_second_drafts_where_trees_can_be_judged_and_reported(
+    call: GenerationCall, gamma: int | None, settings: dict[str, object], forks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(BatchSpeculation, "second_pays", lambda self, source: source.startswith("head"))
+    drafts = sources(head="h", **settings).drafts(call, 20, gamma)
+    assert (await proposed(drafts, 2)).fallback is Fallback.FIRST_ROUND
+    drafts.commit((4,), judged=0, gamma=2)
+    proposal = await proposed(drafts, 2)
+    assert (proposal.head, proposal.siblings) == (2, forks)
+    assert not (await proposed(drafts, 0)).siblings

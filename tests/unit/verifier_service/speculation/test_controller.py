@@ -356,3 +356,29 @@ def test_a_round_in_which_the_head_reads_a_prompt_shows_no_wait() -> None:
         return batch.speculation.costs.wait
 
     assert wait_after(prefilling=1) < 0.002 < wait_after(prefilling=0)
+
+
+def test_a_second_draft_is_made_where_its_tokens_are_worth_its_time() -> None:
+    """It pays at once where a token costs little, until verdicts show that it is seldom kept."""
+    batch = SimulatedBatch([0.4], costs(1, 0.05, 0.03, 0.0))
+    batch.run(LONG)
+    (session,) = batch.sessions
+    assert batch.speculation.report().price < 0.08
+    assert batch.speculation.second_pays("model")
+    for _ in range(300):
+        session.observe_second(kept=False)
+    assert not batch.speculation.second_pays("model")
+    assert batch.speculation.second_pays("other")
+    for _ in range(2000):  # what was seen is forgotten, so that it is tried again
+        session.observe_second(kept=None)
+    assert batch.speculation.second_pays("model")
+
+
+def test_no_second_draft_is_made_where_a_token_costs_much() -> None:
+    batch = SimulatedBatch([0.4] * 8, costs(8, 0.05, 0.6, 0.0))
+    batch.run(LONG)
+    assert batch.speculation.report().price > 0.2
+    assert not batch.speculation.second_pays("model")
+    for _ in range(300):
+        batch.sessions[0].observe_second(kept=True)
+    assert batch.speculation.second_pays("model")
