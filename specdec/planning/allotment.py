@@ -33,13 +33,22 @@ class RoundSeconds:
     """Cost of each draft of the longest chain."""
     groups: int = 1
     """Number of groups of the batch that are drafted for and verified alternately, each in its own pass."""
+    measured: float = 0.0
+    """Tokens of the largest measured passes."""
+    beyond: float = 0.0
+    """Additional cost of each token beyond these."""
+
+    def computing(self, tokens: _Numbers) -> _Numbers:
+        """Duration of passes over `tokens` tokens, without the fixed cost."""
+        seconds: _Numbers = self.token * tokens + self.beyond * np.maximum(tokens - self.measured, 0.0)
+        return seconds
 
     def seconds(self, tokens: _Numbers, longest: _Numbers) -> _Numbers:
         """Duration of rounds of `tokens` computed tokens whose longest draft has `longest` tokens, 0 for plain ones."""
         groups = np.where(longest > 0, self.groups, 1)
         drafting = np.where(longest > 0, self.wait + self.draft * longest, 0.0)
-        own = self.base + self.token * tokens / groups
-        seconds: _Numbers = np.maximum(self.base * groups + self.token * tokens, own + drafting)
+        own, whole = self.base + self.computing(tokens / groups), self.base * groups + self.computing(tokens)
+        seconds: _Numbers = np.maximum(whole, own + drafting)
         return seconds
 
     def drafts_within(self, seconds: float, most: int) -> int:
@@ -111,6 +120,8 @@ class Judgement:
     """Tokens per second that the batch commits with its current drafts."""
     price: float = 0.0
     """Tokens that the batch commits in the time that one more guessed token adds to a round."""
+    near_price: float = 0.0
+    """The same for one more token in passes of the sizes that are measured."""
     r: float = 0.0
     """Cost of a draft in addition to its tokens, in plain rounds."""
     plain_seconds: float = 0.0
@@ -169,6 +180,6 @@ def forecast(gammas: Sequence[int], demands: Sequence[Demand], others: int, cost
     tokens = others + sum(expected_tokens(demand.alpha, gamma) for demand, gamma in zip(demands, gammas, strict=True))
     computed = rows + sum(gammas)
     took = float(costs.seconds(np.array(computed), np.array(longest)))
-    own = costs.base + costs.token * computed / costs.groups
+    own = costs.base + float(costs.computing(np.array(computed / costs.groups)))
     wait = costs.wait + costs.draft * longest
     return Forecast(tokens * plain / took, wait, max(tokens * plain - own, 0.0), plain)

@@ -1,5 +1,6 @@
 """Drafts of the target's head for the rows of a pass, made on the model's thread just before the pass."""
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from specdec.rules.coupling import earliest
 from specdec.rules.draft import MAX_WEIGHT, NO_DRAFT, Draft, SparseProbs
 from specdec.rules.multidraft import Siblings
 from specdec.rules.proposal import propose_certain, propose_each, propose_siblings
+from specdec.rules.speculation import Mode
 from specdec.sampling.distribution import History, certain_tokens, probabilities
 from specdec.trees.joining import forked
 from specdec.trees.tree import TreeDraft
@@ -21,6 +23,8 @@ from verifier_service.backends.batch_plan import Row
 
 _SUPPORT = 64
 """Most ids in a q̂."""
+_USUAL = 8
+"""Most unread states of a sequence that drafts in every round, about."""
 
 _log = structlog.get_logger()
 
@@ -108,7 +112,7 @@ class HeadDrafter:
 
     def is_behind(self, row: Row) -> bool:
         """Whether the next draft of a row takes longer than others, because the head must first read many states."""
-        return self._head.is_behind(row.kv_name)
+        return self._head.unread(row.kv_name) > _USUAL
 
     def _can_draft(self, row: Row) -> bool:
         if row.kv_name not in self._head:
@@ -183,35 +187,41 @@ def _drawn_pairs(chains: Sequence[_Chain], logits: Tensor) -> list[Drawn]:
 
     At temperature 0 they are the two most likely ones, and any q̂ gives the target's token.
     """
-    params = [each.row.call.sampling for each in chains]
-    q = probabilities(logits, [each.ranking for each in params], [each.history() for each in chains])
-    groups: dict[tuple[Siblings, bool], list[int]] = defaultdict(list)
+    params, histories = [each.row.call.sampling for each in chains], [each.history() for each in chains]
+    if logits.is_cpu and all(each.temperature == 0.0 for each in params):
+        best, mass = certain_tokens(logits, params, histories)
+        second, other = certain_tokens(logits.scatter(1, best[:, None], -math.inf), params, histories)
+        found = zip(best.tolist(), second.tolist(), mass.isnan().tolist(), other.isnan().tolist(), strict=True)
+        likely = [() if none else (first,) if alone else (first, then) for first, then, none, alone in found]
+        modes = [each.row.call.speculation.mode for each in chains]
+        return [_greedy(pair, mode) for pair, mode in zip(likely, modes, strict=True)]
+    q = probabilities(logits, [each.ranking for each in params], histories)
+    groups: dict[tuple[Mode, bool], list[int]] = defaultdict(list)
     for place in (~q.isnan().any(-1)).nonzero()[:, 0].tolist():
-        siblings = Siblings.of(chains[place].row.call.speculation.mode, replacement=False)
-        groups[siblings, params[place].temperature > 0.0].append(place)
+        groups[chains[place].row.call.speculation.mode, params[place].temperature > 0.0].append(place)
     drawn = [_NOTHING] * len(chains)
-    for (siblings, sampled), places in groups.items():
+    for (mode, sampled), places in groups.items():
         seeds = [params[place].seed for place in places]
         positions = [len(chains[place].row.tokens) for place in places]
-        for place, pair in zip(places, _pairs(siblings, q[places], seeds, positions, sampled=sampled), strict=True):
+        for place, pair in zip(places, _pairs(mode, q[places], seeds, positions, sampled=sampled), strict=True):
             drawn[place] = pair
     return drawn
 
 
-def _pairs(
-    siblings: Siblings, q: Tensor, seeds: Sequence[int], positions: Sequence[int], *, sampled: bool
-) -> list[Drawn]:
+def _pairs(mode: Mode, q: Tensor, seeds: Sequence[int], positions: Sequence[int], *, sampled: bool) -> list[Drawn]:
     """Draw two tokens from each row of q, or one from a row with only one; arguments as for `propose_siblings`."""
     if not sampled:
         likely, _ = propose_siblings(Siblings.DETERMINISTIC, q, seeds, positions, _SUPPORT, range(2))
-        return [Drawn(pair, None if siblings is Siblings.DETERMINISTIC else _even(pair)) for pair in likely]
-    if siblings is Siblings.DETERMINISTIC:
+        return [_greedy(pair, mode) for pair in likely]
+    if mode is Mode.COUPLED:
         mass, ids = q.topk(min(_SUPPORT, q.shape[1]))
         return list(map(Drawn, earliest(mass.cpu(), ids.cpu(), seeds, positions, 2)))
-    families, laws = propose_siblings(siblings, q, seeds, positions, _SUPPORT, range(2))
+    families, laws = propose_siblings(Siblings.WITHOUT_REPLACEMENT, q, seeds, positions, _SUPPORT, range(2))
     return list(map(Drawn, families, laws))
 
 
-def _even(ids: Sequence[int]) -> SparseProbs:
-    """Return a q̂ of equal probabilities."""
-    return SparseProbs(torch.tensor(sorted(ids)), torch.full((len(ids),), MAX_WEIGHT))
+def _greedy(tokens: Sequence[int], mode: Mode) -> Drawn:
+    """Return draws at temperature 0, with a q̂ of equal probabilities in a mode that needs one."""
+    if not tokens or mode is Mode.COUPLED:
+        return Drawn(tokens)
+    return Drawn(tokens, SparseProbs(torch.tensor(sorted(tokens)), torch.full((len(tokens),), MAX_WEIGHT)))

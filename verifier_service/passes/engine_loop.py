@@ -104,6 +104,9 @@ class EngineLoop:
         """KV names of ended sequences that the thread has not released."""
         self._ready = 0.0
         """Arrival time of the first row of the next pass, by `time.perf_counter`; 0 before it arrives."""
+        self._head_seconds = 0.0
+        """Time for which the last pass waited for drafts of the target's head. The rounds before are sent after it,
+        since a head, unlike a pass, needs the interpreter lock often."""
         self._pass_seconds = 0.0
         """Duration of the last pass in seconds."""
         self._passes = PassHistory()
@@ -264,6 +267,8 @@ class EngineLoop:
         try:
             running = loop.run_in_executor(self._thread, self._model.run, ended, rows, passed)
             time.sleep(_HAND_OVER)  # noqa: ASYNC251 - blocks on purpose
+            if any(row.head.gamma for row in rows):
+                await asyncio.wait([running], timeout=self._head_seconds)
             self._tell()
             step = await running
         except Exception as error:
@@ -293,6 +298,8 @@ class EngineLoop:
         self._stepped = time.perf_counter()
         self._found |= {name: count for name, count in step.found.items() if name in self._entering}
         done = [(row, self._rows.pop(row), result) for row, result in step.results.items() if row in self._rows]
+        made = (each.drafted for each in step.results.values() if isinstance(each, Outcome))
+        self._head_seconds = max((each.seconds for each in made if each), default=0.0)
         if step.chunks:
             self._pass_seconds = step.seconds
             self._speculation.passed(self._passes.add(step, groups, waited, self._prompts, waits=left_out))

@@ -123,10 +123,12 @@ class BatchSpeculation:
             self._reported, self._reported_of, costs, load = now, of, self.costs, self._load
             plain = costs.base + costs.token * load
             predicted, measured = self.trials.expected(self.forecast.speedup), self.trials.measured
-            beta, c, r = (each / plain for each in (costs.token * load, costs.draft, costs.wait))
+            token = costs.token + costs.beyond
+            beta, c, r = (each / plain for each in (token * load, costs.draft, costs.wait))
             alpha, goodput = self.acceptance.overall.alpha, self._nearest.goodput or load / plain
-            price = goodput * (costs.token if self.drafting else self._nearest.guess_seconds(costs.token))
-            judged = Judgement(alpha, c, beta, goodput, price, r, plain, predicted, measured)
+            price = goodput * (token if self.drafting else self._nearest.guess_seconds(token))
+            near = goodput * costs.token
+            judged = Judgement(alpha, c, beta, goodput, price, near, r, plain, predicted, measured)
             grouping, overlap = self._groups[self._level].gain, self.acceptance.overlap
             self._report = replace(judged, groups=self.groups, grouping=grouping, overlap=overlap)
         return self._report
@@ -215,7 +217,7 @@ class BatchSpeculation:
 
     def second_pays(self, source: str) -> bool:
         """Whether a second draft of a source for the first position brings more tokens than its time would."""
-        return self.acceptance.second(source) > self.report().price
+        return self.acceptance.second(source) > self.report().near_price
 
     def _judge(self) -> None:
         """Choose whether to draft. Renews the plan if the batch has changed or the plan has expired."""
@@ -282,7 +284,9 @@ class PlanPace:
         """
         self._clock = clock
         self._spent = spent
-        self._until = float("-inf")
+        self._until = -math.inf
+        self._first = True
+        """Whether nothing was planned. The first plan loads code, and is made without measurements."""
 
     @property
     def over(self) -> bool:
@@ -295,4 +299,5 @@ class PlanPace:
         began, before = self._clock(), self._spent()
         yield
         share = _DRAFTING_SHARE if drafting else _SHARE
-        self._until = began + max(_LEAST_SECONDS, (self._spent() - before) / share)
+        took = 0.0 if self._first else (self._spent() - before) / share
+        self._until, self._first = began + max(_LEAST_SECONDS, took), False

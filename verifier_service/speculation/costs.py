@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 from specdec.planning.allotment import RoundSeconds
 from specdec.planning.line import Line
@@ -116,6 +116,19 @@ class PassHistory:
         return PassSample.of(step, sessions, follows=follows, groups=groups, waited=waited, left=left)
 
 
+class FittedPass(NamedTuple):
+    """Duration of a pass, as fitted to measured ones."""
+
+    base: float
+    """Seconds of a pass without tokens."""
+    token: float
+    """Seconds that each token adds."""
+    measured: float
+    """Number of tokens of the largest measured passes."""
+    beyond: float
+    """Seconds that each token adds further beyond these."""
+
+
 class PassTimes:
     """Duration of a pass, modelled as base · (1 + rise · tokens), on a machine whose speed drifts.
 
@@ -128,6 +141,8 @@ class PassTimes:
         self._all, self._changing = Line(), Line()
         self._least = math.inf
         """Number of tokens in the smallest pass."""
+        self._larger = 0.0
+        """Decayed mean number of tokens in the larger one of two passes that differ; 0 before two do."""
         self._recent = (0.0, 0.0)
         """Mean tokens and seconds of recent passes."""
         self._xx = self._xy = 0.0
@@ -146,12 +161,14 @@ class PassTimes:
             self._xx = self._xx * _KEEP + more * more
             self._xy = self._xy * _KEEP + more * longer
             self._changing.observe((tokens + before) / 2, (seconds + took) / 2)
+            larger = max(tokens, before)
+            self._larger += (larger - self._larger) * (1.0 - _KEEP if self._larger else 1.0)
         self._all.observe(tokens, seconds)
         self._least = min(self._least, tokens)
         self._recent = before + _NEW * more, took + _NEW * longer
 
-    def fit(self, prefill_rate: float) -> tuple[float, float]:
-        """Return the seconds of a pass without tokens and of each token; at least one pass must be known.
+    def fit(self, prefill_rate: float) -> FittedPass:
+        """Return the fitted duration; at least one pass must be known.
 
         `prefill_rate`, in tokens a second, is the first assumption for the cost of a token. It is 0 if unknown.
         """
@@ -159,12 +176,12 @@ class PassTimes:
         weight = _PRIOR * (0.5 * self._least) ** 2
         assumed = 1.0 / prefill_rate if prefill_rate else _UNKNOWN_TOKEN * seconds / tokens
         slope = (self._xy + weight * assumed) / (self._xx + weight)
-        least = _LEAST_OF_PROMPTS * assumed if prefill_rate else 0.0
-        slope = min(max(slope, least), _STEEPEST * seconds / tokens)
+        slope = min(max(slope, 0.0), _STEEPEST * seconds / tokens)
         rise = slope / (seconds - slope * tokens)
         tokens, seconds = self._all.mean
         base = seconds / (1.0 + rise * tokens)
-        return base, base * rise
+        least = _LEAST_OF_PROMPTS * assumed if prefill_rate else 0.0
+        return FittedPass(base, base * rise, self._larger, max(least - base * rise, 0.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,8 +231,8 @@ class BatchCosts:
         """Record a pass with prompts; return its estimated seconds without them, or None if unknown."""
         if not self.known:
             return None
-        base, token = self._passes.fit(self._prompts.rate)
-        rest = base + token * (sample.computed - sample.prompt)
+        fitted = self._passes.fit(self._prompts.rate)
+        rest = fitted.base + fitted.token * (sample.computed - sample.prompt)
         self._prompts.observe(sample.prompt, max(sample.seconds - rest, 0.0))
         rate = self._prompts.rate
         return max(sample.seconds - sample.prompt / rate, 0.0) if rate else sample.seconds
@@ -237,7 +254,8 @@ class BatchCosts:
         """
         self._rounds.observe(sample.committed, gap + sample.seconds)
         if guessing:
-            self._guesses.observe(sample, gap, self._passes.fit(self._prompts.rate)[1])
+            fitted = self._passes.fit(self._prompts.rate)
+            self._guesses.observe(sample, gap, fitted.token + fitted.beyond)
 
     def guess_seconds(self, token: float) -> float:
         """Return the seconds that a guessed token adds to a round; `token` is the seconds it adds to a pass."""
@@ -250,15 +268,17 @@ class BatchCosts:
 
     def of(self, rows: int, drafters: DrafterTimes) -> RoundSeconds:
         """Return the costs of a round of `rows` sessions."""
-        unknown = 1.0 - _UNKNOWN_TOKEN, _UNKNOWN_TOKEN / rows
-        base, token = self._passes.fit(self._prompts.rate) if self.known else unknown
-        step = _UNKNOWN_DRAFT * (base + token * rows) if drafters.step is None else drafters.step
+        unknown = FittedPass(1.0 - _UNKNOWN_TOKEN, _UNKNOWN_TOKEN / rows, 0.0, 0.0)
+        passes = self._passes.fit(self._prompts.rate) if self.known else unknown
+        step = _UNKNOWN_DRAFT * (passes.base + passes.token * rows) if drafters.step is None else drafters.step
         idle = self._idle.mean[1] if self._idle.known else 0.0
         wait, draft = drafters.round_trip, step
         if self._waits.known:
             wait, draft = self._waits.fit(step, self._waits.mean[0])
             wait -= min(idle, wait)
-        return RoundSeconds(base + idle, token, wait, draft)
+        return RoundSeconds(
+            passes.base + idle, passes.token, wait, draft, measured=passes.measured, beyond=passes.beyond
+        )
 
 
 class GuessCosts:

@@ -17,7 +17,7 @@ _TRIAL, _TRIAL_STEPS, _TRIALS = "trial", 6, 4
 _MOST_BYTES = 2**25
 """Most bytes of unread states of all sequences, beyond which those with many are read although nothing drafts."""
 _MANY = 64
-"""Number of unread states of a sequence that are worth a pass of their own, and that take long to read."""
+"""Number of unread states of a sequence that are worth a pass of their own."""
 _IDLE = 32
 """Passes without a draft after which the next draft is probably a trial, so that only the last states are read for it.
 A trial of many sequences would otherwise read all of their prompts."""
@@ -128,7 +128,7 @@ class HeadSequences:
         self._idle += 1
         if sum(pending.bytes for pending in self._pending.values()) < _MOST_BYTES:
             return
-        full = [session for session in following if self.is_behind(session)]
+        full = [session for session in following if self.unread(session) >= _MANY]
         if self._idle > _IDLE:
             for session in full:
                 self._shorten(session)
@@ -137,13 +137,13 @@ class HeadSequences:
         if ready:
             self._read(ready, [following[session] for session in ready])
 
-    def is_behind(self, session: str) -> bool:
-        """Whether the head follows a sequence and must read many states before it drafts."""
-        return session in self._pending and len(self._pending[session]) >= _MANY
+    def unread(self, session: str) -> int:
+        """Number of states that the head must read before it drafts for a sequence; 0 if it does not follow it."""
+        return len(self._pending[session]) if session in self._pending else 0
 
     def can_draft(self, session: str, gamma: int) -> bool:
         """Whether the head has new states of a sequence, and memory to draft γ tokens after its next token."""
-        if self._idle >= _IDLE and self.is_behind(session):
+        if self._idle >= _IDLE and self.unread(session) >= _MANY:
             self._shorten(session)
         pending = self._pending.get(session)
         if not pending:

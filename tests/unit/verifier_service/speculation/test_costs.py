@@ -89,10 +89,13 @@ def test_before_two_pass_sizes_are_known_a_token_costs_that_of_a_prompt() -> Non
     assert costs.of(32, SILENT).token == pytest.approx(0.0005)
 
 
-def test_drafts_cost_at_least_half_of_prompts_where_a_few_show_no_cost() -> None:
+def test_long_drafts_cost_at_least_half_of_prompts_where_short_ones_show_no_cost() -> None:
     costs = BatchCosts()
     for tokens in [4, 4, 5, 4, 6] * 40:
         costs.observe(tokens, 0.013)
     assert costs.of(4, SILENT).token < 0.0001
     costs.without_prompts(PassSample(4, 4, 184, 4, 0, 0.0, 0.013 + 180 * 0.001, True, 180, 4))
-    assert costs.of(4, SILENT).token == pytest.approx(0.0005, rel=0.1)
+    found = costs.of(4, SILENT)
+    assert found.token < 0.00015
+    assert 4.5 < found.measured < 6.0
+    assert found.token + found.beyond == pytest.approx(0.0005, rel=0.1)
