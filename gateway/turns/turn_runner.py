@@ -32,6 +32,8 @@ from specdec.wire.generation import GenerationCall, Round, VerifierInfo
 WINDOW = 16
 """Most tokens that a generation may be ahead of its fastest reader. A gateway that is slower than its verifier falls at
 most this many passes behind, and a new generation waits that long."""
+HELD_WINDOW = 256
+"""The same for a generation whose rounds are held and committed together: enough for 1,000 tokens per second."""
 UNLIMITED = 2**31 - 1
 """Credit of a generation without flow control."""
 RELEASE_TIMEOUT = 1.0
@@ -50,13 +52,20 @@ class TurnOutput:
     """Called after each commit with the output to show."""
     read: int | None = None
     """Number of output tokens sent to the fastest reader; None without a reader."""
+    held: bool = False
+    """Whether rounds are held, because all readers wait for the end and no stop string could end the output."""
     last_commit: float = 0.0
     """Time of the last commit, or of the turn's start; by `time.monotonic`."""
 
     @property
     def credit(self) -> int:
         """Longest sequence, in tokens, that the verifier may generate now."""
-        return UNLIMITED if self.read is None else len(self.transcript.header.prompt) + self.read + WINDOW
+        return UNLIMITED if self.read is None else len(self.transcript.header.prompt) + self.read + self.window
+
+    @property
+    def window(self) -> int:
+        """Most tokens that the generation may be ahead of its fastest reader."""
+        return HELD_WINDOW if self.held else WINDOW
 
 
 class Attempt:
@@ -102,14 +111,11 @@ class Attempt:
         self._stopping = True
         self._settle()
 
-    def reader_moved(self, *, at_end: bool) -> None:
-        """Send more credit if readers took at least half a window since the last update.
-
-        Rounds are held if all readers wait for the end, and no stop string could end the output at any round.
-        """
-        self._slot.hold(at_end and not self._output.transcript.header.stop)
+    def reader_moved(self) -> None:
+        """Send more credit if readers took at least half a window since the last update."""
+        self._slot.hold(self._output.held)
         credit = self._output.credit
-        if credit - self._credited >= WINDOW // 2:
+        if credit - self._credited >= self._output.window // 2:
             self._credited = credit
             self._slot.credit(credit)
 
@@ -193,7 +199,7 @@ class TurnRunner:
         self._services = services
         self._transcript = transcript
         self._deadline = deadline
-        self._output = TurnOutput(transcript, publish, read, time.monotonic())
+        self._output = TurnOutput(transcript, publish, read, last_commit=time.monotonic())
         self._session = OwnedSession(services, transcript.turn)
         self._unused_epoch = 0
         """Acquired epoch that no call has used yet; 0 if there is none."""
@@ -214,9 +220,9 @@ class TurnRunner:
 
         `at_end` is whether all readers take the output at its end, so that rounds may be committed together.
         """
-        self._output.read = read
+        self._output.read, self._output.held = read, at_end and not self._transcript.header.stop
         if self._attempt is not None:
-            self._attempt.reader_moved(at_end=at_end)
+            self._attempt.reader_moved()
 
     async def run(self) -> None:
         """Acquire the turn and generate until it finishes.

@@ -9,7 +9,8 @@ from gateway.tasks import cancel_and_wait
 from gateway.turns.events import OutputRound
 from gateway.turns.services import Services
 from gateway.turns.transcript import Transcript
-from gateway.turns.turn_runner import TurnRunner
+from gateway.turns.turn_runner import UNLIMITED, WINDOW, TurnOutput, TurnRunner
+from gateway.verifiers.round_streams import HELD_TOKENS
 from specdec.errors import Fenced, NoVerifier, SessionHeld
 from specdec.sampling.params import FinishReason
 from tests.support.debug_logs import debug_logs
@@ -60,6 +61,17 @@ async def test_rounds_that_nobody_waits_for_share_a_commit(at_end: bool, stop: t
     await run.run()
     assert [each.committed for each in run.shown] == [4, 8, 12, 14]
     assert made.sessions.journal.count("commit") == commits  # the first round does not wait
+
+
+def test_a_held_generation_does_not_wait_for_its_commits() -> None:
+    """One that is held may be several commits ahead, since its rounds are committed in groups; a read one may not."""
+    transcript = Transcript(TURN, header(), services().models.first.tokenizer.decode)
+    output_of = TurnOutput(transcript, lambda shown: None, read=10)
+    assert output_of.credit == len(PROMPT) + 10 + WINDOW
+    output_of.held = True
+    assert output_of.credit >= len(PROMPT) + 10 + 4 * HELD_TOKENS
+    output_of.read = None
+    assert output_of.credit == UNLIMITED
 
 
 async def test_after_a_loss_the_call_has_the_committed_tokens_and_a_new_epoch() -> None:

@@ -12,6 +12,11 @@ def test_a_plan_holds_by_what_its_thread_computed(spent: float, drafting: bool, 
     pace = PlanPace(clock, computed)
     assert pace.over
     with pace.planning(drafting=drafting):
+        computed.now += 1.0  # the first plan loads code
+    clock.now = 0.11
+    assert pace.over
+    clock.now = 0.0
+    with pace.planning(drafting=drafting):
         computed.now += spent
         clock.now += 0.005
     clock.now = 0.99 * holds
