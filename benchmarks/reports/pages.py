@@ -4,7 +4,7 @@ import argparse
 import csv
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,8 +19,8 @@ from benchmarks.reports.summary import ORDER, performance
 _RESULTS = """\
 # Results
 
-Each section is written by the command it names. It has the newest run and the dates of two before; `results/` has
-all runs whole, a line of JSON each, and the long tables as CSV. [Performance](../docs/performance.md) is the summary.
+Each section is written by the command it names. It has the newest run; `results/` has all runs whole, a line of JSON
+each, and the long tables as CSV. [Performance](../docs/performance.md) is the summary.
 
 Absolute times vary on shared machines, so a figure is a ratio of runs made in turns in one session: the median of the
 pairs, and the middle half of them in brackets. A peer is a process of its own. "HF" is `generate()` of `transformers`
@@ -83,7 +83,7 @@ def write(sections: Iterable[str], places: Places = REPOSITORY) -> None:
         for file, each in _long_tables(runs[-1]):
             with (places.lines / file).open("w", encoding="utf-8", newline="") as out:
                 csv.writer(out, lineterminator="\n").writerows([each["head"], *each["rows"]])
-        page = with_section(page, name, section(runs, places))
+        page = with_section(page, name, section(runs[-1], places))
     places.results.write_text(page, encoding="utf-8")
     newest = {name: found[-1] for name in ORDER if (found := lines(name, places.lines))}
     link = os.path.relpath(places.results, places.performance.parent)
@@ -98,13 +98,12 @@ def with_section(page: str, name: str, body: str) -> str:
     return "\n".join([head.rstrip() + "\n", *bodies.values()])
 
 
-def section(runs: Sequence[Line], places: Places) -> str:
-    """Return the section of one command: text, tables and charts of the newest run, and the dates of three runs."""
-    newest = runs[-1]
+def section(newest: Line, places: Places) -> str:
+    """Return the section of one command: text, tables and charts of the newest run, and its date."""
     quick = [QUICK] if newest.get("quick") else []
     pictures = os.path.relpath(places.pictures, places.results.parent)
     charts = [f"![{chart['x']}]({pictures}/{chart['name']}.png)\n" for chart in newest["charts"]]
-    parts = [f"`{newest['command']}`\n", newest["text"] + "\n", *quick, *_tables(newest), *charts, _made(runs)]
+    parts = [f"`{newest['command']}`\n", newest["text"] + "\n", *quick, *_tables(newest), *charts, _made(newest)]
     return "\n".join(parts)
 
 
@@ -127,11 +126,8 @@ def _long_tables(line: Line) -> Iterator[tuple[str, Line]]:
             yield f"{line['section']}-{index}.csv", each
 
 
-def _made(runs: Sequence[Line]) -> str:
-    newest = runs[-1]
+def _made(newest: Line) -> str:
     gpu = f", {newest['gpu']}" if newest["gpu"] else ""
     machine = f"{newest['cores']} cores of {newest['cpu']}{gpu}, load {newest['load']} before"
     versions = f"torch {newest['torch']}, transformers {newest['transformers']}"
-    earlier = ", ".join(f"{run['date']} ({run['commit']})" for run in runs[-3:-1])
-    made = f"Measured {newest['date']}, commit {newest['commit']}, {machine}; {versions}."
-    return f"{made} Earlier runs: {earlier}.\n" if earlier else f"{made}\n"
+    return f"Measured {newest['date']}, commit {newest['commit']}, {machine}; {versions}.\n"

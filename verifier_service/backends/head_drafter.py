@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from specdec.rules.multidraft import Siblings
 from specdec.rules.proposal import propose_certain, propose_each, propose_siblings
 from specdec.rules.speculation import Mode
 from specdec.sampling.distribution import History, certain_tokens, probabilities
+from specdec.sampling.params import SamplingParams
 from specdec.trees.joining import forked
 from specdec.trees.tree import TreeDraft
 from verifier_service.backends.batch_plan import Row
@@ -188,17 +189,13 @@ def _drawn_pairs(chains: Sequence[_Chain], logits: Tensor) -> list[Drawn]:
     At temperature 0 they are the two most likely ones, and any q̂ gives the target's token.
     """
     params, histories = [each.row.call.sampling for each in chains], [each.history() for each in chains]
+    modes = [each.row.call.speculation.mode for each in chains]
     if logits.is_cpu and all(each.temperature == 0.0 for each in params):
-        best, mass = certain_tokens(logits, params, histories)
-        second, other = certain_tokens(logits.scatter(1, best[:, None], -math.inf), params, histories)
-        found = zip(best.tolist(), second.tolist(), mass.isnan().tolist(), other.isnan().tolist(), strict=True)
-        likely = [() if none else (first,) if alone else (first, then) for first, then, none, alone in found]
-        modes = [each.row.call.speculation.mode for each in chains]
-        return [_greedy(pair, mode) for pair, mode in zip(likely, modes, strict=True)]
+        return list(map(_greedy, _two_best(logits, params, histories), modes))
     q = probabilities(logits, [each.ranking for each in params], histories)
     groups: dict[tuple[Mode, bool], list[int]] = defaultdict(list)
     for place in (~q.isnan().any(-1)).nonzero()[:, 0].tolist():
-        groups[chains[place].row.call.speculation.mode, params[place].temperature > 0.0].append(place)
+        groups[modes[place], params[place].temperature > 0.0].append(place)
     drawn = [_NOTHING] * len(chains)
     for (mode, sampled), places in groups.items():
         seeds = [params[place].seed for place in places]
@@ -206,6 +203,17 @@ def _drawn_pairs(chains: Sequence[_Chain], logits: Tensor) -> list[Drawn]:
         for place, pair in zip(places, _pairs(mode, q[places], seeds, positions, sampled=sampled), strict=True):
             drawn[place] = pair
     return drawn
+
+
+def _two_best(
+    logits: Tensor, params: Sequence[SamplingParams], histories: Sequence[History]
+) -> Iterator[tuple[int, ...]]:
+    """Yield the two most likely ids of each row on the host, fewer if the request allows fewer."""
+    best, mass = certain_tokens(logits, params, histories)
+    second, other = certain_tokens(logits.scatter(1, best[:, None], -math.inf), params, histories)
+    counts = (2 - mass.isnan().int() - other.isnan().int()).tolist()
+    for pair, count in zip(torch.stack([best, second], 1).tolist(), counts, strict=True):
+        yield tuple(pair[:count])
 
 
 def _pairs(mode: Mode, q: Tensor, seeds: Sequence[int], positions: Sequence[int], *, sampled: bool) -> list[Drawn]:
