@@ -5,10 +5,8 @@ fixed. A cell is 250 sessions and fails below p = 1e-6. Two planted bugs of q̂ 
 """
 
 import asyncio
-import random
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,73 +17,20 @@ from specdec.protos.common.v1 import common_pb2 as common
 from specdec.rules.draft import SparseProbs
 from specdec.rules.speculation import Mode
 from tests.conformance.g_test import p_value
-from tests.conformance.headed_pair import DRAFT_IDS, LENGTH, PARAMS, folders, law_of
+from tests.conformance.headed_pair import DRAFT_IDS, LENGTH, PARAMS, law_of
 from tests.conformance.notes import Note
-from tests.conformance.served_pair import Ask, Done, generate, running_verifier
-from tests.conformance.small_pair import END, PROMPT, VOCAB_SIZE
+from tests.conformance.served_head import DRAFTING, P_VALUE, SESSIONS, Cell, Served, run, serve
+from tests.conformance.small_pair import VOCAB_SIZE
 from verifier_service.backends import head_drafter
 
 pytestmark = pytest.mark.integration
 
-SESSIONS = 250
-P_VALUE = 1e-6
-AT_ONCE = 64
-GAMMAS = (3, 1, 2, 3)
 TITLE = f"G-tests of a draft head: {SESSIONS} joint sequences of {LENGTH} tokens a cell"
-DRAFTING = [mode for mode in Mode if mode is not Mode.OFF]
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One law to test."""
-
-    mode: Mode
-    params: str = "T=1"
-
-    def __str__(self) -> str:
-        return f"{self.mode}, {self.params}"
-
-    def asks(self) -> list[Ask]:
-        """Return the sessions of the cell. No two cells share a seed."""
-        number = 100 * DRAFTING.index(self.mode) + list(PARAMS).index(self.params)
-        return [
-            Ask(
-                self.mode,
-                replace(PARAMS[self.params], seed=number * SESSIONS + index),
-                GAMMAS[index % len(GAMMAS)],
-                PROMPT,
-                LENGTH,
-                (END,),
-                drafter="head" if index % 2 else "",
-            )
-            for index in range(SESSIONS)
-        ]
-
-
 CELLS = [
     *(Cell(mode) for mode in DRAFTING),
     *(Cell(Mode.REJECTION, params) for params in PARAMS if params != "T=1"),
     *(Cell(mode, params) for mode in DRAFTING[1:] for params in ("top-p", "penalties", "grammar")),
 ]
-Served = dict[Cell, list[Done]]
-
-
-def serve(cells: Sequence[Cell]) -> Served:
-    """Return the outputs of every cell's sessions, in the order of their seeds."""
-    work = [(cell, ask) for cell in cells for ask in cell.asks()]
-    random.Random(1).shuffle(work)
-    results: Served = {cell: [] for cell in cells}
-    done = zip(work, asyncio.run(run([ask for _, ask in work])), strict=True)
-    for (cell, _), found in sorted(done, key=lambda each: each[0][1].params.seed or 0):
-        results[cell].append(found)
-    return results
-
-
-async def run(work: list[Ask], *, with_head: bool = True) -> list[Done]:
-    """Serve the target, with its head unless told otherwise."""
-    target, head, _ = folders()
-    async with running_verifier(target, head=head if with_head else None) as client:
-        return await generate(client, work, AT_ONCE)
 
 
 @pytest.fixture(scope="module")

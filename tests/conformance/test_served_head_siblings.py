@@ -15,7 +15,7 @@ from specdec.rules.speculation import Mode
 from tests.conformance.g_test import p_value
 from tests.conformance.headed_pair import PARAMS, law_of
 from tests.conformance.notes import Note
-from tests.conformance.test_served_head import GAMMAS, P_VALUE, SESSIONS, Cell, Served, serve
+from tests.conformance.served_head import GAMMAS, P_VALUE, SESSIONS, Cell, Served, serve
 from verifier_service.backends import head_drafter
 from verifier_service.drafts.sources import DraftSources
 from verifier_service.speculation.controller import BatchSpeculation

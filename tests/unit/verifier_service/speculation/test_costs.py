@@ -89,7 +89,7 @@ def test_before_two_pass_sizes_are_known_a_token_costs_that_of_a_prompt() -> Non
     assert costs.of(32, SILENT).token == pytest.approx(0.0005)
 
 
-def test_long_drafts_cost_at_least_half_of_prompts_where_short_ones_show_no_cost() -> None:
+def test_long_drafts_cost_half_of_prompts_where_short_ones_cost_nothing() -> None:
     costs = BatchCosts()
     for tokens in [4, 4, 5, 4, 6] * 40:
         costs.observe(tokens, 0.013)
