@@ -107,7 +107,7 @@ class DraftSources:
         return LocalDrafts(sources, tokens, limit - length, call.speculation.mode, drafter, length)
 
     def _has_head(self, name: str, call: GenerationCall) -> bool:
-        """Whether the target's head drafts for a session, whose source has this name. It makes no trees.
+        """Whether the target's head drafts for a session, whose source has this name. It makes no trees by request.
 
         The process of vLLM has no grammars, so there a head drafts for sessions without one.
         """

@@ -89,9 +89,13 @@ class FixedGamma:
     def __init__(self, value: int) -> None:
         self.value = value
         self.closed = False
+        self.seconds: list[bool | None] = []
 
     def close(self) -> None:
         self.closed = True
+
+    def observe_second(self, *, kept: bool | None) -> None:
+        self.seconds.append(kept)
 
     @property
     def drafts(self) -> bool:

@@ -21,8 +21,8 @@ from tests.unit.verifier_service.verifier_fakes import (
     make_metrics,
     point_mass,
 )
-from verifier_service.backends.batch_plan import Gathers, Row
-from verifier_service.drafts.drafts import Drafts
+from verifier_service.backends.batch_plan import Gathers, Outcome, Row
+from verifier_service.drafts.drafts import Drafts, Proposal
 from verifier_service.passes.generations import length_limit
 from verifier_service.passes.sequence import Sequence
 
@@ -88,6 +88,42 @@ def test_drafts_without_room_in_the_pass_count_as_never_made() -> None:
     assert (rounds[1].draft, rounds[1].accepted, rounds[1].fallback) == (TRUTH[1:2], 1, Fallback.NONE)
     assert drafts.commits[1][:2] == (TRUTH[1:3], 1)
     assert drafts.distrusted == 0
+
+
+class TwoFirstDrafts(Drafts):
+    """A head that drafts two tokens for the first position, every second time."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def proposal(self) -> Proposal:
+        self.count += 1
+        return Proposal(drafter="head", head=1, siblings=self.count % 2 == 1)
+
+
+class PathTarget(DirectTarget):
+    """A target that keeps these nodes of the trees that a head drafts."""
+
+    def __init__(self, *paths: tuple[int, ...] | None) -> None:
+        super().__init__()
+        self.paths = list(paths)
+        self.siblings: list[bool] = []
+
+    def judge(self, row: Row) -> Outcome:
+        outcome = super().judge(row)
+        if not row.head.gamma:
+            return outcome
+        self.siblings.append(row.head.siblings)
+        return outcome._replace(verdict=outcome.verdict._replace(path=self.paths.pop(0)))
+
+
+def test_each_verdict_says_whether_it_kept_a_second_draft() -> None:
+    """None without a second draft, as in the first round, in which a head cannot draft."""
+    target = PathTarget((1,), None, (0,), None, (), None, None)
+    sequence = make_sequence(make_call(), target, TwoFirstDrafts(), gamma=1)
+    assert tokens_of(rounds_of(sequence)) == TRUTH
+    assert target.siblings == [True, False] * 3 + [True]
+    assert sequence._gamma.seconds == [True, None, False, None, False, None, None]  # type: ignore[attr-defined]
 
 
 def test_gamma_leaves_room_for_the_token_the_target_adds() -> None:
