@@ -33,7 +33,7 @@ WINDOW = 16
 """Most tokens that a generation may be ahead of its fastest reader. A gateway that is slower than its verifier falls at
 most this many passes behind, and a new generation waits that long."""
 HELD_WINDOW = 256
-"""The same for a generation whose rounds are held and committed together: enough for 1,000 tokens per second."""
+"""Most tokens that a generation with held rounds may be ahead: several commits, so that it does not wait for them."""
 UNLIMITED = 2**31 - 1
 """Credit of a generation without flow control."""
 RELEASE_TIMEOUT = 1.0

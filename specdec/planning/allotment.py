@@ -121,7 +121,7 @@ class Judgement:
     price: float = 0.0
     """Tokens that the batch commits in the time that one more guessed token adds to a round."""
     near_price: float = 0.0
-    """The same for one more token in passes of the sizes that are measured."""
+    """Tokens that the batch commits in the time of one more token in a pass of a measured size."""
     r: float = 0.0
     """Cost of a draft in addition to its tokens, in plain rounds."""
     plain_seconds: float = 0.0

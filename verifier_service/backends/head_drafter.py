@@ -30,7 +30,7 @@ _USUAL = 8
 _log = structlog.get_logger()
 
 
-class Drawn(NamedTuple):
+class _Drawn(NamedTuple):
     """Draws for one position."""
 
     tokens: Sequence[int]
@@ -39,7 +39,7 @@ class Drawn(NamedTuple):
     """Their q̂, in a mode that needs one."""
 
 
-_NOTHING = Drawn(())
+_NOTHING = _Drawn(())
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ class _Chain:
         """Whether the next position gets two drafts."""
         return self.row.head.siblings and not self.tokens
 
-    def add(self, drawn: Drawn) -> None:
+    def add(self, drawn: _Drawn) -> None:
         """Append the draws for the next position, at least one."""
         first, *others = drawn.tokens
         self.tokens.append(first)
@@ -138,7 +138,7 @@ class HeadDrafter:
                 logits = self._head.extend([each.row.kv_name for each in going], rows, last)
 
 
-def _drawn(chains: Sequence[_Chain], logits: Tensor) -> list[Drawn]:
+def _drawn(chains: Sequence[_Chain], logits: Tensor) -> list[_Drawn]:
     """Draw the drafts for the next position of each chain.
 
     Args:
@@ -150,14 +150,14 @@ def _drawn(chains: Sequence[_Chain], logits: Tensor) -> list[Drawn]:
         groups[chain.forks].append(place)
     if len(groups) == 1:
         return _drawn_pairs(chains, logits) if chains[0].forks else _drawn_singly(chains, logits)
-    drawn: dict[int, Drawn] = {}
+    drawn: dict[int, _Drawn] = {}
     for forks, places in groups.items():
         draw = _drawn_pairs if forks else _drawn_singly
         drawn |= zip(places, draw([chains[place] for place in places], logits[places]), strict=True)
     return [drawn[place] for place in range(len(chains))]
 
 
-def _drawn_singly(chains: Sequence[_Chain], logits: Tensor) -> list[Drawn]:
+def _drawn_singly(chains: Sequence[_Chain], logits: Tensor) -> list[_Drawn]:
     """Draw one token for each chain; arguments as for `_drawn`."""
     params, histories = [each.row.call.sampling for each in chains], [each.history() for each in chains]
     modes = [each.row.call.speculation.mode for each in chains]
@@ -179,11 +179,11 @@ def _drawn_singly(chains: Sequence[_Chain], logits: Tensor) -> list[Drawn]:
         )
     drawn = [_NOTHING] * len(chains)
     for place, (token, probs) in zip(able.tolist(), found, strict=True):
-        drawn[place] = Drawn((token,), probs)
+        drawn[place] = _Drawn((token,), probs)
     return drawn
 
 
-def _drawn_pairs(chains: Sequence[_Chain], logits: Tensor) -> list[Drawn]:
+def _drawn_pairs(chains: Sequence[_Chain], logits: Tensor) -> list[_Drawn]:
     """Draw up to two different tokens for the first position of each chain; arguments as for `_drawn`.
 
     At temperature 0 they are the two most likely ones, and any q̂ gives the target's token.
@@ -216,20 +216,20 @@ def _two_best(
         yield tuple(pair[:count])
 
 
-def _pairs(mode: Mode, q: Tensor, seeds: Sequence[int], positions: Sequence[int], *, sampled: bool) -> list[Drawn]:
+def _pairs(mode: Mode, q: Tensor, seeds: Sequence[int], positions: Sequence[int], *, sampled: bool) -> list[_Drawn]:
     """Draw two tokens from each row of q, or one from a row with only one; arguments as for `propose_siblings`."""
     if not sampled:
         likely, _ = propose_siblings(Siblings.DETERMINISTIC, q, seeds, positions, _SUPPORT, range(2))
         return [_greedy(pair, mode) for pair in likely]
     if mode is Mode.COUPLED:
         mass, ids = q.topk(min(_SUPPORT, q.shape[1]))
-        return list(map(Drawn, earliest(mass.cpu(), ids.cpu(), seeds, positions, 2)))
+        return list(map(_Drawn, earliest(mass.cpu(), ids.cpu(), seeds, positions, 2)))
     families, laws = propose_siblings(Siblings.WITHOUT_REPLACEMENT, q, seeds, positions, _SUPPORT, range(2))
-    return list(map(Drawn, families, laws))
+    return list(map(_Drawn, families, laws))
 
 
-def _greedy(tokens: Sequence[int], mode: Mode) -> Drawn:
+def _greedy(tokens: Sequence[int], mode: Mode) -> _Drawn:
     """Return draws at temperature 0, with a q̂ of equal probabilities in a mode that needs one."""
     if not tokens or mode is Mode.COUPLED:
-        return Drawn(tokens)
-    return Drawn(tokens, SparseProbs(torch.tensor(sorted(tokens)), torch.full((len(tokens),), MAX_WEIGHT)))
+        return _Drawn(tokens)
+    return _Drawn(tokens, SparseProbs(torch.tensor(sorted(tokens)), torch.full((len(tokens),), MAX_WEIGHT)))

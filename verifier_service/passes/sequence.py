@@ -335,7 +335,7 @@ class Sequence:
         gamma = 0 if draft.tokens else proposal.head  # a grammar may force tokens, which need no draft
         return Row(
             own.call, own.kv_name, own.rank, own.limit, self._tokens, goal, draft, behind, own.grammar, steady,
-            scores=own.scores, head=own.head.drafting(gamma, siblings=proposal.siblings and gamma > 0),
+            scores=own.scores, head=own.head.drafting(gamma, siblings=proposal.siblings),
         )  # fmt: skip
 
     def _choose_gamma(self) -> None:

@@ -276,9 +276,8 @@ class BatchCosts:
         if self._waits.known:
             wait, draft = self._waits.fit(step, self._waits.mean[0])
             wait -= min(idle, wait)
-        return RoundSeconds(
-            passes.base + idle, passes.token, wait, draft, measured=passes.measured, beyond=passes.beyond
-        )
+        measured = max(passes.measured, rows)  # plain rounds of the batch cost no token beyond
+        return RoundSeconds(passes.base + idle, passes.token, wait, draft, measured=measured, beyond=passes.beyond)
 
 
 class GuessCosts:

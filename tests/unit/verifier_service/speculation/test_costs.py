@@ -66,7 +66,7 @@ def test_before_any_wait_drafters_are_believed() -> None:
 
 
 def test_before_anything_is_known_drafting_is_thought_to_be_cheap() -> None:
-    assert BatchCosts().of(4, SILENT) == RoundSeconds(0.98, pytest.approx(0.005), 0.0, pytest.approx(0.1))
+    assert BatchCosts().of(4, SILENT) == RoundSeconds(0.98, pytest.approx(0.005), 0.0, pytest.approx(0.1), measured=4)
 
 
 def test_a_rate_follows_the_newest_points() -> None:
@@ -99,3 +99,4 @@ def test_long_drafts_cost_half_of_prompts_where_short_ones_cost_nothing() -> Non
     assert found.token < 0.00015
     assert 4.5 < found.measured < 6.0
     assert found.token + found.beyond == pytest.approx(0.0005, rel=0.1)
+    assert costs.of(9, SILENT).measured == 9  # a plain round of more sessions is no long draft
