@@ -91,7 +91,7 @@ class FedHead:
             head.compile()
         features = features_name(head_folder, dtype)
         kv = HeadKv(head, DTYPES[dtype], decoder.device, kv_bytes, options["attention"], features)
-        kv.warm()
+        kv.warm(tapped=False)
         return cls(head, kv, facts, features)
 
     @property

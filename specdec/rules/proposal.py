@@ -6,21 +6,35 @@ sides, the verifier receives exactly the q̂ that was sampled.
 """
 
 from collections.abc import Sequence
-from itertools import chain, islice
+from itertools import chain
+from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from specdec.errors import FieldInvalid, InternalError, NoDistribution
 from specdec.rules.coupling import choose
 from specdec.rules.draft import MAX_WEIGHT, SparseProbs
 from specdec.rules.multidraft import Siblings
-from specdec.rules.rng import Lane, uniform
+from specdec.rules.rng import Integers, Lane, uniform
 from specdec.rules.speculation import Mode
 from specdec.sampling.transfer import to_device, to_host
 
 Proposal = tuple[list[int], list[SparseProbs]]
 """A draft token for each row and, in a mode that sends one, the q̂ of each."""
+
+
+class _Call(NamedTuple):
+    """Arguments of `propose`."""
+
+    mode: Mode
+    q: Tensor
+    seeds: Sequence[int]
+    positions: Sequence[int]
+    k: int
+    starts: Sequence[int] | None
 
 
 def propose(
@@ -46,10 +60,7 @@ def propose(
         FieldInvalid: the mode takes no drafts, or mode block has no `starts`.
         InternalError: q is not a batch of distributions.
     """
-    if q.is_cpu and q.dim() == 2 and bool((q.amax(-1) == 1.0).all()):
-        _check(mode, starts)
-        return _certain(mode, q.argmax(-1))
-    return _read([_drawn(mode, q, seeds, positions, k, starts)])[0]
+    return _proposals([_Call(mode, q, seeds, positions, k, starts)])[0]
 
 
 def propose_each(
@@ -64,10 +75,9 @@ def propose_each(
     calls = []
     for mode, rows in groups.items():
         some, at, began = ([of[row] for row in rows] for of in (seeds, positions, starts))
-        calls.append((mode, _rows(q, rows), some, at, k, began))
-    made = [propose(*call) for call in calls] if q.is_cpu else _read([_drawn(*call) for call in calls])
+        calls.append(_Call(mode, _rows(q, rows), some, at, k, began))
     drafts: dict[int, tuple[int, SparseProbs | None]] = {}
-    for rows, (tokens, probs) in zip(groups.values(), made, strict=True):
+    for rows, (tokens, probs) in zip(groups.values(), _proposals(calls), strict=True):
         sent: Sequence[SparseProbs | None] = probs or [None] * len(tokens)
         drafts |= zip(rows, zip(tokens, sent, strict=True), strict=True)
     return [drafts[row] for row in range(len(modes))]
@@ -105,20 +115,22 @@ def propose_siblings(
     Raises:
         InternalError: q is not a batch of distributions.
     """
-    ids, weights = _quantised(q, len(places) if siblings is Siblings.DETERMINISTIC else k)
+    best, *likely = to_host(*_likely(q, len(places) if siblings is Siblings.DETERMINISTIC else k))
+    _check_best(best)
+    ids, weights = _quantised(*likely)
     if siblings is Siblings.DETERMINISTIC:
-        best = weights.argsort(dim=1, descending=True, stable=True)
-        kept = weights.gather(1, best) > 0
-        rows = zip(ids.gather(1, best), kept, strict=True)
+        order = (-weights).argsort(1, kind="stable")
+        kept = np.take_along_axis(weights, order, 1) > 0
+        rows = zip(np.take_along_axis(ids, order, 1), kept, strict=True)
         return [row[possible].tolist() for row, possible in rows], []
     families: list[list[int]] = [[] for _ in seeds]
     left = weights
     for place in places:
-        tokens = draw(ids, left, uniform(seeds, positions, Lane.DRAFT, indices=[place] * len(seeds)))
-        for row in (left.sum(1) > 0).nonzero()[:, 0].tolist():
+        tokens = _draw(ids, left, uniform(seeds, positions, Lane.DRAFT, indices=[place] * len(seeds)).numpy())
+        for row in left.any(1).nonzero()[0].tolist():
             families[row].append(int(tokens[row]))
         if siblings is Siblings.WITHOUT_REPLACEMENT:
-            left = left.masked_fill(ids == tokens[:, None], 0)
+            left = np.where(ids == tokens[:, None], 0, left)
     return families, _packed(ids, weights)
 
 
@@ -130,10 +142,16 @@ def draw(ids: Tensor, weights: Tensor, u: Tensor) -> Tensor:
         weights: int64 [N, K]; an id of weight 0 is never drawn.
         u: float64 in [0, 1) [N].
     """
+    return torch.from_numpy(_draw(ids.numpy(), weights.numpy(), u.numpy()))
+
+
+def _draw(ids: Integers, weights: Integers, u: NDArray[np.float64]) -> Integers:
     cumulative = weights.cumsum(-1)
     total = cumulative[:, -1]
-    target = torch.minimum((u * total).long(), total - 1)
-    return ids.gather(-1, (cumulative > target[:, None]).byte().argmax(-1, keepdim=True))[:, 0]
+    target = np.minimum((u * total).astype(np.int64), total - 1)
+    places = (cumulative > target[:, None]).argmax(-1)
+    drawn: Integers = ids[np.arange(len(ids)), places]
+    return drawn
 
 
 def _check(mode: Mode, starts: Sequence[int] | None) -> None:
@@ -143,37 +161,30 @@ def _check(mode: Mode, starts: Sequence[int] | None) -> None:
         raise FieldInvalid("block mode needs the start of each chain", "starts")
 
 
-def _certain(mode: Mode, only: Tensor) -> Proposal:
-    """The proposal for one-hot rows, as at temperature 0; `only` is the one possible token of each row, int64 [N]."""
-    weight = torch.tensor([MAX_WEIGHT])
-    return only.tolist(), [] if mode is Mode.COUPLED else [SparseProbs(each[None], weight) for each in only]
-
-
-def _drawn(
-    mode: Mode, q: Tensor, seeds: Sequence[int], positions: Sequence[int], k: int, starts: Sequence[int] | None
-) -> tuple[Tensor, ...]:
-    """The highest probability of each row [N] and its drafted token, int64 [N]; in a mode that sends q̂, also ids and
-    weights [N, K].
-
-    The tensors stay on the device of q, without a device sync.
-    """
-    _check(mode, starts)
-    best, mass, ids = _head(q, k)
-    if mode is Mode.COUPLED:
-        return best, choose(mass, ids, seeds, positions)
-    weights = _weights(mass)
-    (u,) = to_device(q.device, uniform(seeds, positions, Lane.DRAFT, starts=starts if mode is Mode.BLOCK else None))
-    return best, draw(ids, weights, u), ids, weights
-
-
-def _read(drawn: Sequence[tuple[Tensor, ...]]) -> list[Proposal]:
-    """Copy the results of `_drawn` to the host, all in one copy."""
-    numbers, proposals = iter(to_host(*chain(*drawn))), []
-    for each in drawn:
-        best, tokens, *law = islice(numbers, len(each))
-        _check_best(best)
-        proposals.append((tokens.tolist(), _packed(*law) if law else []))
+def _proposals(calls: Sequence[_Call]) -> list[Proposal]:
+    """`propose` of each call, with one copy to the host for all."""
+    numbers = iter(to_host(*chain.from_iterable(_of_device(call) for call in calls)))
+    proposals = []
+    for call in calls:
+        _check_best(next(numbers))
+        if call.mode is Mode.COUPLED:
+            proposals.append((next(numbers).tolist(), list[SparseProbs]()))
+            continue
+        ids, weights = _quantised(next(numbers), next(numbers))
+        starts = call.starts if call.mode is Mode.BLOCK else None
+        u = uniform(call.seeds, call.positions, Lane.DRAFT, starts=starts)
+        proposals.append((_draw(ids, weights, u.numpy()).tolist(), _packed(ids, weights)))
     return proposals
+
+
+def _of_device(call: _Call) -> tuple[Tensor, ...]:
+    """What a call needs from the device of q, without a device sync: as `_likely`, or the tokens of mode coupled."""
+    _check(call.mode, call.starts)
+    best, mass, ids = _likely(call.q, call.k)
+    if call.mode is not Mode.COUPLED:
+        return best, mass, ids
+    ids, order = ids.sort(-1)
+    return best, choose(mass.gather(-1, order), ids, call.seeds, call.positions)
 
 
 def _rows(q: Tensor, rows: Sequence[int]) -> Tensor:
@@ -183,34 +194,26 @@ def _rows(q: Tensor, rows: Sequence[int]) -> Tensor:
     return q[index]
 
 
-def _packed(ids: Tensor, weights: Tensor) -> list[SparseProbs]:
+def _packed(ids: Integers, weights: Integers) -> list[SparseProbs]:
     """The q̂ of each row, without its ids of weight 0."""
-    kept = weights > 0
-    sizes = kept.sum(-1).tolist()
-    rows = zip(torch.split(ids[kept], sizes), torch.split(weights[kept], sizes), strict=True)
-    return [SparseProbs(*row) for row in rows]
+    rows = zip(ids, weights, weights > 0, strict=True)
+    return [SparseProbs(torch.from_numpy(own[kept]), torch.from_numpy(each[kept])) for own, each, kept in rows]
 
 
-def _quantised(q: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k most likely ids of each row, ascending, and their weights, both int64 [N, k] on the host."""
-    best, mass, ids = _head(q, k)
-    best, ids, weights = to_host(best, ids, _weights(mass))
-    _check_best(best)
-    return ids, weights
+def _quantised(mass: Tensor, ids: Tensor) -> tuple[Integers, Integers]:
+    """The ids of each row, ascending, and the integer weights of their probabilities; all [N, k] on the host."""
+    order = ids.numpy().argsort(-1)
+    ascending, law = np.take_along_axis(ids.numpy(), order, -1), np.take_along_axis(mass.numpy(), order, -1)
+    return ascending, np.rint(law / law.max(-1, keepdims=True) * MAX_WEIGHT).astype(np.int64)
 
 
-def _weights(mass: Tensor) -> Tensor:
-    """Integer weights, int64 [N, k], of probabilities [N, k]."""
-    return (mass.double() / mass.amax(-1, keepdim=True) * MAX_WEIGHT).round().long()
-
-
-def _head(q: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The highest probability of each row, float64 [N]; its k most likely probabilities and ids, by id, [N, k]."""
+def _likely(q: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The highest probability of each row, float64 [N]; its k most likely probabilities, float64, and ids, [N, k]."""
     if q.dim() != 2 or k < 1:
         raise InternalError(f"q of shape {tuple(q.shape)} and a support of {k}")
     mass, ids = q.topk(min(k, q.shape[-1]))
-    ids, order = ids.sort(-1)
-    return mass.amax(-1).double(), mass.gather(-1, order), ids
+    mass = mass.double()
+    return mass.amax(-1), mass, ids
 
 
 def _check_best(best: Tensor) -> None:

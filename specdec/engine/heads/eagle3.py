@@ -5,7 +5,7 @@ t + 2. Further steps read the head's own last state in place of the target's.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -31,23 +31,15 @@ class Norm(nn.Module):
         return self.weight * normed.to(states.dtype)
 
 
-@dataclass(frozen=True, slots=True)
-class Fusion:
-    """The first part of a head, which needs no sequence: it may run apart from the rest."""
-
-    input_norm: nn.Module | None
-    fc_norm: nn.ModuleList | None
-    fc: nn.Module
-
-    def __call__(self, tapped: Tensor) -> Tensor:
-        """Fuse the states of all taps, [..., taps · target hidden], to [..., hidden]."""
-        if self.input_norm is not None:
-            tapped = self.input_norm(tapped)
-        if self.fc_norm is not None:
-            parts = tapped.chunk(len(self.fc_norm), -1)
-            tapped = torch.cat([norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)], -1)
-        fused: Tensor = self.fc(tapped)
-        return fused
+def fused(input_norm: Norm | None, fc_norm: nn.ModuleList | None, fc: nn.Module, tapped: Tensor) -> Tensor:
+    """Fuse the states of all taps, [..., taps · target hidden], to [..., hidden], by the modules of a head."""
+    if input_norm is not None:
+        tapped = input_norm(tapped)
+    if fc_norm is not None:
+        parts = tapped.chunk(len(fc_norm), -1)
+        tapped = torch.cat([norm(part) for norm, part in zip(fc_norm, parts, strict=True)], -1)
+    states: Tensor = fc(tapped)
+    return states
 
 
 class Eagle3Head(nn.Module):
@@ -88,7 +80,6 @@ class Eagle3Head(nn.Module):
         self.down_proj = nn.Linear(layer.intermediate_size, width, bias=False)
         self.norm = Norm(width, eps)
         self.lm_head = nn.Linear(width, layer.vocab_size if ids is None else len(ids), bias=False)
-        self._fuse: Callable[[Tensor], Tensor] | None = None
         self._rotary = [LlamaRotaryEmbedding(layer)]  # in a list, since it is not part of a checkpoint
 
     @property
@@ -103,18 +94,19 @@ class Eagle3Head(nn.Module):
 
     @property
     def fuse(self) -> Callable[[Tensor], Tensor]:
-        """The part of the head that fuses the states of all taps, see `Fusion`."""
-        return self._fuse or Fusion(self.input_norm, self.fc_norm, self.fc)
+        """Fuses tapped states [..., taps · target hidden] to [..., hidden]; it needs no other part of the head."""
+        return partial(fused, self.input_norm, self.fc_norm, self.fc)
 
     def compile(self) -> None:
         """Compile the head with PyTorch at its next passes: once for one pair, and once for several. Call this last."""
         options = compiler_options(self.norm.weight.device)
-        self._fuse = CompiledFunction(self.fuse, options, 0)
-        self.forward = CompiledFunction(self.forward, options, 0)  # type: ignore[method-assign]
+        for name in ("forward", "read"):
+            setattr(self, name, CompiledFunction(getattr(self, name), options, 0))
 
-    def blank(self, count: int) -> Tensor:
-        """Return zeros in place of tapped states [count, taps · target hidden]."""
-        return self.norm.weight.new_zeros(count, len(self.taps) * self.config.target_hidden_size)
+    def blank(self, count: int, *, tapped: bool = True) -> Tensor:
+        """Return zeros in place of tapped states [count, taps · target hidden], or of fused ones [count, hidden]."""
+        wide = len(self.taps) * self.config.target_hidden_size
+        return self.norm.weight.new_zeros(count, wide if tapped else self.config.layer.hidden_size)
 
     def forward(self, states: Tensor, tokens: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Run the layer over a packed row of T pairs.
@@ -127,6 +119,13 @@ class Eagle3Head(nn.Module):
         Returns:
             The normed states [T, hidden], from which `logits` follow, and the states for the next step.
         """
+        return self._layer(states, tokens, positions)
+
+    def read(self, tapped: Tensor, tokens: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """`forward` of tapped states [T, taps · target hidden], which are fused first."""
+        return self._layer(fused(self.input_norm, self.fc_norm, self.fc, tapped), tokens, positions)
+
+    def _layer(self, states: Tensor, tokens: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         both, residual = self.inputs(states, tokens)
         query, key, value = (each[None] for each in self.projected(both, positions))
         attended = attend(0, query, key, value, AttentionRule(self.scale, None, None, None))

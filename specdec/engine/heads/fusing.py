@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from specdec.engine.batch import Chunk
+from specdec.engine.cpu.compiled_function import CompiledFunction, compiler_options
 from specdec.engine.heads.checkpoint import features_name
 from specdec.engine.heads.config import read_config
 from specdec.engine.heads.headed import load_target_head
@@ -55,8 +56,14 @@ class FusingEngine:
         config = read_config(head_folder)
         model = load_checked(path, taps=config.tapped, **options)
         head = load_target_head(head_folder, model, **options)
+        fuse = head.fuse
+        if options.get("compiled"):
+            fuse = CompiledFunction(fuse, compiler_options(model.layout.device), 0)
+            with torch.inference_mode():
+                for count in (1, 2):  # compiles for one state and for several
+                    fuse(head.blank(count))
         name = features_name(head_folder, str(options["dtype"]))
-        return cls(NativeEngine.of(model, kv_bytes, wide_threads), head.fuse, name, most_bytes)
+        return cls(NativeEngine.of(model, kv_bytes, wide_threads), fuse, name, most_bytes)
 
     @property
     def memory(self) -> KvMemory:

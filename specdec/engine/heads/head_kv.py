@@ -5,6 +5,7 @@ token behind that one, and sequences with equal tokens share the blocks of their
 """
 
 from collections.abc import Sequence
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -126,25 +127,31 @@ class HeadKv:
         """Take memory for the slots before `position`; False if there is none now."""
         return self._pool.reserve(session, position - self._first[session])
 
-    def warm(self) -> None:
-        """Run a pass over several slots and one over one, for which a compiled head compiles. Call this first."""
+    def warm(self, *, tapped: bool) -> None:
+        """Run a pass over several slots and one over one, for which a compiled head compiles. Call this first.
+
+        `tapped` says whether the head will read tapped states, too.
+        """
         if not self.open(_TRIAL, 3, [0], "", 0):
             return
         if self.reserve(_TRIAL, 3):
-            for count in (2, 1):
-                states = self._head.norm.weight.new_zeros(count, self._head.config.layer.hidden_size)
-                self.run([_TRIAL], states, [[0] * count])
-            self.truncate(_TRIAL, 0)
+            for count, way in product((2, 1), (True, False) if tapped else (False,)):
+                self.run([_TRIAL], self._head.blank(count, tapped=way), [[0] * count], tapped=way)
+                self.truncate(_TRIAL, 0)
         self.close(_TRIAL)
 
     @torch.inference_mode()
-    def run(self, sessions: Sequence[str], states: Tensor, tokens: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    def run(
+        self, sessions: Sequence[str], states: Tensor, tokens: Sequence[Sequence[int]], *, tapped: bool = False
+    ) -> tuple[Tensor, Tensor]:
         """Append slots to sequences, which have memory for them, in one pass.
 
         Args:
             sessions: the sequences [B].
-            states: fused states of all new slots, sequence after sequence [T, hidden].
+            states: states of all new slots, sequence after sequence: fused [T, hidden], or tapped
+                [T, taps · target hidden].
             tokens: tokens of the new slots of each sequence [B], T in total.
+            tapped: whether the states are tapped.
 
         Returns:
             The normed states and the states for the next step of the last new slot of each sequence, both [B, hidden].
@@ -156,7 +163,8 @@ class HeadKv:
         positions = [end + step for end, count in zip(ends, counts, strict=True) for step in range(count)]
         batch = PackedBatch(joined, positions, counts, [None] * len(slabs), [])
         with self._attend_in(slabs, batch):
-            found = self._head(states, torch.tensor(joined), torch.tensor(positions))
+            run = self._head.read if tapped else self._head
+            found = run(states, torch.tensor(joined), torch.tensor(positions))
         for slab, own in zip(slabs, tokens, strict=True):
             slab.grow(own)
         last = torch.tensor(counts).cumsum(0) - 1

@@ -58,7 +58,7 @@ class HeadedEngine:
         share = kv_bytes * own // (own + layout.token_bytes)
         name = f"{model.facts.fingerprint}\0{head_folder.resolve()}"
         kv = HeadKv(head, layout.dtype, layout.device, share, options.get("attention", "auto"), name)
-        kv.warm()
+        kv.warm(tapped=True)
         target = NativeEngine.of(model, kv_bytes - share, wide_threads)
         return cls(target, HeadSequences(head, kv, target.vocab_size))
 
@@ -130,9 +130,6 @@ def load_target_head(folder: Path, model: CheckedModel, **options: Any) -> Eagle
     pack_products(head, options.get("products", "auto"))
     if options.get("compiled"):
         head.compile()
-        with torch.inference_mode():
-            for count in (1, 2):  # what fuses the states compiles now, for one state and for several
-                head.fuse(head.blank(count))
     return head
 
 

@@ -4,7 +4,7 @@ Head k reads the state h_t that the target has after token t, after its last nor
 is drafted before it. So a head has no keys and values, and its later drafts cost an output layer alone.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -56,11 +56,6 @@ class MedusaHead(nn.Module):
         self.lm_head = nn.Linear(width, outputs, bias=False) if config.shared_output else None
         own = 0 if config.shared_output else config.heads
         self.lm_heads = nn.ModuleList(nn.Linear(width, outputs, bias=False) for _ in range(own))
-
-    @property
-    def fuse(self) -> Callable[[Tensor], Tensor]:
-        """Returns the states unchanged, since a single layer is tapped."""
-        return _same
 
     def blank(self, count: int) -> Tensor:
         """Return zeros in place of states [count, hidden]."""
@@ -117,13 +112,16 @@ class MedusaSlots:
         return True
 
     @torch.inference_mode()
-    def run(self, sessions: Sequence[str], states: Tensor, tokens: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    def run(
+        self, sessions: Sequence[str], states: Tensor, tokens: Sequence[Sequence[int]], *, tapped: bool = False
+    ) -> tuple[Tensor, Tensor]:
         """Append slots to sequences.
 
         Args:
             sessions: the sequences [B].
-            states: states of the target in all new slots [T, hidden], or what the last run returned [B, n, hidden].
+            states: tapped states of all new slots [T, hidden], or what the last run returned [B, n, hidden].
             tokens: tokens of the new slots of each sequence [B], T in total.
+            tapped: whether the states are tapped.
 
         Returns:
             The states of the heads that have not drafted, for this draft and for the next one.
@@ -131,7 +129,7 @@ class MedusaSlots:
         counts = [len(each) for each in tokens]
         for session, count in zip(sessions, counts, strict=True):
             self._ends[session] += count
-        left = self._head(states[torch.tensor(counts).cumsum(0) - 1]) if states.dim() == 2 else states
+        left = self._head(states[torch.tensor(counts).cumsum(0) - 1]) if tapped else states
         return left, left[:, 1:]
 
 
@@ -158,10 +156,6 @@ def load_medusa(folder: Path, config: MedusaConfig, target: HeadTarget, *, allow
         head = MedusaHead(config, target, places, bias=bias).to(target.dtype).eval()
     fill(folder, head, weights)
     return head.requires_grad_(requires_grad=False)
-
-
-def _same(states: Tensor) -> Tensor:
-    return states
 
 
 def _renamed(name: str) -> str:

@@ -1,7 +1,7 @@
 """The sequences that a head follows: their states that it has not read, and drafts that follow from them."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Protocol
 
@@ -29,10 +29,6 @@ class Head(Protocol):
     most: int | None
     """Most drafts in a row; None if there is no limit."""
 
-    @property
-    def fuse(self) -> Callable[[Tensor], Tensor]:
-        """Fuses tapped states [T, taps · hidden] to those that `HeadSlots.run` reads."""
-
     def blank(self, count: int) -> Tensor:
         """Return zeros in place of tapped states [count, taps · hidden]."""
 
@@ -53,7 +49,7 @@ class HeadSlots(Protocol):
     def reserve(self, session: str, position: int) -> bool: ...
     def restart(self, session: str, position: int) -> bool: ...
     def run(
-        self, sessions: Sequence[str], states: Tensor, tokens: Sequence[Sequence[int]]
+        self, sessions: Sequence[str], states: Tensor, tokens: Sequence[Sequence[int]], *, tapped: bool = False
     ) -> tuple[Tensor, Tensor]: ...
 
 
@@ -230,6 +226,5 @@ class HeadSequences:
         following = [[*pending.tokens[1:], token] for pending, token in zip(own, tokens, strict=True)]
         for session in sessions:
             self._kv.seal(session)
-        with torch.inference_mode():
-            fused = self._head.fuse(torch.cat([pending.take() for pending in own]))
-        return self._kv.run(sessions, fused, following)
+        taken = [pending.take() for pending in own]
+        return self._kv.run(sessions, taken[0] if len(taken) == 1 else torch.cat(taken), following, tapped=True)
