@@ -81,6 +81,13 @@ class Tree:
             for above, node in zip((ROOT, *nodes), nodes, strict=False)
         )
 
+    def path_to(self, node: int) -> tuple[int, ...]:
+        """The path from the root down to `node`; empty for ROOT."""
+        path: tuple[int, ...] = ()
+        while node != ROOT:
+            path, node = (node, *path), self.parents[node]
+        return path
+
     def after(self, pending: int) -> "Tree":
         """This tree below a chain of `pending` tokens, as the target computes it in a pass."""
         return Tree((*range(ROOT, pending - 1), *(parent + pending for parent in self.parents)))

@@ -6,6 +6,7 @@ own rows of p. A chain gets the same verdict as from `specdec.rules.verification
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise, product
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +18,9 @@ from specdec.rules.draft import SparseProbs, Verdict
 from specdec.rules.multidraft import NONE, Siblings, agreement, with_replacement, without_replacement
 from specdec.rules.padding import NO_PROBS, supports
 from specdec.rules.rng import Lane, final_uniform, uniform
+from specdec.rules.speculation import Mode
 from specdec.sampling.distribution import sample
+from specdec.trees.flat import FlatTrees, flatten_trees, unflatten_trees
 from specdec.trees.tree import ROOT, TreeDraft
 
 
@@ -49,8 +52,7 @@ def verify_tree(
     if siblings is Siblings.DETERMINISTIC:
         paths, final = _agreed(p, drafts, seeds, positions)
     else:
-        paths, law = walk(siblings, p, mass, drafts, _accept_noise(drafts, seeds, positions).to(p.device))
-        final = sample(law, _final_noise(drafts, paths, seeds, positions).to(p.device))
+        paths, final = _judged(siblings, p, mass, drafts, tree_noise(drafts, seeds, positions))
     counts = _proper(mass.cpu(), drafts, paths)
     return [_verdict(*each) for each in zip(drafts, paths, final.tolist(), counts, strict=True)]
 
@@ -94,6 +96,54 @@ def check_trees(siblings: Siblings, drafts: Sequence[TreeDraft], vocab_size: int
             _check_distinct(siblings, draft)
     if siblings is not Siblings.DETERMINISTIC:
         _check_laws(drafts, vocab_size)
+
+
+def _judged(
+    siblings: Siblings, p: Tensor, mass: Tensor, drafts: Sequence[TreeDraft], noise: tuple[Tensor, Tensor]
+) -> tuple[list[tuple[int, ...]], Tensor]:
+    """Judge trees whose children were sampled. Return the paths, and the last token of each, int64 [B].
+
+    `noise` are the last fields of `FlatTrees`.
+    """
+    if not p.is_cpu or p.dtype != torch.float32:  # the operator takes float32 on the host only
+        return _walked(siblings, p, mass, drafts, *noise)
+    flat = flatten_trees(drafts, *noise)
+    ends, final = torch.ops.specdec.judge_trees(p, mass, *flat, siblings is Siblings.WITH_REPLACEMENT)
+    return [draft.tree.path_to(end) for draft, end in zip(drafts, ends.tolist(), strict=True)], final
+
+
+def judge_trees_by_torch(p: Tensor, mass: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
+    """PyTorch implementation of recursive rejection on the host.
+
+    Args:
+        p: target distributions [R, V].
+        mass: the sum of each row of p, float64 [R].
+        args: the fields of `FlatTrees`, and whether siblings were sampled with replacement.
+
+    Returns:
+        The last kept node of each tree, ROOT if none is, and its last token, both int64 [B].
+    """
+    *parts, replacement = args
+    flat = FlatTrees(*parts)
+    siblings = Siblings.of(Mode.REJECTION, replacement=replacement)
+    paths, final = _walked(siblings, p, mass, unflatten_trees(flat), flat.u, flat.last)
+    return torch.tensor(list(map(_end, paths))), final
+
+
+# `host_judge.cpp` of the engine registers an implementation for the CPU, if it is available.
+_PARTS = ", ".join(f"Tensor {name}" for name in FlatTrees._fields)
+torch.library.define("specdec::judge_trees", f"(Tensor p, Tensor mass, {_PARTS}, bool replacement) -> (Tensor, Tensor)")
+torch.library.impl("specdec::judge_trees", "CompositeExplicitAutograd", judge_trees_by_torch)
+
+
+def _walked(
+    siblings: Siblings, p: Tensor, mass: Tensor, drafts: Sequence[TreeDraft], u: Tensor, last: Tensor
+) -> tuple[list[tuple[int, ...]], Tensor]:
+    """`_judged` by PyTorch, on any device."""
+    paths, law = walk(siblings, p, mass, drafts, u.to(p.device))
+    depths = [len(path) for path in paths]
+    leaves = [int(_is_leaf(draft, path)) for draft, path in zip(drafts, paths, strict=True)]
+    return paths, sample(law, last[range(len(drafts)), depths, leaves].to(p.device))
 
 
 def walk(
@@ -213,8 +263,11 @@ def _end(path: tuple[int, ...]) -> int:
     return path[-1] if path else ROOT
 
 
-def _accept_noise(drafts: Sequence[TreeDraft], seeds: Sequence[int], positions: Sequence[int]) -> Tensor:
-    """Uniforms by depth and index among the siblings [B, D, K]; each position is judged in one round only."""
+def tree_noise(drafts: Sequence[TreeDraft], seeds: Sequence[int], positions: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """The last fields of `FlatTrees`; each position is judged in one round only.
+
+    A last token below a leaf is a bonus or a plain token; any other is a recovered one, which has its own purpose.
+    """
     deep = 1 + max((depth + 1 for draft in drafts for depth in draft.tree.depths), default=0)
     wide = max(
         1,
@@ -231,15 +284,13 @@ def _accept_noise(drafts: Sequence[TreeDraft], seeds: Sequence[int], positions: 
         Lane.ACCEPT,
         indices=[place for _, _, place in keys],
     )
-    return u.view(len(drafts), deep, wide)
-
-
-def _final_noise(
-    drafts: Sequence[TreeDraft], paths: Sequence[tuple[int, ...]], seeds: Sequence[int], positions: Sequence[int]
-) -> Tensor:
-    """The uniform of each last token [B]; its purpose differs after rejected siblings and after a leaf."""
-    at = [position + len(path) for position, path in zip(positions, paths, strict=True)]
-    return final_uniform(seeds, at, [not _is_leaf(draft, path) for draft, path in zip(drafts, paths, strict=True)])
+    keys = list(product(range(len(drafts)), range(deep), range(2)))
+    last = final_uniform(
+        [seeds[b] for b, _, _ in keys],
+        [positions[b] + depth for b, depth, _ in keys],
+        [not leaf for _, _, leaf in keys],
+    )
+    return u.view(len(drafts), deep, wide), last.view(len(drafts), deep, 2)
 
 
 def _is_leaf(draft: TreeDraft, path: tuple[int, ...]) -> bool:

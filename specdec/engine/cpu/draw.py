@@ -19,6 +19,8 @@ from specdec.rules.padding import FlatDrafts
 from specdec.rules.rng import coordinates, uniform_on_host
 from specdec.sampling.cache import empty
 from specdec.sampling.filters import distributions_on_host
+from specdec.trees.flat import FlatTrees
+from specdec.trees.verification import judge_trees_by_torch
 
 _log = logging.getLogger(__name__)
 
@@ -33,6 +35,8 @@ class HostDraws:
     """`draw_on_host` for float32."""
     judge: Callable[..., tuple[Tensor, Tensor]]
     """`judge_by_torch` for float32, except when a number is within rounding error of its threshold."""
+    judge_trees: Callable[..., tuple[Tensor, Tensor]]
+    """`judge_trees_by_torch` for float32, with the same exception."""
     masses: Callable[[Tensor], Tensor]
     """`masses_on_host` for float32, equal up to rounding."""
     uniform: Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -40,7 +44,7 @@ class HostDraws:
 
     def serve(self) -> None:
         """Register the operators for the CPU in this process."""
-        for name in ("distributions", "draw", "judge", "masses", "uniform"):
+        for name in ("distributions", "draw", "judge", "judge_trees", "masses", "uniform"):
             torch.library.impl(f"specdec::{name}", "CPU", getattr(self, name))
 
 
@@ -73,6 +77,8 @@ def _opened(filters: CDLL, judges: CDLL, draws: CDLL) -> HostDraws:
     masses_into = _function(judges, "masses", c_void_p, c_int64, c_int64, c_void_p)
     drafts = (*[c_void_p] * 2, *[c_int64] * 2, *[c_void_p] * 9, c_bool)
     judge_into = _function(judges, "judge", *drafts, c_void_p, c_void_p)
+    trees = (*[c_void_p] * 2, *[c_int64] * 2, *[c_void_p] * 11, *[c_int64] * 2, c_bool)
+    judge_trees_into = _function(judges, "judge_trees", *trees, c_void_p, c_void_p)
     draw_into = _function(draws, "draw", c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_double, c_void_p)
     uniform_into = _function(draws, "uniform", c_void_p, c_int64, c_void_p, c_void_p, c_void_p)
 
@@ -98,6 +104,18 @@ def _opened(filters: CDLL, judges: CDLL, draws: CDLL) -> HostDraws:
         )
         return tau, last
 
+    def judge_trees(p: Tensor, mass: Tensor, first: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
+        *flat, replacement = args
+        p, mass, *parts = (each.contiguous() for each in (p, mass, first, *flat))
+        ends, last = torch.empty_like(parts[0]), torch.empty_like(parts[0])
+        sizes = parts[-2].shape  # of u
+        trees = [each.data_ptr() for each in parts]
+        judge_trees_into(
+            p.data_ptr(), mass.data_ptr(), p.shape[1], len(ends), *trees, *sizes[1:], replacement,
+            ends.data_ptr(), last.data_ptr(),
+        )  # fmt: skip
+        return ends, last
+
     def masses(p: Tensor) -> Tensor:
         p = p.contiguous()
         mass = torch.empty(len(p), dtype=torch.float64)
@@ -110,7 +128,7 @@ def _opened(filters: CDLL, judges: CDLL, draws: CDLL) -> HostDraws:
         uniform_into(words.data_ptr(), len(indices), indices.data_ptr(), lanes.data_ptr(), u.data_ptr())
         return u
 
-    return HostDraws(distributions, draw, judge, masses, uniform)
+    return HostDraws(distributions, draw, judge, judge_trees, masses, uniform)
 
 
 def _function(library: CDLL, name: str, *arguments: Any) -> Any:
@@ -138,11 +156,18 @@ def _differences(draws: HostDraws) -> Iterator[str]:
     sharp = (8.0 * torch.rand(8 * rows, 300, generator=random) ** 4).softmax(-1)
     mass, flat = masses_on_host(sharp), _drafts(sharp, random)
     for by_block in (False, True):
-        judged = zip(
-            draws.judge(sharp, mass, *flat, by_block), judge_by_torch(sharp, mass, *flat, by_block), strict=True
-        )
-        if not all(torch.equal(*each) for each in judged):
+        judged = draws.judge(sharp, mass, *flat, by_block), judge_by_torch(sharp, mass, *flat, by_block)
+        if not all(map(torch.equal, *judged)):
             yield "it judges otherwise than PyTorch"
+    yield from _differences_of_trees(draws, sharp, mass, random)
+
+
+def _differences_of_trees(draws: HostDraws, p: Tensor, mass: Tensor, random: torch.Generator) -> Iterator[str]:
+    flat = _forks(p, random)
+    for replacement in (False, True):
+        judged = draws.judge_trees(p, mass, *flat, replacement), judge_trees_by_torch(p, mass, *flat, replacement)
+        if not all(map(torch.equal, *judged)):
+            yield "it judges trees otherwise than PyTorch"
 
 
 def _close(found: Tensor, expected: Tensor, error: float) -> bool:
@@ -160,9 +185,7 @@ def _drafts(p: Tensor, random: torch.Generator) -> FlatDrafts:
     lengths, size = torch.arange(len(p) // 10 * 4) % 4, 20
     first = (lengths + 1).cumsum(0) - lengths - 1
     drafted = torch.cat([torch.arange(start, start + count) for start, count in zip(first, lengths, strict=True)])
-    noise = torch.rand(len(drafted), p.shape[1], generator=random)
-    ids = (p[drafted] * noise).topk(size).indices.sort(-1).values
-    weights = (p[drafted[:, None], ids] * noise[:, :size] * 1e5).long() + 1
+    ids, weights = _similar(p[drafted], size, random)
     place = weights.double().multinomial(1, generator=random)
     u = torch.rand(len(drafted), generator=random, dtype=torch.float64)
     last = torch.rand(len(drafted) + len(first), generator=random, dtype=torch.float64)
@@ -170,3 +193,31 @@ def _drafts(p: Tensor, random: torch.Generator) -> FlatDrafts:
         first=first, lengths=lengths, tokens=ids.gather(1, place)[:, 0], sizes=torch.full((len(drafted),), size),
         ids=ids.flatten(), weights=weights.flatten(), u=u, lenience=1.0 - 0.5 * (lengths == 3).double(), last=last,
     )  # fmt: skip
+
+
+def _forks(p: Tensor, random: torch.Generator) -> FlatTrees:
+    """Trees for the rows of p: for the first position two drafts and one of another drafter, then two."""
+    count, size = len(p) // 6, 20
+    drafted = (6 * torch.arange(count)[:, None] + torch.tensor([0, 0, 1])).flatten()
+    ids, weights = _similar(p[drafted], size, random)
+    tokens = ids.gather(1, weights.double().multinomial(2, generator=random)).view(count, 3, 2)
+    return FlatTrees(
+        first=6 * torch.arange(count),
+        lengths=torch.full((count,), 5),
+        tokens=torch.stack([*tokens[:, 0].T, tokens[:, 1, 0], *tokens[:, 2].T], 1).flatten(),
+        drafters=torch.tensor([2, 1, 0, 0, 0, 0]).repeat(count),
+        families=torch.tensor([2, 1, 2]).repeat(count),
+        children=torch.arange(5).repeat(count),
+        sizes=torch.full((3 * count,), size),
+        ids=ids.flatten(),
+        weights=weights.flatten(),
+        u=torch.rand(count, 3, 3, generator=random, dtype=torch.float64),
+        last=torch.rand(count, 3, 2, generator=random, dtype=torch.float64),
+    )
+
+
+def _similar(p: Tensor, size: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Ids and weights of a q̂ that is similar to each row of p, over `size` of its likely ids, both int64 [N, size]."""
+    noise = torch.rand(p.shape, generator=random)
+    ids = (p * noise).topk(size).indices.sort(-1).values
+    return ids, (p.gather(1, ids) * noise[:, :size] * 1e5).long() + 1

@@ -27,7 +27,7 @@ struct Row {  // of p
   const float* p;
   int64_t vocab;
   double mass;         // what p sums to
-  const double* sums;  // what each block of p sums to
+  const double* sums;  // what each block of p sums to, where a token is drawn
 
   bool proper() const { return mass > 0.0 && mass < INFINITE; }
   double of(int64_t id) const { return proper() ? double(p[id]) / mass : 0.0; }
@@ -74,25 +74,26 @@ Kept block(const Draft& draft) {
   return kept;
 }
 
-// What q̂ leaves of p, times a scale: an id at a time, in their order.
-struct Rest {
+// A distribution, unnormalised: the numbers in `left` at `ids`, and p times a scale at all other ids.
+struct Law {
   const Row& row;
   double scale;
-  Support taken;
+  const int64_t* ids;  // ascending
+  const double* left;
+  int64_t size;
 
   template <typename Work>
-  void each(int64_t begin, int64_t end, Work work) const {  // until `work` returns true
-    int64_t place = std::lower_bound(taken.ids, taken.ids + taken.size, begin) - taken.ids;
+  void each(int64_t begin, int64_t end, Work work) const {  // an id at a time, until `work` returns true
+    int64_t place = std::lower_bound(ids, ids + size, begin) - ids;
     for (int64_t id = begin; id < end; ++id) {
-      double left = scale * row.of(id);
-      if (place < taken.size && taken.ids[place] == id) left = std::max(left - taken.at(place++), 0.0);
-      if (work(id, left)) return;
+      const bool own = place < size && ids[place] == id;
+      if (work(id, own ? left[place++] : scale * row.of(id))) return;
     }
   }
 
   double total() const {
     double sum = 0.0;
-    each(0, row.vocab, [&](int64_t, double left) { return sum += left, false; });
+    each(0, row.vocab, [&](int64_t, double some) { return sum += some, false; });
     return sum;
   }
 
@@ -101,41 +102,39 @@ struct Rest {
   int64_t over(int64_t begin, int64_t end, double target) const {
     double sum = 0.0;
     int64_t found = -1;
-    each(begin, end, [&](int64_t id, double left) {
-      if (left > 0.0) found = id;
-      return (sum += left) > target;
+    each(begin, end, [&](int64_t id, double some) {
+      if (some > 0.0) found = id;
+      return (sum += some) > target;
     });
     return found;
   }
 };
 
-int64_t drawn_one_by_one(const Rest& rest, double u) {
-  const double total = rest.total();
-  if (!(total > 0.0)) return drawn_one_by_one({rest.row, 1.0, {}}, u);  // nothing is left, so it is p itself
-  return rest.over(0, rest.row.vocab, std::min(u * total, std::nextafter(total, 0.0)));
+int64_t drawn_one_by_one(const Law& law, double u) {
+  const double total = law.total();
+  if (!(total > 0.0)) return drawn_one_by_one({law.row, 1.0, nullptr, nullptr, 0}, u);  // nothing is left, so it is p itself
+  return law.over(0, law.row.vocab, std::min(u * total, std::nextafter(total, 0.0)));
 }
 
 // The token at u.
-int64_t drawn(const Rest& rest, double u, std::vector<double>& blocks) {
-  const Row& row = rest.row;
+int64_t drawn(const Law& law, double u, std::vector<double>& blocks) {
+  const Row& row = law.row;
   if (!row.proper()) return 0;
-  for (size_t block = 0; block < blocks.size(); ++block) blocks[block] = rest.scale * (row.sums[block] / row.mass);
-  for (int64_t place = 0; place < rest.taken.size; ++place) {
-    const double own = rest.scale * row.of(rest.taken.ids[place]), left = std::max(own - rest.taken.at(place), 0.0);
-    blocks[rest.taken.ids[place] / BLOCK] += left - own;
-  }
+  for (size_t block = 0; block < blocks.size(); ++block) blocks[block] = law.scale * (row.sums[block] / row.mass);
+  for (int64_t place = 0; place < law.size; ++place)
+    blocks[law.ids[place] / BLOCK] += law.left[place] - law.scale * row.of(law.ids[place]);
   double total = 0.0;
   for (double& block : blocks) total += block = std::max(block, 0.0);
-  if (total < NEARLY_NOTHING) return drawn_one_by_one(rest, u);
+  if (total < NEARLY_NOTHING) return drawn_one_by_one(law, u);
   const double target = std::min(u * total, std::nextafter(total, 0.0));
   double before = 0.0;
   for (size_t block = 0; block < blocks.size(); before += blocks[block++]) {
     if (before + blocks[block] <= target) continue;
     const int64_t begin = int64_t(block) * BLOCK, end = std::min(begin + BLOCK, row.vocab);
-    const int64_t found = rest.over(begin, end, target - before);
-    return found >= 0 ? found : drawn_one_by_one(rest, u);
+    const int64_t found = law.over(begin, end, target - before);
+    return found >= 0 ? found : drawn_one_by_one(law, u);
   }
-  return drawn_one_by_one(rest, u);
+  return drawn_one_by_one(law, u);
 }
 
 // The sum of `count` numbers; `least` becomes the least of them and of what it was.
@@ -166,6 +165,58 @@ double sum_blocks(const float* p, int64_t vocab, double* sums) {
   return any(least < 0.0f) ? -INFINITE : total;
 }
 
+struct Drawn {  // the draws of one drafter for one position
+  const int64_t* children;  // nodes, in the order of the draw
+  int64_t count;
+  Support law;
+};
+
+// The siblings of one position, judged one after the other by recursive rejection (`rules/multidraft.py`).
+class Siblings {
+ public:
+  Siblings(const Row& row, const std::vector<Drawn>& drawn) : row_(row) {
+    for (const Drawn& each : drawn) ids_.insert(ids_.end(), each.law.ids, each.law.ids + each.law.size);
+    if (drawn.size() > 1) {
+      std::sort(ids_.begin(), ids_.end());
+      ids_.erase(std::unique(ids_.begin(), ids_.end()), ids_.end());
+    }
+    for (const int64_t id : ids_) left_.push_back(row.of(id));
+    others_ = std::max(1.0 - total_left(), 0.0);
+  }
+
+  // The child that is kept, or -1. `u` has a number for each child.
+  int64_t choose(const Drawn& drawn, const int64_t* tokens, const double* u, bool replacement) {
+    std::vector<double> q(ids_.size());
+    for (int64_t at = 0; at < drawn.law.size; ++at) q[place(drawn.law.ids[at])] = double(drawn.law.weights[at]);
+    double all = drawn.law.total, mass = total_left() + others_;
+    const std::vector<double> before = left_;
+    for (int64_t at = 0; at < drawn.count; ++at) {
+      const size_t own = place(tokens[drawn.children[at]]);
+      if (u[at] * (q[own] / all) * mass < left_[own]) return drawn.children[at];
+      for (size_t i = 0; i < ids_.size(); ++i) left_[i] = std::max(left_[i] - mass * (q[i] / all), 0.0);
+      mass = total_left() + others_;
+      if (!replacement && all > q[own]) all -= q[own];  // nothing is left of a rejected token, whatever its q̂
+    }
+    if (mass < NEARLY_NOTHING && !(law().total() > 0.0)) left_ = before;  // nothing is left, so it is what was before
+    return -1;
+  }
+
+  Law law() const { return {row_, 1.0, ids_.data(), left_.data(), int64_t(ids_.size())}; }
+
+ private:
+  const Row& row_;
+  std::vector<int64_t> ids_;  // that anything was drawn from, ascending
+  std::vector<double> left_;
+  double others_;  // what p has of all other ids
+
+  size_t place(int64_t id) const { return std::lower_bound(ids_.begin(), ids_.end(), id) - ids_.begin(); }
+  double total_left() const {
+    double sum = 0.0;
+    for (const double each : left_) sum += each;
+    return sum;
+  }
+};
+
 }  // namespace
 
 // p [rows, vocab] -> mass [rows]
@@ -181,7 +232,7 @@ extern "C" void judge(const float* p, const double* mass, int64_t vocab, int64_t
                       const double* u, const double* lenience, const double* last, bool by_block, int64_t* kept,
                       int64_t* token) {
   const int64_t width = (vocab + BLOCK - 1) / BLOCK;
-  std::vector<double> blocks(width), sums(width);
+  std::vector<double> blocks(width), sums(width), left;
   std::vector<Row> rows;
   std::vector<Support> supports;
   for (int64_t b = 0; b < count; ++b) {
@@ -200,11 +251,59 @@ extern "C" void judge(const float* p, const double* mass, int64_t vocab, int64_t
     const Draft draft = {rows.data(), supports.data(), tokens, u, length, lenience[b]};
     const Kept found = by_block ? block(draft) : rejection(draft);
     const Row& row = rows[found.count];
+    const Support& taken = supports[found.count];
+    left.resize(taken.size);
+    for (int64_t place = 0; place < taken.size; ++place)
+      left[place] = std::max(found.scale * row.of(taken.ids[place]) - taken.at(place), 0.0);
     sum_blocks(row.p, vocab, sums.data());
     kept[b] = found.count;
-    token[b] = drawn({row, found.scale, supports[found.count]}, last[found.count], blocks);
+    token[b] = drawn({row, found.scale, taken.ids, left.data(), taken.size}, last[found.count], blocks);
     tokens += length;
     u += length;
     last += length + 1;
+  }
+}
+
+// p [rows, vocab] and `count` trees as `trees/flat.py` lays them flat -> the last node of each that is kept, or -1, and the
+// token behind it. u [count, depth, width] and last [count, depth, 2] are its numbers.
+extern "C" void judge_trees(const float* p, const double* mass, int64_t vocab, int64_t count, const int64_t* first,
+                            const int64_t* lengths, const int64_t* tokens, const int64_t* drafters, const int64_t* families,
+                            const int64_t* children, const int64_t* sizes, const int64_t* ids, const int64_t* weights,
+                            const double* u, const double* last, int64_t depth, int64_t width, bool replacement,
+                            int64_t* kept, int64_t* token) {
+  std::vector<double> blocks((vocab + BLOCK - 1) / BLOCK), sums(blocks.size());
+  std::vector<std::vector<Drawn>> nodes;  // the root, then each node
+  for (int64_t b = 0; b < count; ++b) {
+    nodes.assign(lengths[b] + 1, {});
+    for (std::vector<Drawn>& node : nodes) {
+      for (int64_t left = *drafters++; left > 0; --left) {
+        double total = 0.0;
+        for (int64_t place = 0; place < *sizes; ++place) total += double(weights[place]);
+        node.push_back({children, *families, {ids, weights, *sizes, total}});
+        children += *families++;
+        ids += *sizes;
+        weights += *sizes++;
+      }
+    }
+    kept[b] = -1;
+    for (int64_t level = 0; level < depth; ++level) {
+      const std::vector<Drawn>& node = nodes[kept[b] + 1];
+      const int64_t at = first[b] + 1 + kept[b];
+      const Row row = {p + at * vocab, vocab, mass[at], sums.data()};
+      Siblings siblings(row, node);
+      const double* numbers = u + level * width;
+      int64_t next = -1;
+      for (size_t turn = 0; turn < node.size() && next < 0; numbers += node[turn++].count)
+        next = siblings.choose(node[turn], tokens, numbers, replacement);
+      if (next < 0) {
+        sum_blocks(row.p, vocab, sums.data());
+        token[b] = drawn(siblings.law(), last[2 * level + node.empty()], blocks);
+        break;
+      }
+      kept[b] = next;
+    }
+    tokens += lengths[b];
+    u += depth * width;
+    last += depth * 2;
   }
 }

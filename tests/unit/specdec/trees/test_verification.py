@@ -19,35 +19,10 @@ from specdec.trees.joining import merged
 from specdec.trees.tree import ROOT, Tree, TreeDraft
 from specdec.trees.verification import check_trees, verify_certain_trees, verify_tree
 from tests.support.draft_laws import compress
-from tests.unit.specdec.rules.random_trees import lineage, trees
+from tests.unit.specdec.rules.random_trees import VOCAB, distributions, fill, lineage, trees
 
-VOCAB = 12
 SAMPLED = [Siblings.WITH_REPLACEMENT, Siblings.WITHOUT_REPLACEMENT]
 FORKED = Tree((ROOT, ROOT, ROOT, 0, 0, 1, 4))
-
-
-def distributions(rows: int, seed: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return (1.5 * torch.randn(rows, VOCAB, generator=generator)).to(dtype).softmax(-1)
-
-
-def fill(siblings: Siblings, tree: Tree, seed: int, position: int = 10) -> TreeDraft:
-    """Draw children at each node from a distribution of its own, close to the same row of `distributions`."""
-    q = (distributions(len(tree) + 1, seed) + distributions(len(tree) + 1, 77 + seed)) / 2
-    tokens, probs = [0] * len(tree), []
-    for slot, family in enumerate(tree.children):
-        at = position + (0 if slot == 0 else tree.depths[slot - 1] + 1)
-        ((*drawn,), law) = (made[0] if made else None for made in draw(siblings, q[[slot]], seed, at, len(family)))
-        for child, token in zip(family, drawn, strict=True):
-            tokens[child] = token
-        probs.append(law if family else None)
-    return TreeDraft(tree, tuple(tokens), () if siblings is Siblings.DETERMINISTIC else tuple(probs))
-
-
-def draw(siblings: Siblings, q: Tensor, seed: int, at: int, width: int) -> tuple[list[list[int]], list[SparseProbs]]:
-    if width == 0:
-        return [[]], []
-    return propose_siblings(siblings, q, [seed], [at], VOCAB, range(width))
 
 
 @pytest.mark.parametrize("siblings", SAMPLED)

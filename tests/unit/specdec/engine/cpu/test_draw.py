@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 from specdec.engine.cpu import draw as host_draw
@@ -17,11 +19,18 @@ from specdec.rules.acceptance import judge_by_torch
 from specdec.rules.checks import masses_on_host
 from specdec.rules.coupling import LIKELY, Draw, draw_on_host
 from specdec.rules.draft import MAX_WEIGHT, Draft, SparseProbs
+from specdec.rules.multidraft import Siblings
 from specdec.rules.padding import DraftBatch, FlatDrafts, flatten_drafts
 from specdec.rules.rng import Lane, coordinates, uniform_on_host
 from specdec.rules.speculation import Mode
 from specdec.sampling.filters import distributions_on_host
+from specdec.trees.flat import flatten_trees
+from specdec.trees.joining import merged, side_by_side
+from specdec.trees.tree import ROOT, Tree
+from specdec.trees.verification import judge_trees_by_torch, tree_noise
 from tests.unit.specdec.rules.random_drafts import drafted
+from tests.unit.specdec.rules.random_trees import distributions as law_of_rows
+from tests.unit.specdec.rules.random_trees import fill, trees
 
 ROWS = 200
 ALL = torch.arange(ROWS)
@@ -147,7 +156,7 @@ def test_invalid_or_masked_scores_give_no_law_and_disturb_no_other_row(draws: Ho
 @pytest.mark.usefixtures("draws")
 def test_a_process_that_wants_the_operators_draws_by_them() -> None:
     draw_by_operator()
-    for name in ("distributions", "draw", "judge", "masses", "uniform"):
+    for name in ("distributions", "draw", "judge", "judge_trees", "masses", "uniform"):
         assert torch._C._dispatch_has_kernel_for_dispatch_key(f"specdec::{name}", "CPU")
     p, words_of = distributions(300, 2.0), words(ROWS)
     assert torch.equal(torch.ops.specdec.draw(p, ALL, words_of, LIKELY), draw_on_host(p, ALL, words_of, LIKELY))
@@ -183,6 +192,39 @@ def test_verdicts_are_those_of_pytorch(draws: HostDraws, vocab: int, mode: Mode)
         draws.judge(p, mass, *flat, mode is Mode.BLOCK), judged(p, mass, flat, mode), strict=True
     ):
         assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("replacement", [False, True])
+@given(shapes=st.lists(st.tuples(trees(6), trees(3)), min_size=1, max_size=4), seed=st.integers(0, 2**32))
+@settings(deadline=None, max_examples=200)
+def test_verdicts_on_trees_are_those_of_pytorch(
+    draws: HostDraws, replacement: bool, shapes: list[tuple[Tree, Tree]], seed: int
+) -> None:
+    """Trees of two drafters, whose equal drafts are one node."""
+    siblings = Siblings.of(Mode.REJECTION, replacement=replacement)
+    drafts = [merged(side_by_side([fill(siblings, tree, seed + b) for b, tree in enumerate(each)])) for each in shapes]
+    p = law_of_rows(sum(len(draft.tree) + 1 for draft in drafts), seed, torch.float32)
+    flat = flatten_trees(drafts, *tree_noise(drafts, [seed] * len(drafts), [10] * len(drafts)))
+    found = draws.judge_trees(p, masses_on_host(p), *flat, replacement)
+    expected = judge_trees_by_torch(p, masses_on_host(p), *flat, replacement)
+    assert [each.tolist() for each in found] == [each.tolist() for each in expected]
+
+
+@pytest.mark.parametrize("replacement", [False, True])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -0.5, 0.0])
+def test_trees_before_a_row_without_a_law_are_judged_alike(draws: HostDraws, bad: float, replacement: bool) -> None:
+    siblings, tree = Siblings.of(Mode.REJECTION, replacement=replacement), Tree((ROOT, ROOT, 0, 0, 2))
+    drafts = [fill(siblings, tree, b) for b in range(40)]
+    p = law_of_rows(40 * 6, 1, torch.float32)
+    p[1::6] = bad
+    mass, flat = masses_on_host(p), flatten_trees(drafts, *tree_noise(drafts, range(40), [10] * 40))
+    (ends, last), (expected, tokens) = (
+        judge(p, mass, *flat, replacement) for judge in (draws.judge_trees, judge_trees_by_torch)
+    )
+    assert torch.equal(ends, expected)
+    sound = mass[flat.first + 1 + ends].isfinite() & (mass[flat.first + 1 + ends] > 0)
+    assert not bool(sound.all())
+    assert torch.equal(last[sound], tokens[sound])
 
 
 @pytest.mark.parametrize("mode", [Mode.REJECTION, Mode.BLOCK])
@@ -231,9 +273,13 @@ def test_no_rows_give_no_tokens(draw: Draw) -> None:
         ("judge", "* draft.lenience <", "<", "judges otherwise"),
         ("judge", "if (draft.u[count - 1] < h) kept", "if (!(draft.u[count - 1] < h)) break; kept", "judges otherwise"),
         ("judge", "std::min(pi * draft.rows[count]", "std::min(draft.rows[count]", "judges otherwise"),
-        ("judge", "- taken.at(place++), 0.0)", "* (place++ < 0), 0.0)", "judges otherwise"),
-        ("judge", "blocks[rest.taken.ids[place] / BLOCK] += left - own", "(void)(left - own)", "judges otherwise"),
-        ("judge", "found.scale, supports", "1.0, supports", "judges otherwise"),
+        ("judge", "- taken.at(place), 0.0)", ", 0.0)", "judges otherwise"),
+        ("judge", "+= law.left[place] -", "+= 0 *", "judges otherwise"),
+        ("judge", "{row, found.scale, taken.ids", "{row, 1.0, taken.ids", "judges otherwise"),
+        ("judge", "mass = total_left() + others_;\n      if", "if", "judges trees otherwise"),
+        ("judge", "all -= q[own];", ";", "judges trees otherwise"),
+        ("judge", "numbers += node[turn++].count", "++turn", "judges trees otherwise"),
+        ("judge", "last[2 * level + node.empty()]", "last[2 * level]", "judges trees otherwise"),
         ("distributions", "limits.top_p * kept.mass", "limits.top_p", "other distributions"),
         ("distributions", "limits.top_k > 0.0 &&", "false &&", "other distributions"),
         ("distributions", "limits.min_p > kept.floor", "false", "other distributions"),
