@@ -97,7 +97,7 @@ def propose_certain(modes: Sequence[Mode], best: Tensor, mass: Tensor) -> list[t
     """
     if Mode.OFF in modes:
         _check(Mode.OFF, None)
-    _check_best(mass)
+    _check_rows(mass.numpy()[:, None])
     weight = torch.tensor([MAX_WEIGHT])
     rows = zip(modes, best.tolist(), torch.split(best, 1), strict=True)
     return [(token, None if mode is Mode.COUPLED else SparseProbs(row, weight)) for mode, token, row in rows]
@@ -115,9 +115,8 @@ def propose_siblings(
     Raises:
         InternalError: q is not a batch of distributions.
     """
-    best, *likely = to_host(*_likely(q, len(places) if siblings is Siblings.DETERMINISTIC else k))
-    _check_best(best)
-    ids, weights = _quantised(*likely)
+    mass, ids = _on_host(*to_host(*_likely(q, len(places) if siblings is Siblings.DETERMINISTIC else k)))
+    weights = _weights(mass)
     if siblings is Siblings.DETERMINISTIC:
         order = (-weights).argsort(1, kind="stable")
         kept = np.take_along_axis(weights, order, 1) > 0
@@ -127,7 +126,7 @@ def propose_siblings(
     left = weights
     for place in places:
         tokens = _draw(ids, left, uniform(seeds, positions, Lane.DRAFT, indices=[place] * len(seeds)).numpy())
-        for row in left.any(1).nonzero()[0].tolist():
+        for row in np.flatnonzero(left.any(1)).tolist():
             families[row].append(int(tokens[row]))
         if siblings is Siblings.WITHOUT_REPLACEMENT:
             left = np.where(ids == tokens[:, None], 0, left)
@@ -163,28 +162,70 @@ def _check(mode: Mode, starts: Sequence[int] | None) -> None:
 
 def _proposals(calls: Sequence[_Call]) -> list[Proposal]:
     """`propose` of each call, with one copy to the host for all."""
+    if not calls:
+        return []
     numbers = iter(to_host(*chain.from_iterable(_of_device(call) for call in calls)))
     proposals = []
     for call in calls:
-        _check_best(next(numbers))
+        mass, ids = _on_host(next(numbers), next(numbers))
         if call.mode is Mode.COUPLED:
-            proposals.append((next(numbers).tolist(), list[SparseProbs]()))
+            proposals.append((ids.tolist(), list[SparseProbs]()))
             continue
-        ids, weights = _quantised(next(numbers), next(numbers))
-        starts = call.starts if call.mode is Mode.BLOCK else None
+        weights, starts = _weights(mass), call.starts if call.mode is Mode.BLOCK else None
         u = uniform(call.seeds, call.positions, Lane.DRAFT, starts=starts)
         proposals.append((_draw(ids, weights, u.numpy()).tolist(), _packed(ids, weights)))
     return proposals
 
 
-def _of_device(call: _Call) -> tuple[Tensor, ...]:
-    """What a call needs from the device of q, without a device sync: as `_likely`, or the tokens of mode coupled."""
+def _of_device(call: _Call) -> tuple[Tensor, Tensor]:
+    """What a call needs from the device of q, without a device sync: the result of `_likely`.
+
+    In mode coupled, the ids are the chosen ones alone [N].
+    """
     _check(call.mode, call.starts)
-    best, mass, ids = _likely(call.q, call.k)
-    if call.mode is not Mode.COUPLED:
-        return best, mass, ids
+    mass, ids = _likely(call.q, call.k)
+    return mass, choose(mass, ids, call.seeds, call.positions) if call.mode is Mode.COUPLED else ids
+
+
+def likely_by_torch(q: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k most likely ids of each row of q [N, V], ascending: their probabilities, float64, and the ids, [N, k]."""
+    mass, ids = q.topk(k)
     ids, order = ids.sort(-1)
-    return best, choose(mass.gather(-1, order), ids, call.seeds, call.positions)
+    return mass.gather(-1, order).double(), ids
+
+
+# `host_draw.cpp` of the engine registers an implementation for the CPU, if it is available.
+torch.library.define("specdec::likely", "(Tensor q, int k) -> (Tensor, Tensor)")
+torch.library.impl("specdec::likely", "CompositeExplicitAutograd", likely_by_torch)
+
+
+def _likely(q: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """`likely_by_torch` without a device sync, with at most V ids. Ids of probability 0 may come last in any order."""
+    if q.dim() != 2 or k < 1:
+        raise InternalError(f"q of shape {tuple(q.shape)} and a support of {k}")
+    k = min(k, q.shape[-1])
+    if q.dtype != torch.float32:  # which no model gives
+        return likely_by_torch(q, k)
+    mass, ids = torch.ops.specdec.likely(q, k)
+    return mass, ids
+
+
+def _on_host(mass: Tensor, ids: Tensor) -> tuple[NDArray[np.float64], Integers]:
+    """Results of `_likely` on the host as arrays, checked."""
+    _check_rows(mass.numpy())
+    return mass.numpy(), ids.numpy()
+
+
+def _check_rows(mass: NDArray[np.float64]) -> None:
+    """Raise an error unless each row of q has a probability, given the largest ones of each [N, k]."""
+    best = mass.max(-1)
+    if not (best > 0.0).all():
+        raise (NoDistribution if np.isnan(best).any() else InternalError)("a row of q is not a distribution")
+
+
+def _weights(mass: NDArray[np.float64]) -> Integers:
+    """Integer weights of the probabilities of each row [N, k]."""
+    return np.rint(mass / mass.max(-1, keepdims=True) * MAX_WEIGHT).astype(np.int64)
 
 
 def _rows(q: Tensor, rows: Sequence[int]) -> Tensor:
@@ -198,24 +239,3 @@ def _packed(ids: Integers, weights: Integers) -> list[SparseProbs]:
     """The q̂ of each row, without its ids of weight 0."""
     rows = zip(ids, weights, weights > 0, strict=True)
     return [SparseProbs(torch.from_numpy(own[kept]), torch.from_numpy(each[kept])) for own, each, kept in rows]
-
-
-def _quantised(mass: Tensor, ids: Tensor) -> tuple[Integers, Integers]:
-    """The ids of each row, ascending, and the integer weights of their probabilities; all [N, k] on the host."""
-    order = ids.numpy().argsort(-1)
-    ascending, law = np.take_along_axis(ids.numpy(), order, -1), np.take_along_axis(mass.numpy(), order, -1)
-    return ascending, np.rint(law / law.max(-1, keepdims=True) * MAX_WEIGHT).astype(np.int64)
-
-
-def _likely(q: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The highest probability of each row, float64 [N]; its k most likely probabilities, float64, and ids, [N, k]."""
-    if q.dim() != 2 or k < 1:
-        raise InternalError(f"q of shape {tuple(q.shape)} and a support of {k}")
-    mass, ids = q.topk(min(k, q.shape[-1]))
-    mass = mass.double()
-    return mass.amax(-1), mass, ids
-
-
-def _check_best(best: Tensor) -> None:
-    if not bool((best > 0).all()):
-        raise (NoDistribution if bool(best.isnan().any()) else InternalError)("a row of q is not a distribution")

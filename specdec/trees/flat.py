@@ -62,8 +62,8 @@ def flatten_trees(drafts: Sequence[TreeDraft], u: Tensor, last: Tensor) -> FlatT
 def unflatten_trees(flat: FlatTrees) -> list[TreeDraft]:
     """Return the trees of `flat`, with the draws of each node."""
     sizes, families = flat.sizes.tolist(), flat.families.tolist()
-    laws = map(SparseProbs, flat.ids.split(sizes), flat.weights.split(sizes))
-    draws = map(Draws, (tuple(each.tolist()) for each in flat.children.split(families)), laws)
+    laws = map(SparseProbs, torch.split(flat.ids, sizes), torch.split(flat.weights, sizes))
+    draws = map(Draws, (tuple(each.tolist()) for each in torch.split(flat.children, families)), laws)
     tokens, drafters = iter(flat.tokens.tolist()), iter(flat.drafters.tolist())
     trees = []
     for length in flat.lengths.tolist():

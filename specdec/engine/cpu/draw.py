@@ -16,6 +16,7 @@ from specdec.rules.acceptance import judge_by_torch
 from specdec.rules.checks import masses_on_host
 from specdec.rules.coupling import Draw, draw_on_host
 from specdec.rules.padding import FlatDrafts
+from specdec.rules.proposal import likely_by_torch
 from specdec.rules.rng import coordinates, uniform_on_host
 from specdec.sampling.cache import empty
 from specdec.sampling.filters import distributions_on_host
@@ -37,6 +38,8 @@ class HostDraws:
     """`judge_by_torch` for float32, except when a number is within rounding error of its threshold."""
     judge_trees: Callable[..., tuple[Tensor, Tensor]]
     """`judge_trees_by_torch` for float32, with the same exception."""
+    likely: Callable[[Tensor, int], tuple[Tensor, Tensor]]
+    """`likely_by_torch` for float32; of ids that tie for the last place, the first."""
     masses: Callable[[Tensor], Tensor]
     """`masses_on_host` for float32, equal up to rounding."""
     uniform: Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -44,7 +47,7 @@ class HostDraws:
 
     def serve(self) -> None:
         """Register the operators for the CPU in this process."""
-        for name in ("distributions", "draw", "judge", "judge_trees", "masses", "uniform"):
+        for name in ("distributions", "draw", "judge", "judge_trees", "likely", "masses", "uniform"):
             torch.library.impl(f"specdec::{name}", "CPU", getattr(self, name))
 
 
@@ -80,6 +83,7 @@ def _opened(filters: CDLL, judges: CDLL, draws: CDLL) -> HostDraws:
     trees = (*[c_void_p] * 2, *[c_int64] * 2, *[c_void_p] * 11, *[c_int64] * 2, c_bool)
     judge_trees_into = _function(judges, "judge_trees", *trees, c_void_p, c_void_p)
     draw_into = _function(draws, "draw", c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_double, c_void_p)
+    likely_into = _function(draws, "likely", c_void_p, *[c_int64] * 3, c_void_p, c_void_p)
     uniform_into = _function(draws, "uniform", c_void_p, c_int64, c_void_p, c_void_p, c_void_p)
 
     def distributions(scores: Tensor, limits: Tensor) -> Tensor:
@@ -116,6 +120,12 @@ def _opened(filters: CDLL, judges: CDLL, draws: CDLL) -> HostDraws:
         )  # fmt: skip
         return ends, last
 
+    def likely(q: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        q = q.contiguous()
+        mass, ids = torch.empty(len(q), k, dtype=torch.float64), torch.empty(len(q), k, dtype=torch.int64)
+        likely_into(q.data_ptr(), *q.shape, k, mass.data_ptr(), ids.data_ptr())
+        return mass, ids
+
     def masses(p: Tensor) -> Tensor:
         p = p.contiguous()
         mass = torch.empty(len(p), dtype=torch.float64)
@@ -128,7 +138,7 @@ def _opened(filters: CDLL, judges: CDLL, draws: CDLL) -> HostDraws:
         uniform_into(words.data_ptr(), len(indices), indices.data_ptr(), lanes.data_ptr(), u.data_ptr())
         return u
 
-    return HostDraws(distributions, draw, judge, judge_trees, masses, uniform)
+    return HostDraws(distributions, draw, judge, judge_trees, likely, masses, uniform)
 
 
 def _function(library: CDLL, name: str, *arguments: Any) -> Any:
@@ -151,6 +161,8 @@ def _differences(draws: HostDraws) -> Iterator[str]:
         yield "it draws other tokens than NumPy"
     if not torch.equal(draws.uniform(words, indices, indices % 6), uniform_on_host(words, indices, indices % 6)):
         yield "it makes other random numbers than NumPy"
+    if not all(map(torch.equal, draws.likely(p, 3), likely_by_torch(p, 3))):
+        yield "it finds other likely ids than PyTorch"
     if not _close(draws.masses(p), masses_on_host(p), 1e-12):
         yield "it adds up otherwise than PyTorch"
     sharp = (8.0 * torch.rand(8 * rows, 300, generator=random) ** 4).softmax(-1)

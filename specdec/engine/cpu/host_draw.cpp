@@ -1,6 +1,8 @@
-// What the host draws by: the numbers of `rules/rng.py`, and the target's own draws of coupled mode, which are for each row
-// of p the winner of the race that `rules/coupling.py` describes. `draw.py` builds this file where there is a compiler.
+// What the host draws by: the numbers of `rules/rng.py`, the likely ids of a q̂, and the target's own draws of coupled mode,
+// which are for each row of p the winner of the race that `rules/coupling.py` describes. `draw.py` builds this file where
+// there is a compiler.
 
+#include <functional>
 #include <vector>
 
 #include "lanes.h"
@@ -112,6 +114,52 @@ int64_t drawn_token(const float* p, int64_t vocab, const Place& place, float lik
   return unlikely_token(p, vocab, likely, uniform_of(c[0], d[0]));
 }
 
+struct Likely {
+  float mass;
+  int64_t id;
+};
+
+// A probability that at least `k` ids have, where so many ids have one: the k-th of the largest of each block. NaN for a row
+// with NaN.
+float floor_of(const float* q, int64_t vocab, int64_t k, std::vector<float>& tops) {
+  tops.clear();
+  Bits invalid = {};
+  for (int64_t begin = 0; begin < vocab; begin += BLOCK) {
+    const int64_t end = std::min(begin + BLOCK, vocab);
+    Lanes most = {};
+    int64_t id = begin;
+    for (; id + LANES <= end; id += LANES) {
+      const Lanes some = load(q + id);
+      invalid |= some != some;
+      most = larger(most, some);
+    }
+    float top = largest(most);
+    for (; id < end; ++id) top = std::isnan(q[id]) || q[id] > top ? q[id] : top;
+    if (std::isnan(top)) return top;
+    tops.push_back(top);
+  }
+  if (any(invalid)) return std::numeric_limits<float>::quiet_NaN();
+  if (int64_t(tops.size()) <= k) return std::numeric_limits<float>::denorm_min();
+  std::nth_element(tops.begin(), tops.begin() + (k - 1), tops.end(), std::greater<float>());
+  return std::max(tops[k - 1], std::numeric_limits<float>::denorm_min());
+}
+
+// The `k` likeliest of the ids that are possible, or fewer, ascending; of ids that tie, the first.
+void likeliest(const float* q, int64_t vocab, int64_t k, float floor, std::vector<Likely>& found) {
+  found.clear();
+  int64_t id = 0;
+  for (; id + LANES <= vocab; id += LANES)
+    for_lanes(load(q + id) >= floor, [&](int i) { found.push_back({q[id + i], id + i}); });
+  for (; id < vocab; ++id)
+    if (q[id] >= floor) found.push_back({q[id], id});
+  if (int64_t(found.size()) > k) {
+    const auto first = [](const Likely& a, const Likely& b) { return a.mass != b.mass ? a.mass > b.mass : a.id < b.id; };
+    std::nth_element(found.begin(), found.begin() + k, found.end(), first);
+    found.resize(k);
+  }
+  std::sort(found.begin(), found.end(), [](const Likely& a, const Likely& b) { return a.id < b.id; });
+}
+
 Place place_of(const int64_t* words, int64_t rows, int64_t row) {  // words [4, rows]
   const auto word = [&](int64_t which) { return uint32_t(words[which * rows + row]); };
   return {word(0), word(1), word(2), word(3)};
@@ -134,5 +182,21 @@ extern "C" void uniform(const int64_t* words, int64_t rows, const int64_t* indic
     uint32_t a[1] = {uint32_t(indices[row])}, b[1] = {place.position}, c[1] = {place.start}, d[1] = {uint32_t(lanes[row])};
     philox(a, b, c, d, place.low, place.high);
     u[row] = uniform_of(a[0], b[0]);
+  }
+}
+
+// q [rows, vocab] -> mass and ids [rows, k]: the k likeliest ids, ascending, then ids of mass 0; NaN for a row with NaN
+extern "C" void likely(const float* q, int64_t rows, int64_t vocab, int64_t k, double* mass, int64_t* ids) {
+  std::vector<float> tops;
+  std::vector<Likely> found;
+  for (int64_t row = 0; row < rows; ++row, q += vocab, mass += k, ids += k) {
+    const float floor = floor_of(q, vocab, k, tops);
+    std::fill(mass, mass + k, std::isnan(floor) ? floor : 0.0f);
+    std::fill(ids, ids + k, 0);
+    likeliest(q, vocab, k, floor, found);
+    for (size_t place = 0; place < found.size(); ++place) {
+      mass[place] = found[place].mass;
+      ids[place] = found[place].id;
+    }
   }
 }

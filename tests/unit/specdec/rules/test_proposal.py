@@ -166,3 +166,7 @@ def test_mode_off_drafts_nothing() -> None:
 def test_a_q_that_is_no_distribution_is_refused(mode: Mode, q: Tensor) -> None:
     with pytest.raises(InternalError):
         propose(mode, q, [0], [0], 4)
+
+
+def test_no_rows_have_no_drafts() -> None:
+    assert propose_each([], torch.empty(0, 6), [], [], 4, []) == []

@@ -104,6 +104,32 @@ def test_no_rows_need_no_numbers(draws: HostDraws) -> None:
     assert draws.uniform(words(0), none, none).shape == (0,)
 
 
+@pytest.mark.parametrize("sharpness", [0.0, 3.0, 100.0])
+@pytest.mark.parametrize("vocab", [1, 15, 63, 64, 65, 2048, 20_011])
+@pytest.mark.parametrize("k", [1, 7, 64])
+def test_likely_ids_are_those_of_a_stable_sort(draws: HostDraws, vocab: int, sharpness: float, k: int) -> None:
+    q, k = distributions(vocab, sharpness), min(k, vocab)
+    q[::3, ::2] = 0.0
+    mass, ids = draws.likely(q, k)
+    best = q.sort(dim=-1, descending=True, stable=True)
+    for row in range(ROWS):
+        expected = sorted(best.indices[row, :k][best.values[row, :k] > 0].tolist())
+        assert ids[row, : len(expected)].tolist() == expected
+        assert mass[row, : len(expected)].tolist() == q[row, expected].tolist()
+        assert not mass[row, len(expected) :].any()
+    assert torch.equal(draws.likely(q.T.contiguous().T, k)[1], ids)
+
+
+@pytest.mark.parametrize("place", [0, 70, 299])
+def test_a_row_with_nan_has_no_likely_ids_and_disturbs_no_other(draws: HostDraws, place: int) -> None:
+    q = distributions(300, 2.0)
+    expected, q[5, place] = draws.likely(q, 9)[0], math.nan
+    mass, _ = draws.likely(q, 9)
+    assert bool(mass[5].isnan().all())
+    others = [row for row in range(ROWS) if row != 5]
+    assert torch.equal(mass[others], expected[others])
+
+
 @pytest.mark.parametrize("vocab", [1, 15, 127, 128, 129, 2048, 20_011])
 def test_masses_are_those_of_pytorch(draws: HostDraws, vocab: int) -> None:
     p = distributions(vocab, 3.0)
@@ -156,7 +182,7 @@ def test_invalid_or_masked_scores_give_no_law_and_disturb_no_other_row(draws: Ho
 @pytest.mark.usefixtures("draws")
 def test_a_process_that_wants_the_operators_draws_by_them() -> None:
     draw_by_operator()
-    for name in ("distributions", "draw", "judge", "judge_trees", "masses", "uniform"):
+    for name in ("distributions", "draw", "judge", "judge_trees", "likely", "masses", "uniform"):
         assert torch._C._dispatch_has_kernel_for_dispatch_key(f"specdec::{name}", "CPU")
     p, words_of = distributions(300, 2.0), words(ROWS)
     assert torch.equal(torch.ops.specdec.draw(p, ALL, words_of, LIKELY), draw_on_host(p, ALL, words_of, LIKELY))
@@ -269,6 +295,8 @@ def test_no_rows_give_no_tokens(draw: Draw) -> None:
     [
         ("draw", "0xBB67AE85", "0xBB67AE84", "other tokens"),
         ("draw", "uint32_t(indices[row])", "uint32_t(row + 1)", "other random numbers"),
+        ("draw", "tops[k - 1]", "tops[0]", "other likely ids"),
+        ("draw", "a.mass > b.mass : ", "a.mass < b.mass : ", "other likely ids"),
         ("judge", "vocab - begin), least)", "vocab - begin) - 1, least)", "adds up otherwise"),
         ("judge", "* draft.lenience <", "<", "judges otherwise"),
         ("judge", "if (draft.u[count - 1] < h) kept", "if (!(draft.u[count - 1] < h)) break; kept", "judges otherwise"),
