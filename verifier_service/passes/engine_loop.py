@@ -30,6 +30,9 @@ from verifier_service.speculation.costs import PassHistory
 _HAND_OVER = 5e-5
 """Seconds that the event loop sleeps after it submits a pass, so that the model's thread starts at once. Otherwise the
 loop would hold the interpreter lock while it writes the rounds of the last pass."""
+_LAUNCH = 3e-3
+"""Seconds from the drafts of a head to the point where their pass no longer needs the interpreter lock, and a margin:
+drafts take longer in some rounds than in the round before."""
 
 _log = structlog.get_logger()
 
@@ -106,7 +109,7 @@ class EngineLoop:
         """Arrival time of the first row of the next pass, by `time.perf_counter`; 0 before it arrives."""
         self._head_seconds = 0.0
         """Time for which the last pass waited for drafts of the target's head. The rounds before are sent after it,
-        since a head, unlike a pass, needs the interpreter lock often."""
+        since a head, unlike most of a pass, needs the interpreter lock often."""
         self._pass_seconds = 0.0
         """Duration of the last pass in seconds."""
         self._passes = PassHistory()
@@ -268,7 +271,7 @@ class EngineLoop:
             running = loop.run_in_executor(self._thread, self._model.run, ended, rows, passed)
             time.sleep(_HAND_OVER)  # noqa: ASYNC251 - blocks on purpose
             if any(row.head.gamma for row in rows):
-                await asyncio.wait([running], timeout=self._head_seconds)
+                await asyncio.wait([running], timeout=self._head_seconds + _LAUNCH)
             self._tell()
             step = await running
         except Exception as error:
