@@ -69,10 +69,6 @@ class Demand:
         """A copy with the limit lowered to at most `most`."""
         return Demand(self.alpha, min(self.limit, most))
 
-    def at_least(self, alpha: float) -> "Demand":
-        """A copy with α raised to at least `alpha`."""
-        return Demand(max(self.alpha, alpha), self.limit)
-
 
 @dataclass(frozen=True, slots=True)
 class Allotment:

@@ -22,8 +22,6 @@ _SHARE, _DRAFTING_SHARE = 0.001, 0.01
 """Share of time that planning may take, without and with drafting. Draft lengths follow the plan while drafting."""
 _ACTIVE_PASSES = 4
 """Passes without a request after which a session no longer counts as active."""
-_OPTIMISTIC = 0.5
-"""Least α that a trial of drafting assumes, so that improved drafts are noticed."""
 _PUNCTUAL = 0.8
 """Share of the timeout within which drafts are expected to arrive. Longer drafts may be late and are not requested."""
 _UNMEASURED = 4
@@ -206,7 +204,7 @@ class BatchSpeculation:
         if not self.drafting:
             return 0
         demand = session.demand(session.source)
-        gamma = self._allotment.gamma(demand.at_least(_OPTIMISTIC) if self.trials.exploring else demand)
+        gamma = self._allotment.gamma(demand)
         self._wanting += gamma > 0
         self._longest = max(self._longest, gamma)
         return gamma
@@ -250,9 +248,8 @@ class BatchSpeculation:
         most = most if self._nearest.known else min(most, _UNMEASURED)
         demands = [each.demand(source).up_to(most) for each, source in zip(self._active, sources, strict=True)]
         others = self._load - len(demands)
-        assumed = [demand.at_least(_OPTIMISTIC) for demand in demands] if exploring else demands
-        self._allotment = allot(assumed, others, costs, self._budget)
-        gammas = [self._allotment.gamma(each) for each in assumed]
+        self._allotment = allot(demands, others, costs, self._budget)
+        gammas = [self._allotment.gamma(each) for each in demands]
         self.forecast, self._plain = forecast(gammas, demands, others, costs), gammas.count(0)
         self._plan_for, self._planned = (self._level, exploring, beside), self._nearest.known
 

@@ -15,6 +15,7 @@ from specdec.planning.gamma import (
 )
 from specdec.planning.gamma_policy import GammaPolicy, PolicyKind
 from specdec.wire.generation import GammaReason, RoundDetail, Speedup
+from verifier_service.speculation.trials import Trials
 
 _KEEP = 0.995
 """Decay of earlier counts with each verdict. Its window is longer than a session's own, since all sessions count."""
@@ -83,6 +84,10 @@ class Batch(Protocol):
     acceptance: FleetAcceptance
     drafting: bool
     """Whether the sessions of the batch draft now."""
+
+    @property
+    def trials(self) -> Trials:
+        """Trials for the current batch."""
 
     def gamma(self, session: "SessionGamma") -> int:
         """Return the draft length of the session's next round."""
@@ -172,9 +177,10 @@ class SessionGamma:
     def speedup(self) -> Speedup:
         """Return the speed-up of this batch by drafting.
 
-        It is unknown if prediction and measurement disagree, or if the session has its own γ controller.
+        It is unknown if prediction and measurement disagree, while the batch decodes plainly, and if the session has
+        its own γ controller.
         """
-        if self._own is not None:
+        if self._own is not None or not self._batch.trials.in_use:
             return Speedup()
         found = self._batch.report()
         if found.measured is None or abs(math.log(found.measured / found.predicted)) > _AGREEMENT:

@@ -143,6 +143,11 @@ class Trials:
         return math.exp(self._gains / self._weight) if self._weight else None
 
     @property
+    def in_use(self) -> bool:
+        """Whether drafting is in use. A trial of plain decoding does not change that."""
+        return self._drafting
+
+    @property
     def exploring(self) -> bool:
         """Whether a trial of drafting is running."""
         return self._trial is not None and not self._drafting
