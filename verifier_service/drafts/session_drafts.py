@@ -96,14 +96,16 @@ class RemoteDrafts(Drafts):
         """Features of the last tokens; None before the first."""
         self._reads_states = features
         self._lacks_features = False
-        """Whether the session is not open because its drafter reads features, and none is known."""
+        """Whether the session is not open because its drafter reads features, and some are not known."""
 
     @property
     def gathers(self) -> Gathers:
-        """Passes do not wait for a drafter that still reads committed tokens or had no draft in its last answer."""
+        """Passes do not wait for a drafter that still reads committed tokens or features, or had no draft in its last
+        answer."""
         if self._worth is None:
             return Gathers.BRIEFLY
-        return Gathers.ALWAYS if self._link is not None and self._answers.promise else Gathers.NOT
+        promise = self._link is not None and self._answers.promise and not self._lacks_features_of(self._link)
+        return Gathers.ALWAYS if promise else Gathers.NOT
 
     @property
     def reads_states(self) -> bool:
@@ -180,8 +182,10 @@ class RemoteDrafts(Drafts):
         self._window.add(features)
 
     def commit(self, tokens: Sequence[int], judged: int, gamma: int) -> None:
-        """Commit in the buffer and at the drafter. With γ = 0, the commit is sent when drafts are wanted again."""
-        if self._link is None or not (gamma or judged or len(self._buffer)):
+        """Commit in the buffer and at the drafter. With γ = 0, or while features of earlier rounds are missing, the
+        commit is sent when drafts are wanted again."""
+        wanted = gamma > 0 and self._link is not None and not self._lacks_features_of(self._link, len(tokens))
+        if self._link is None or not (wanted or judged or len(self._buffer)):
             self._unread += tokens
             return
         self._catch_up()
@@ -190,7 +194,7 @@ class RemoteDrafts(Drafts):
             return
         self._answers.committed(missed=len(self._unsent))
         self._unsent += tuple(tokens)
-        if gamma:
+        if wanted:
             base_len = self._buffer.committed_len - len(self._unsent)
             features = self._window.unsent() if self._window and self._link.reads_features else None
             self._link.commit(Commit(self._call.session_id, self.epoch, base_len, self._unsent, gamma, features))
@@ -244,7 +248,7 @@ class RemoteDrafts(Drafts):
         if self._link is not None:
             return
         link = self._choice()
-        self._lacks_features = link is not None and link.reads_features and self._window is None
+        self._lacks_features = link is not None and self._lacks_features_of(link)
         if link is None or self._lacks_features:
             return
         self._link, call = link, self._call
@@ -259,6 +263,14 @@ class RemoteDrafts(Drafts):
             features=self._window.all() if self._window and link.reads_features else None,
         )  # fmt: skip
         link.open(opening, self)
+
+    def _lacks_features_of(self, link: DrafterLink, more: int = 0) -> bool:
+        """Whether a drafter reads features and lacks some of the tokens committed so far and `more` new ones.
+
+        A round that runs ahead returns no features. Those of a token are known after the pass over the next one.
+        """
+        committed = self._buffer.committed_len + len(self._unread) + more
+        return link.reads_features and (0 if self._window is None else self._window.end) < committed - 1
 
     def _catch_up(self) -> None:
         """Add the deferred commits to the buffer."""

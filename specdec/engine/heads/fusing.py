@@ -18,20 +18,20 @@ from specdec.engine.native import NativeEngine, load_checked
 
 
 class FusingEngine:
-    """A native engine whose passes also fuse the states of the sequences it follows: an `Engine`.
+    """A native engine that keeps the states of the sequences it follows, and fuses those that are taken: an `Engine`.
 
     Of the states that were not taken, the last are kept.
     """
 
-    def __init__(self, target: NativeEngine, fuse: Callable[[Tensor], Tensor], features: str, most_bytes: int) -> None:
-        """Create the engine; `most_bytes` bounds the states that are kept of one sequence."""
+    def __init__(self, target: NativeEngine, fuse: Callable[[Tensor], Tensor], features: str, most: int) -> None:
+        """Create the engine; `most` is the largest number of states that are kept of one sequence."""
         self.target = target
         self.features = features
         """Name of the features, from `features_name`."""
         self._fuse = fuse
-        self._most_bytes = most_bytes
+        self._most = most
         self._pending: dict[str, PendingStates] = {}
-        """Fused states of each followed sequence that were not taken."""
+        """States of each followed sequence that were not taken."""
         self.vocab_size = target.vocab_size
         self.context_length = target.context_length
         self.tokenizer_hash = target.tokenizer_hash
@@ -45,7 +45,7 @@ class FusingEngine:
         Args:
             head_folder: a `speculators` or EAGLE-3 folder.
             path: folder of the target.
-            most_bytes: bound of the states that are kept of one sequence.
+            most_bytes: most bytes of the fused states of one sequence.
             kv_bytes: budget for keys and values.
             wide_threads: as in `NativeEngine.load`.
             options: further arguments of `load_checked`.
@@ -63,7 +63,8 @@ class FusingEngine:
                 for count in (1, 2):  # compiles for one state and for several
                     fuse(head.blank(count))
         name = features_name(head_folder, str(options["dtype"]))
-        return cls(NativeEngine.of(model, kv_bytes, wide_threads), fuse, name, most_bytes)
+        most = max(1, most_bytes // (head.config.layer.hidden_size * model.layout.dtype.itemsize))
+        return cls(NativeEngine.of(model, kv_bytes, wide_threads), fuse, name, most)
 
     @property
     def memory(self) -> KvMemory:
@@ -100,21 +101,20 @@ class FusingEngine:
             pending.keep(base_len, path)
 
     def forward(self, chunks: Sequence[Chunk]) -> Tensor:
-        """Run all chunks in one pass, as in `Engine`, and keep the fused states of the followed sequences."""
+        """Run all chunks in one pass, as in `Engine`, and keep the states of the followed sequences."""
         if not any(chunk.session in self._pending for chunk in chunks):
             return self.target.forward(chunks)
         logits, layers = self.target.forward_with_states(chunks)
-        with torch.inference_mode():
-            fused = self._fuse(torch.cat(layers, -1))
-        for chunk, own in zip(chunks, fused.split_with_sizes([len(each.tokens) for each in chunks]), strict=True):
+        states = torch.cat(layers, -1)
+        for chunk, own in zip(chunks, states.split_with_sizes([len(each.tokens) for each in chunks]), strict=True):
             if (pending := self._pending.get(chunk.session)) is not None:
                 # A copy, since a view would keep the states of the whole pass.
                 pending.append(chunk.tokens, own if len(chunks) == 1 else own.clone())
-                pending.shorten(max(1, self._most_bytes // (fused.shape[-1] * fused.element_size())))
+                pending.shorten(self._most)
         return logits
 
     def take(self, session: str) -> tuple[int, Tensor] | None:
-        """Remove and return the fused states of a followed sequence, all of whose drafts are judged.
+        """Remove the states of a followed sequence, all of whose drafts are judged, and return them fused.
 
         Returns:
             Position of the first token, and the states on the host [n, hidden]; None if there are none.
@@ -122,4 +122,6 @@ class FusingEngine:
         pending = self._pending.get(session)
         if not pending:
             return None
-        return pending.start, pending.take().cpu()
+        start = pending.start
+        with torch.inference_mode():
+            return start, self._fuse(pending.take()).cpu()

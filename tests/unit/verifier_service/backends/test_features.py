@@ -89,6 +89,21 @@ def test_the_features_are_those_of_all_tokens_but_the_last(scarce: bool, folders
         )
 
 
+def test_rows_that_run_ahead_leave_their_features_to_the_next_row(folders: tuple[Path, Path]) -> None:
+    model, tokens, found = ModelThread(load(folders), SETTINGS), list(PROMPTS["a"]), []
+    model.step((), [row_of("a", tokens, 0)])
+    for ahead in (False, True, True, False):
+        row, results = replace(row_of("a", tokens), runs_ahead=ahead), {}
+        while not results:
+            results = model.step((), [row]).results
+        outcome = results[row]
+        assert isinstance(outcome, Outcome)
+        tokens += outcome.verdict.tokens
+        found.append(outcome.features and (outcome.features.start, outcome.features.end))
+    length = len(PROMPTS["a"])
+    assert found == [(0, length), None, None, (length, length + 3)]
+
+
 def test_a_sequence_that_is_not_followed_has_none(folders: tuple[Path, Path]) -> None:
     model = ModelThread(load(folders), SETTINGS)
     model.step((), [row_of("a", PROMPTS["a"], 0, follows=False)])

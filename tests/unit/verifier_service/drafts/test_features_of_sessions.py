@@ -5,6 +5,7 @@ from specdec.wire.generation import Fallback
 from specdec.wire.session import Commit
 from tests.unit.verifier_service.drafts.drafts_scene import PROMPT, Scene
 from tests.unit.verifier_service.verifier_fakes import chunk_after
+from verifier_service.backends.batch_plan import Gathers
 from verifier_service.drafts.drafts import Proposal
 
 
@@ -86,3 +87,39 @@ async def test_a_session_without_features_is_not_opened_where_they_are_read() ->
     assert await scene.propose() == Proposal(fallback=Fallback.NO_MATCH)
     scene.link.outbox.ping(1)
     assert (await scene.sent()).opens == ()
+
+
+async def test_while_features_are_missing_nothing_is_sent_and_no_pass_waits() -> None:
+    scene = Scene(features=True, worth=60.0)
+    scene.drafts.read(features(0, 3))
+    scene.drafts.commit((4,), 0, 2)
+    scene.drafts.request(2, lambda: None)
+    await scene.sent()
+    scene.link.drafted(chunk_after((*PROMPT, 4), 9))
+    assert scene.drafts.gathers is Gathers.ALWAYS
+    scene.drafts.read(features(3, 4))
+    scene.drafts.commit((5,), 1, 0)
+    for token in (6, 7):  # rounds that ran ahead
+        scene.drafts.commit((token,), 0, 0)
+    scene.drafts.commit((8,), 0, 2)
+    scene.drafts.request(2, lambda: None)
+    assert scene.drafts.gathers is Gathers.NOT
+    scene.drafts.stop_waiting()
+    assert (proposal := scene.drafts.proposal()) is not None
+    assert proposal.fallback is Fallback.FIRST_ROUND
+    scene.drafts.read(features(4, 8))
+    scene.drafts.commit((9,), 0, 2)
+    assert (await scene.sent()).commits == (Commit("s", 1, 4, (5, 6, 7, 8, 9), 2, features(3, 8)),)
+
+
+async def test_a_session_opens_with_the_features_of_all_rounds() -> None:
+    scene = Scene(features=True)
+    scene.drafts.read(features(0, 3))
+    for token in (4, 5):  # the second round ran ahead
+        scene.drafts.commit((token,), 0, 0)
+    scene.drafts.begin(2)
+    assert scene.drafts._link is None
+    scene.drafts.read(features(3, 5))
+    scene.drafts.commit((6,), 0, 2)
+    scene.drafts.begin(2)
+    assert (await scene.sent()).opens[0].features == features(0, 5)
