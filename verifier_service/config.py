@@ -180,7 +180,7 @@ class VerifierSettings(Settings):
     threads: int = Field(default=1, ge=1)
     """Number of threads of PyTorch."""
     wide_threads: int | None = Field(default=None, ge=1)
-    """Number of threads in passes over 64 or more tokens, for the backend `native`; None uses `threads`."""
+    """Number of threads in passes over 6 or more tokens, for the backend `native`; None uses `threads`."""
     max_waiting: int = Field(default=4096, ge=1)
     """Number of generations that may wait for KV; further ones are refused."""
     drain_seconds: float = Field(default=20.0, ge=0)

@@ -133,7 +133,7 @@ class UpSettings(Settings):
     compile: bool = False
     """Compile both models: faster passes, for a longer start."""
     wide_threads: int | None = Field(default=None, ge=1)
-    """Threads of a native target in passes over 64 tokens or more; None is 2, or 1 with one processor each."""
+    """Threads of a native target in passes over 6 tokens or more; None is 2, or 1 with one processor each."""
     log_dir: Path | None = None
     """Folder for the processes' logs; when None, one that is removed at the end."""
     restarts: int = Field(default=5, ge=0)

@@ -59,8 +59,8 @@ def test_the_parts_run_at_the_same_time_each_with_the_usual_threads() -> None:
 @pytest.mark.parametrize(
     ("counts", "apart", "threads"),
     [
-        ((20, 20, 20), True, 1),  # few tokens
-        ((WIDE, 20), True, 2),  # mostly tokens of one session
+        ((1, 2, WIDE - 4), True, 1),  # few tokens
+        ((60, 20), True, 2),  # mostly tokens of one session
         ((40, 40), False, 2),  # passes that would wait for each other
     ],
 )
