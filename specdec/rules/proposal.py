@@ -225,7 +225,8 @@ def _check_rows(mass: NDArray[np.float64]) -> None:
 
 def _weights(mass: NDArray[np.float64]) -> Integers:
     """Integer weights of the probabilities of each row [N, k]."""
-    return np.rint(mass / mass.max(-1, keepdims=True) * MAX_WEIGHT).astype(np.int64)
+    weights: Integers = np.rint(mass / mass.max(-1, keepdims=True) * MAX_WEIGHT).astype(np.int64)
+    return weights
 
 
 def _rows(q: Tensor, rows: Sequence[int]) -> Tensor:

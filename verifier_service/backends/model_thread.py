@@ -304,8 +304,9 @@ class ModelThread(SteppedModel):
     def _features(self, row: Row) -> Features | None:
         """Return the new features of a judged row; None if there are none. A row that runs ahead leaves its features
         for the next that does not, because nothing drafts."""
-        taking = isinstance(self._engine, FusingEngine) and not row.runs_ahead
-        found = self._engine.take(row.kv_name) if taking else None
+        if row.runs_ahead or not isinstance(self._engine, FusingEngine):
+            return None
+        found = self._engine.take(row.kv_name)
         return None if found is None else Features.of(*found)
 
     def _chunks(self, waiting: Sequence[tuple[Row, int]]) -> list[ScheduledChunk]:
