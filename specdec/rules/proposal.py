@@ -76,8 +76,9 @@ def propose_each(
     for mode, rows in groups.items():
         some, at, began = ([of[row] for row in rows] for of in (seeds, positions, starts))
         calls.append(_Call(mode, _rows(q, rows), some, at, k, began))
+    made = [propose(*call) for call in calls] if q.is_cpu else _proposals(calls)
     drafts: dict[int, tuple[int, SparseProbs | None]] = {}
-    for rows, (tokens, probs) in zip(groups.values(), _proposals(calls), strict=True):
+    for rows, (tokens, probs) in zip(groups.values(), made, strict=True):
         sent: Sequence[SparseProbs | None] = probs or [None] * len(tokens)
         drafts |= zip(rows, zip(tokens, sent, strict=True), strict=True)
     return [drafts[row] for row in range(len(modes))]
@@ -178,7 +179,7 @@ def _proposals(calls: Sequence[_Call]) -> list[Proposal]:
 
 
 def _of_device(call: _Call) -> tuple[Tensor, Tensor]:
-    """What a call needs from the device of q, without a device sync: the result of `_likely`.
+    """Compute on the device of q, without a device sync, what a call needs: the result of `_likely`.
 
     In mode coupled, the ids are the chosen ones alone [N].
     """

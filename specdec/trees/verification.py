@@ -73,7 +73,9 @@ def verify_certain_trees(
         FieldInvalid, TokenOutOfRange, NoDistribution, InternalError: as in `verify_tree`.
     """
     check_trees(siblings, drafts, vocab_size)
-    chosen, ends = best.tolist(), [0, *accumulate(len(draft.tree) + 1 for draft in drafts)]
+    proper = mass > 0.0  # no path goes on after a row without a distribution
+    chosen = torch.where(proper, best, NONE).tolist()
+    ends = [0, *accumulate(len(draft.tree) + 1 for draft in drafts)]
     own = [chosen[start:end] for start, end in pairwise(ends)]
     paths = [_certain_path(draft, tokens) for draft, tokens in zip(drafts, own, strict=True)]
     final = [tokens[_end(path) + 1] for path, tokens in zip(paths, own, strict=True)]

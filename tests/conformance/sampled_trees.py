@@ -64,6 +64,8 @@ class Forest:
     params: SamplingParams
     target: TableModel
     drafter: TableModel
+    dtype: torch.dtype
+    """Dtype of p. An operator of the host may judge float32; planted bugs are in the rules of PyTorch."""
 
     def generate(self) -> list[Context]:
         p_rows, q_rows = (Rows(model, self.params, PROMPT) for model in (self.target, self.drafter))
@@ -76,7 +78,7 @@ class Forest:
             p = p_rows.of([(context, context) for each in grown for context in each.contexts])
             drafts = [each.draft(self.drawn is not Siblings.DETERMINISTIC) for each in grown]
             verdicts = tree_verification.verify_tree(
-                self.rule, p, drafts, active, [len(PROMPT) + len(outputs[seed]) for seed in active]
+                self.rule, p.to(self.dtype), drafts, active, [len(PROMPT) + len(outputs[seed]) for seed in active]
             )
             for seed, verdict in zip(active, verdicts, strict=True):
                 outputs[seed] += verdict.tokens
@@ -101,8 +103,14 @@ class Forest:
         return g_test(self.generate(), joint(self.target, self.params, PROMPT, LENGTH), 3)
 
 
-def forest(drawn: Siblings, rule: Siblings | None = None, params: SamplingParams | None = None) -> Forest:
-    return Forest(drawn, rule or drawn, params or SamplingParams(), TableModel(3, seed=1), TableModel(3, seed=2))
+def forest(
+    drawn: Siblings,
+    rule: Siblings | None = None,
+    params: SamplingParams | None = None,
+    dtype: torch.dtype = torch.float64,
+) -> Forest:
+    models = TableModel(3, seed=1), TableModel(3, seed=2)
+    return Forest(drawn, rule or drawn, params or SamplingParams(), *models, dtype)
 
 
 def two_drafters_p_value() -> float:

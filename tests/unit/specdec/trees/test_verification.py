@@ -5,7 +5,7 @@ from itertools import accumulate
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -38,6 +38,7 @@ def test_one_sibling_draws_what_the_chain_draws(siblings: Siblings) -> None:
 @pytest.mark.parametrize("siblings", Siblings)
 @given(shapes=st.lists(trees(6), min_size=1, max_size=4), seed=st.integers(0, 2**32), missing=st.integers(0, 40))
 @settings(max_examples=60, deadline=None)
+@example(shapes=[Tree((ROOT, 0, 0))], seed=1852367, missing=1)
 def test_certain_verdicts_are_those_of_one_hot_rows(
     siblings: Siblings, shapes: list[Tree], seed: int, missing: int
 ) -> None:
