@@ -172,9 +172,9 @@ struct Drawn {  // the draws of one drafter for one position
 };
 
 // The siblings of one position, judged one after the other by recursive rejection (`rules/multidraft.py`).
-class Siblings {
+class Position {
  public:
-  Siblings(const Row& row, const std::vector<Drawn>& drawn) : row_(row) {
+  Position(const Row& row, const std::vector<Drawn>& drawn) : row_(row) {
     for (const Drawn& each : drawn) ids_.insert(ids_.end(), each.law.ids, each.law.ids + each.law.size);
     if (drawn.size() > 1) {
       std::sort(ids_.begin(), ids_.end());
@@ -290,14 +290,14 @@ extern "C" void judge_trees(const float* p, const double* mass, int64_t vocab, i
       const std::vector<Drawn>& node = nodes[kept[b] + 1];
       const int64_t at = first[b] + 1 + kept[b];
       const Row row = {p + at * vocab, vocab, mass[at], sums.data()};
-      Siblings siblings(row, node);
+      Position position(row, node);
       const double* numbers = u + level * width;
       int64_t next = -1;
       for (size_t turn = 0; turn < node.size() && next < 0; numbers += node[turn++].count)
-        next = siblings.choose(node[turn], tokens, numbers, replacement);
+        next = position.choose(node[turn], tokens, numbers, replacement);
       if (next < 0) {
         sum_blocks(row.p, vocab, sums.data());
-        token[b] = drawn(siblings.law(), last[2 * level + node.empty()], blocks);
+        token[b] = drawn(position.law(), last[2 * level + node.empty()], blocks);
         break;
       }
       kept[b] = next;
