@@ -14,7 +14,7 @@ from specdec.engine.kv.store import S
 
 WIDE = 6
 """Tokens from which a pass is bound by arithmetic, and faster on several processors; shorter passes are bound by
-memory. Measured with AVX2; wider registers move the boundary up."""
+memory. Measured with AVX2."""
 _UNEVEN = 1.3
 """Largest ratio of the tokens of the largest part to the mean of all parts for which a pass is run in parts."""
 
