@@ -13,12 +13,11 @@ from specdec.wire.generation import Fallback, GenerationCall
 from specdec.wire.session import Close, Commit, DraftEnd, NackReason, Open, TreePlan
 from verifier_service.backends.batch_plan import Gathers
 from verifier_service.config import DraftingSettings
-from verifier_service.drafts.avoided_drafters import AvoidedDrafters
 from verifier_service.drafts.draft_buffer import MOST_DRAFTS, DraftBuffer, TreeBuffer, checked
 from verifier_service.drafts.drafts import Drafts, Proposal
 from verifier_service.drafts.feature_window import FeatureWindow
 from verifier_service.drafts.link import Breaker, DrafterLink
-from verifier_service.drafts.pool import DrafterPool
+from verifier_service.drafts.pool import AvoidedDrafters, DrafterPool
 
 _CATCH_UP = 8
 """Most tokens of earlier rounds that a drafter may have missed while passes still wait for its drafts. Sessions often
