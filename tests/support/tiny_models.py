@@ -44,6 +44,9 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 """Settings specific to each architecture."""
 
 
+_SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_key_value_heads": 4}
+
+
 def make_tiny_model(
     folder: Path,
     architecture: str = "llama",
@@ -74,14 +77,13 @@ def make_tiny_model(
     config = AutoConfig.for_model(
         architecture,
         vocab_size=vocab_size + padding,
-        hidden_size=32,
         num_hidden_layers=layers,
         num_attention_heads=4,
         max_position_embeddings=context,
         bos_token_id=END_TOKEN_ID,
         eos_token_id=END_TOKEN_ID,
         pad_token_id=END_TOKEN_ID,
-        **({"intermediate_size": 48, "num_key_value_heads": 4} | ARCHITECTURES.get(architecture, {}) | settings),
+        **(_SIZES | ARCHITECTURES.get(architecture, {}) | settings),
     )
     logging.disable_progress_bar()
     with torch.random.fork_rng():

@@ -11,7 +11,7 @@ from tests.chaos.cluster import Setup
 from tests.chaos.faults import Fault, InTurn, Kind
 from tests.chaos.run import Load, chaos
 from tests.support.tiny_models import make_tiny_model
-from tests.vllm.moved_sessions import BLOCK, DEMO
+from tests.vllm.moved_sessions import BLOCK
 from tests.vllm.server import HAS_VLLM, PYTHON
 
 pytestmark = [HAS_VLLM, pytest.mark.integration, pytest.mark.timeout(1800)]
@@ -23,6 +23,8 @@ PROMPT = 3 * BLOCK + 20
 """Tokens of a prompt, with three whole blocks of vLLM."""
 HEAD_DIM = 32
 """Smallest head dimension that vLLM supports on a CPU."""
+COSTLY = {"layers": 2, "hidden_size": 256, "intermediate_size": 8192, "num_key_value_heads": 1}
+"""A target whose 384 tokens take 10 GFLOP to compute and 100 KB of KV, so that restoring them is faster anywhere."""
 
 
 @pytest.fixture
@@ -45,7 +47,9 @@ async def test_sessions_move_between_backends_that_are_killed(folder: Path) -> N
 
 
 async def test_most_prompts_that_move_between_verifiers_are_restored(folder: Path) -> None:
-    setup = Setup(DEMO / "target", DEMO / "drafter", vllm_python=PYTHON, vllm_verifiers=2, kv_bytes=2**28)
+    target = make_tiny_model(folder / "target", "llama", seed=0, context=1024, head_dim=HEAD_DIM, **COSTLY)
+    drafter = make_tiny_model(folder / "drafter", "llama", seed=0, context=1024, head_dim=HEAD_DIM)
+    setup = Setup(target, drafter, vllm_python=PYTHON, vllm_verifiers=2, kv_bytes=2**28)
     load = Load(clients=4, scenarios=2, tokens=400, prompt=PROMPT, salted=True)
     report = await chaos(setup, load, IN_TURN, 21, folder, lambda _: None)
     assert {each.victim for each in report.injected} == {"verifier-1", "verifier-2"}
