@@ -44,6 +44,16 @@ def test_what_is_made_after_it_is_collected() -> None:
         assert seen() is None
 
 
+def test_collections_of_new_objects_are_rare_until_the_end() -> None:
+    before = gc.get_threshold()
+    with frozen_heap():
+        gc.collect()
+        began = gc.get_stats()[0]["collections"]
+        kept = [[number] for number in range(5 * before[0])]
+        assert gc.get_stats()[0]["collections"] == began, len(kept)
+    assert gc.get_threshold() == before
+
+
 def resident() -> int:
     """Return the resident memory of this process, in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
