@@ -9,8 +9,8 @@ from ctypes import CDLL
 EVERY = 10.0
 """Seconds between two returns of memory."""
 _YOUNG = 10_000
-"""Net number of new objects that starts a garbage collection. A pass over hundreds of sessions has thousands of objects,
-which do not need one; with Python's 700, collections took a tenth of the processor time of 256 streams."""
+"""Net number of new objects that starts a garbage collection. A pass over hundreds of sessions makes thousands of
+objects that do not need one. With Python's 700, collections took a tenth of the processor time of 256 streams."""
 
 
 @contextmanager
@@ -18,7 +18,8 @@ def frozen_heap() -> Iterator[None]:
     """Exclude all live objects from garbage collection inside the context. Use it after a process has loaded.
 
     Modules and models consist of many objects that live as long as the process. A full collection over them would pause
-    every stream, and collections of new objects are rarer. The exclusion ends with the context, because libraries report objects left at exit on stderr.
+    every stream. Collections of new objects are made rare. Both end with the context, because libraries report objects
+    left at exit on stderr.
     """
     gc.collect()
     gc.freeze()

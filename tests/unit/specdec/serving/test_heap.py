@@ -45,13 +45,24 @@ def test_what_is_made_after_it_is_collected() -> None:
 
 
 def test_collections_of_new_objects_are_rare_until_the_end() -> None:
-    before = gc.get_threshold()
-    with frozen_heap():
-        gc.collect()
-        began = gc.get_stats()[0]["collections"]
-        kept = [[number] for number in range(5 * before[0])]
-        assert gc.get_stats()[0]["collections"] == began, len(kept)
-    assert gc.get_threshold() == before
+    found = gc.get_threshold()
+    try:
+        gc.set_threshold(700, 10, 10)
+        usual = _collections_for(3000)
+        with frozen_heap():
+            rare = _collections_for(3000)
+        assert (usual > 2, rare, gc.get_threshold()) == (True, 0, (700, 10, 10))
+    finally:
+        gc.set_threshold(*found)
+
+
+def _collections_for(count: int) -> int:
+    """Make that many objects; return the number of collections meanwhile."""
+    gc.collect()
+    began = gc.get_stats()[0]["collections"]
+    made = [[number] for number in range(count)]
+    assert len(made) == count
+    return int(gc.get_stats()[0]["collections"]) - began
 
 
 def resident() -> int:
