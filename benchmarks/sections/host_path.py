@@ -29,17 +29,14 @@ from benchmarks.sections.scale import Scale
 from specdec.errors import ConfigError, InternalError
 
 _TEXT = """\
-What a token costs outside of the model: the target has one layer, so that nearly all of the time is the host's. It is
-made for the benchmark, with random weights and the tokenizer of the pair, and its greedy tokens go round in known
-cycles of {cycle} tokens: the answer to the first request of each slice is checked. Streams send token ids to
-`/v1/completions` and ask again when their answer has ended; all begin at once. An answer has {tokens} greedy tokens
-after a prompt of {prompt}, and a slice has at least {answers} answers. The systems take turns on the cores {cores}, and
-one that is not asked is stopped; figures are the medians of {turns} turns, with their middle half. "3 a round" has
-drafts of 2 tokens by a source that is always right: in the verifier, or by a drafter in a process of its own. CPU is
-what the kernel counts for the processes of each role while a slice runs, over the tokens of its whole answers. The
-client is a process of its own, and its CPU does not count; it shares the cores. vLLM has room for all streams at once
-(`--max-num-seqs {most}`), and is otherwise as it comes. A request is refused when it has no whole answer. Tokens per
-round are those of the first answer."""
+What a token costs outside of the model: the target has one layer, so that nearly all of the time is the host's. Its
+greedy tokens go round in known cycles of {cycle}, and the first answer of each slice is checked. Streams send token ids
+to `/v1/completions` and ask again when their answer has ended. An answer has {tokens} greedy tokens after a prompt of
+{prompt}, and a slice has at least {answers} answers. The systems take turns on the cores {cores}, and one that is not
+asked is stopped; figures are the medians of {turns} turns, with their middle half. "3 a round" has drafts of 2 tokens
+by a source that is always right, in the verifier or in a drafter. CPU is what the kernel counts for the processes of a
+system. The client shares the cores, and its CPU does not count. vLLM has room for all streams
+(`--max-num-seqs {most}`), and is otherwise as it comes. A request is refused when it has no whole answer."""
 _OFF, _ROUNDS = "ours, off", "ours, 3 a round"
 _MANY, _MOST = 256, 1024
 """Numbers of streams that have goals."""
