@@ -197,18 +197,16 @@ def _figures(cells: Sequence[Cell]) -> Iterator[Figure]:
         if few and most and few.turns(_OFF) and most.turns(_OFF):
             ratio = paired(*([turn.speed for turn in each.turns(_OFF)] for each in (most, few)))
             yield figure(f"{_OFF}: {_MOST} streams / 64, {most.answers}", ratio, Goal(1.0))
-        if most:
-            yield from _refused(most)
+    yield from _refused([found[key] for key in ((_MOST, False), (_MOST, True)) if key in found])
     if many := found.get((_MANY, True)):
         yield from _costs(many)
 
 
-def _refused(cell: Cell) -> Iterator[Figure]:
-    for name in (_OFF, _ROUNDS):
-        if turns := cell.turns(name):
-            refused, asked = sum(turn.refused for turn in turns), sum(turn.asked for turn in turns)
-            what = f"{name}: refused, {cell.streams} streams, {cell.answers}"
-            yield Figure(what, f"{refused} of {asked}", "0", "no" if refused else "yes")
+def _refused(cells: Sequence[Cell]) -> Iterator[Figure]:
+    """Yield the number of requests that ours refused in all cells, if measured."""
+    if turns := [turn for cell in cells for name in (_OFF, _ROUNDS) for turn in cell.turns(name)]:
+        refused, asked = sum(turn.refused for turn in turns), sum(turn.asked for turn in turns)
+        yield Figure(f"ours: refused, {_MOST} streams", f"{refused} of {asked}", "0", "no" if refused else "yes")
 
 
 def _costs(cell: Cell) -> Iterator[Figure]:
