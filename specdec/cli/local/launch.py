@@ -12,9 +12,10 @@ from urllib.parse import urlsplit
 import yaml
 
 from specdec.cli.exit_codes import StartFailed, Unreachable
-from specdec.cli.local import health, serve, valkey, vllm
+from specdec.cli.local import health, valkey, vllm
 from specdec.cli.local.plan import NICE, PRELOAD, STORE_NICE, Role, Service
 from specdec.cli.local.processes import Child, ChildCommand, Children
+from specdec.cli.local.serve import command_of, with_defaults
 from specdec.cli.local.signals import Stop
 from specdec.errors import ConfigError
 
@@ -65,7 +66,7 @@ def start_service(children: Children, folders: Folders, service: Service) -> Run
     command = _command(folders, service)
     scratch = folders.runtime / "tmp"  # so that temporary files of libraries are removed with the runtime folder
     scratch.mkdir(mode=0o700, exist_ok=True)
-    environment = serve.with_defaults(environment_of(service, os.environ)) | {"TMPDIR": str(scratch)}
+    environment = with_defaults(environment_of(service, os.environ)) | {"TMPDIR": str(scratch)}
     if service.python is not None:
         environment |= vllm.environment(service.python, environment)
     return RunningService(service, children.start(command, environment))
@@ -73,7 +74,7 @@ def start_service(children: Children, folders: Folders, service: Service) -> Run
 
 def _command(folders: Folders, service: Service) -> ChildCommand:
     config, log = write_config(folders, service), folders.logs / f"{service.name}.log"
-    argv = serve.command_of(service.role, config)
+    argv = command_of(service.role, config)
     if service.python is not None:
         argv = (str(service.python), *argv[1:])
         return ChildCommand(service.name, service.role, argv, log, restart=shlex.join(argv))
