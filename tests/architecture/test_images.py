@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from specdec.cli.local.serve import with_defaults
 from tests.architecture.extras import IMPORT_EVERYTHING, RUN, command_with
 from tests.architecture.image import EXTRA_OF, INSTALLED, ROOT, SERVICES, Instruction, build, copied, dockerfile
 
@@ -55,6 +56,12 @@ def test_an_image_installs_its_extra_with_pinned_versions(service: str) -> None:
     (installation,) = [each.rest for each in dockerfile(service) if "pip install" in each.rest]
     assert re.findall(r"'(\.\[.*?\])'", installation) == [f".[{INSTALLED[service]},otel]"]
     assert "-c constraints.txt" in installation
+
+
+@pytest.mark.parametrize("service", ["drafter_service", "verifier_service"])
+def test_an_image_with_a_model_has_the_variables_of_a_service(service: str) -> None:
+    variables = {variable for each in dockerfile(service) if each.word == "ENV" for variable in each.rest.split()}
+    assert {f"{name}={value}" for name, value in with_defaults({}).items()} <= variables
 
 
 def test_an_image_takes_its_own_folders_and_no_tests(service: str) -> None:

@@ -24,7 +24,7 @@ PROMPT = 3 * BLOCK + 20
 HEAD_DIM = 32
 """Smallest head dimension that vLLM supports on a CPU."""
 COSTLY = {"layers": 2, "hidden_size": 256, "intermediate_size": 8192, "num_key_value_heads": 1}
-"""A target whose 384 tokens take 10 GFLOP to compute and 100 KB of KV, so that restoring them is faster anywhere."""
+"""A target whose 384 tokens take 10 GFLOP to compute and at most 200 KB of KV, so restoring is faster anywhere."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""How services are started: the environment of their processes."""
+"""The environment of services, however they are started."""
 
 import os
 from collections.abc import Mapping
