@@ -18,11 +18,14 @@ async def streamed(here: Stage) -> int:
 
 async def test_a_streamed_request_enters_few_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app, "READY_POLL", 3600.0)  # readiness is no part of a request
+    walks = []
     with walked() as walk:
         async with stage() as here:
             await streamed(here)  # which makes what is made once
-            walk.restart()
-            assert await streamed(here) > 1
-            entered = walk.of("gateway")
+            for _ in range(3):
+                walk.restart()
+                assert await streamed(here) > 1
+                walks.append(walk.of("gateway"))
+    entered = min(walks, key=len)  # background work, such as returned memory, falls into some of them
     assert len(entered) > 20  # it was seen
     assert len(entered) <= MOST, entered
