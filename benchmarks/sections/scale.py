@@ -151,7 +151,7 @@ def quick(pair: Pair) -> Scale:
         grid_gammas=(1,),
         grid_turns=1,
         grid_tokens=8,
-        grid_seconds=0.5,
+        grid_seconds=0.1,
         grid_slices=(0.1, 1, 1),
         grid_steps=(0.002, 0.0, 0.001, 0.0),
         shared_factor=0.5,
