@@ -86,16 +86,29 @@ def expected(architecture: str, options: BeamOptions, number: int) -> list[Found
     """Return what transformers finds."""
     model = AutoModelForCausalLM.from_pretrained(folders(architecture)[0], dtype=torch.float32).eval()
     stopping = {"true": True, "false": False, "never": "never"}[options.early_stopping]
-    found = []
-    for prompt in prompts(architecture, number):
+    found: dict[int, Found] = {}
+    asked = prompts(architecture, number)
+    for length in sorted({len(prompt) for prompt in asked}):  # those of one length together, without padding
+        numbers = [index for index, prompt in enumerate(asked) if len(prompt) == length]
         made = model.generate(
-            torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
-            num_beams=options.width, do_sample=False, max_new_tokens=LENGTH, length_penalty=options.length_penalty,
-            early_stopping=stopping, eos_token_id=list(ENDS[architecture]), pad_token_id=END, output_scores=True,
-            return_dict_in_generate=True,
+            torch.tensor([asked[index] for index in numbers]),
+            attention_mask=torch.ones(len(numbers), length, dtype=torch.int64), num_beams=options.width,
+            do_sample=False, max_new_tokens=LENGTH, length_penalty=options.length_penalty, early_stopping=stopping,
+            eos_token_id=list(ENDS[architecture]), pad_token_id=END, output_scores=True, return_dict_in_generate=True,
         )  # fmt: skip
-        found.append(Found(tuple(made.sequences[0, len(prompt) :].tolist()), float(made.sequences_scores[0])))
-    return found
+        outputs = made.sequences[:, length:].tolist()
+        scores = made.sequences_scores.tolist()
+        found |= {
+            index: Found(_until_end(output, ENDS[architecture]), score)
+            for index, output, score in zip(numbers, outputs, scores, strict=True)
+        }
+    return [found[index] for index in range(number)]
+
+
+def _until_end(output: Sequence[int], ends: Sequence[int]) -> tuple[int, ...]:
+    """Return an output up to its first end id, which is kept. After it, transformers pads the rows of a batch."""
+    end = next((index for index, token in enumerate(output) if token in ends), len(output))
+    return tuple(output[: end + 1])
 
 
 async def searched(
