@@ -16,7 +16,7 @@ from tests.e2e.system import ROOT, System, environment
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(bash|python)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
-SECONDS = 280
+SECONDS = 800
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
