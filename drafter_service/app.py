@@ -25,7 +25,7 @@ from specdec.engine.byte_tokenizer import ByteTokenizer
 from specdec.engine.cpu.draw import draw_by_operator
 from specdec.engine.reference import ReferenceEngine
 from specdec.grammar.compiler import GrammarCompiler
-from specdec.serving.heap import frozen_heap
+from specdec.serving.heap import rare_collections
 from specdec.serving.rpc.access import Access
 from specdec.serving.rpc.server import GrpcServer, start_grpc
 from specdec.serving.rpc.tls import watch_expiry
@@ -50,7 +50,7 @@ async def serve(settings: DrafterSettings, stop: asyncio.Event) -> None:
     with exporting("drafter", settings.otel):
         async with drafter(settings) as running:
             await _until(stop, running.ready())
-            with frozen_heap():
+            with rare_collections():
                 await _until(stop, running.ended())
 
 

@@ -39,7 +39,7 @@ from gateway.verifiers.pass_loop import PassLoops
 from specdec.errors import ConfigError, SessionStoreDown
 from specdec.serving.addresses import is_loopback
 from specdec.serving.checks import Check, Status
-from specdec.serving.heap import frozen_heap, return_memory
+from specdec.serving.heap import rare_collections, return_memory
 from specdec.serving.rpc.access import Access
 from specdec.serving.rpc.server import GrpcServer, start_grpc
 from specdec.serving.rpc.tls import Certificates, watch_expiry
@@ -80,7 +80,7 @@ async def _serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
         warn_of_open_door(settings)
         await _check_stores(settings)
         _log.info("gateway_started", http=gateway.http, grpc=gateway.grpc, models=list(tokenizers))
-        with frozen_heap():
+        with rare_collections():
             await stop.wait()
             await gateway.drain()
 

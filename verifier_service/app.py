@@ -21,7 +21,7 @@ from specdec.engine.reference import ReferenceEngine
 from specdec.errors import ModelRefused
 from specdec.grammar.compiler import GrammarCompiler
 from specdec.serving.discovery import source_of, watch_age
-from specdec.serving.heap import frozen_heap
+from specdec.serving.heap import rare_collections
 from specdec.serving.rpc.access import Access
 from specdec.serving.rpc.server import GrpcServer, start_grpc
 from specdec.serving.rpc.tls import watch_expiry
@@ -90,7 +90,7 @@ async def serve(settings: VerifierSettings, stop: asyncio.Event) -> None:
     """
     with exporting("verifier", settings.otel):
         async with verifier(settings) as running:
-            with frozen_heap():
+            with rare_collections():
                 await stop.wait()
                 await running.drain(settings.drain_seconds)
 

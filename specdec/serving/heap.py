@@ -1,4 +1,4 @@
-"""Memory of a service: excludes loaded objects from garbage collection, and returns unused memory to the system."""
+"""Memory of a service: collects garbage rarely, and returns unused memory to the system."""
 
 import asyncio
 import gc
@@ -14,12 +14,12 @@ objects that do not need one. With Python's 700, collections took a tenth of the
 
 
 @contextmanager
-def frozen_heap() -> Iterator[None]:
-    """Exclude all live objects from garbage collection inside the context. Use it after a process has loaded.
+def rare_collections() -> Iterator[None]:
+    """Collect garbage rarely inside the context, and never among the objects that live now.
 
-    Modules and models consist of many objects that live as long as the process. A full collection over them would pause
-    every stream. Collections of new objects are made rare. Both end with the context, because libraries report objects
-    left at exit on stderr.
+    Use it after a process has loaded. Modules and models consist of many objects that live as long as the process, and
+    a full collection over them would pause every stream. The settings end with the context, because libraries report
+    objects left at exit on stderr.
     """
     gc.collect()
     gc.freeze()

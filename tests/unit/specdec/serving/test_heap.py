@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from specdec.serving import heap
-from specdec.serving.heap import frozen_heap
+from specdec.serving.heap import rare_collections
 from tests.support.gateway_fakes import until
 
 PIECE, PIECES = 64 * 1024, 1000
@@ -27,7 +27,7 @@ class _Loop:
 def test_what_lives_before_is_left_out_of_collections_until_the_end() -> None:
     loaded = _Loop()
     seen = weakref.ref(loaded)
-    with frozen_heap():
+    with rare_collections():
         del loaded
         gc.collect()
         assert seen() is not None
@@ -36,7 +36,7 @@ def test_what_lives_before_is_left_out_of_collections_until_the_end() -> None:
 
 
 def test_what_is_made_after_it_is_collected() -> None:
-    with frozen_heap():
+    with rare_collections():
         made = _Loop()
         seen = weakref.ref(made)
         del made
@@ -49,7 +49,7 @@ def test_collections_of_new_objects_are_rare_until_the_end() -> None:
     try:
         gc.set_threshold(700, 10, 10)
         usual = _collections_for(3000)
-        with frozen_heap():
+        with rare_collections():
             rare = _collections_for(3000)
         assert (usual > 2, rare, gc.get_threshold()) == (True, 0, (700, 10, 10))
     finally:
