@@ -76,10 +76,14 @@ nightly: install-dev ## Check 100,000 tokens while bytes are flipped and everyth
 soak: install-dev ## Load a system for 30 minutes: no process may grow, no key may stay; ARGS='--minutes 3 --bound 8' and more.
 	$(BIN)/python -m tests.soak --json soak.json $(ARGS)
 
-.PHONY: vllm
+.PHONY: vllm vllm-test
 DEVICE ?= cpu
 vllm: ## Make the environment of the backend vllm in build/vllm (gigabytes); DEVICE=cuda for accelerators, VLLM=0.33.0 to try another one.
 	$(PYTHON) verifier_service/vllm/environment.py build/vllm$(VLLM:%=-%) $(DEVICE) $(VLLM)
+
+vllm-test: export PYTHONDONTWRITEBYTECODE :=
+vllm-test: ## Run the tests of the backend vllm alone, after `make vllm`; ARGS='-k name' and more.
+	$(BIN)/python -m pytest -n $(SYSTEM_WORKERS) $(PARALLEL) tests/vllm $(ARGS)
 
 # Debian's own, without a registry: it takes root, and some minutes.
 .PHONY: images container-tools containers-test
